@@ -1,0 +1,199 @@
+"""Every deliberate error of fairlead, in one file.
+
+The four families say who must act: the caller (`Rejected`), nobody yet (`Unavailable`), the author of a hook or
+runbook (`UserCodeError`), or us (`BrokenInvariant`). `code` is a stable string that doors put on the wire; the
+keyword arguments of an error are its fields, and stay readable as attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FairleadError(Exception):
+    """Root of all deliberate errors."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["fields"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Rejected(FairleadError):
+    """The caller must change the request; the same request will be refused again."""
+
+    code = "rejected"
+
+
+class Unavailable(FairleadError):
+    """The same request may work later."""
+
+    code = "unavailable"
+
+
+class UserCodeError(FairleadError):
+    """A hook or runbook is wrong; its author must act."""
+
+    code = "user_code"
+
+
+class BrokenInvariant(FairleadError):
+    """Something that must never happen did. The broker stops."""
+
+    code = "broken_invariant"
+
+
+class InvalidRequest(Rejected):
+    """A field is not what it must be: `field`, `expected`, `got`."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, expected: str, got: object) -> None:
+        shown = repr(got)
+        if len(shown) > 120:
+            shown = shown[:117] + "..."
+        super().__init__(f"expected {field} to be {expected}, got {shown}", field=field, expected=expected, got=got)
+
+
+class QueueNotFound(Rejected):
+    code = "queue_not_found"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"expected queue {queue!r} to exist; create it with create_queue({queue!r})", queue=queue)
+
+
+class QueueExists(Rejected):
+    code = "queue_exists"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"expected {queue!r} to be a new queue name, but it exists; change it with update_queue", queue=queue)
+
+
+class MessageNotFound(Rejected):
+    code = "message_not_found"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"expected a live message {message_id!r}, found none; it may be completed or dropped", message_id=message_id)
+
+
+class AmbiguousId(Rejected):
+    code = "ambiguous_id"
+
+    def __init__(self, given: str, matches: list[str]) -> None:
+        super().__init__(f"expected {given!r} to name one message, it fits {', '.join(matches)}; give more characters", given=given, matches=matches)
+
+
+class LostLease(Rejected):
+    """A settle came with a token whose lease is over. Nothing was changed."""
+
+    code = "lost_lease"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"the lease on message {message_id} is over; another delivery may be under way, so nothing was changed", message_id=message_id)
+
+
+class NotADeadLetterQueue(Rejected):
+    code = "not_a_dead_letter_queue"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"expected a dead-letter queue (its name ends in '.dlq'), got {queue!r}", queue=queue)
+
+
+class SourceQueueGone(Rejected):
+    code = "source_queue_gone"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"the source queue of {queue!r} no longer exists; create it again to redrive into it", queue=queue)
+
+
+class ConfigKeyNotFound(Rejected):
+    code = "config_key_not_found"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"expected configuration key {key!r} to be set; see config.list()", key=key)
+
+
+class FormatTooNew(Rejected):
+    """The data directory was written by a newer fairlead."""
+
+    code = "format_too_new"
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(f"expected {path} to have format {known} or older, got {found}; open it with a newer fairlead", path=path, found=found, known=known)
+
+
+class BrokerClosed(Rejected):
+    code = "broker_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the broker is closed; open the directory again with fairlead.open")
+
+
+class QueueFull(Unavailable):
+    code = "queue_full"
+
+    def __init__(self, queue: str, bound: str, limit: int) -> None:
+        super().__init__(f"queue {queue!r} is at its bound {bound}={limit}; try again when consumers have caught up", queue=queue, bound=bound, limit=limit)
+
+
+class TooManyLanes(Unavailable):
+    """Too many distinct (fairness key, throttle keys) pairs have ready messages."""
+
+    code = "too_many_lanes"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"expected at most {limit} active (fairness key, throttle keys) pairs; use fewer distinct keys or drain some", limit=limit)
+
+
+class StoreFull(Unavailable):
+    """The disk is below its reserve (enqueue) or really full (any write). Nothing was stored."""
+
+    code = "store_full"
+
+    def __init__(self, path: str, free_bytes: int, reserve_bytes: int) -> None:
+        super().__init__(
+            f"expected at least {reserve_bytes} free bytes at {path}, found {free_bytes}; make room, the store goes on by itself",
+            path=path, free_bytes=free_bytes, reserve_bytes=reserve_bytes,
+        )
+
+
+class StoreLocked(Unavailable):
+    code = "store_locked"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"expected to be the only process using {path}, but another one has it open; close it, or connect to its server", path=path)
+
+
+class EpochStale(Unavailable):
+    """Another broker has taken the queue over (never with RocksDB)."""
+
+    code = "epoch_stale"
+
+    def __init__(self, queue_id: int) -> None:
+        super().__init__(f"queue id {queue_id} was acquired by another broker", queue_id=queue_id)
+
+
+class StoreCorrupt(BrokenInvariant):
+    """A stored record cannot be trusted. `where` says which."""
+
+    code = "store_corrupt"
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where} is corrupt: {what}; restore a checkpoint, and run fairlead.verify on this directory", where=where, what=what)
+
+
+class StoreFailed(BrokenInvariant):
+    """A write or sync failed in a way that leaves durability unknown. The broker takes no more work."""
+
+    code = "store_failed"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the store failed ({what}); reopen the directory: everything confirmed before is safe", what=what)

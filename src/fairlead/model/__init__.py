@@ -1,0 +1,6 @@
+"""Frozen records, ids and enums: what the broker knows, with no behaviour beyond packing and checking themselves.
+
+Promises: no clock, no I/O, no threads, no logging; imports nothing of fairlead but `errors`.
+Must not: decide anything (that is `decide/`) or know how it is stored (that is `store/`).
+Start at `message.py`, then `facts.py`: the typed facts a commit is made of.
+"""

@@ -1,0 +1,40 @@
+"""Durations at the edges ("30s", "2m", timedelta) become whole milliseconds inside."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_DURATION_MS
+
+Duration = str | timedelta
+
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TOKEN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(rf"(?:{_TOKEN.pattern})+")
+
+
+def to_ms(value: object, field: str) -> int:
+    """Read a duration. A bare number is refused, because nobody can tell its unit."""
+    if isinstance(value, timedelta):
+        ms = round(value.total_seconds() * 1000)
+    elif isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        ms = round(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(value)))
+    else:
+        raise InvalidRequest(field, 'a duration such as "30s", "1h30m" or a timedelta', value)
+    if not 0 <= ms <= MAX_DURATION_MS:
+        raise InvalidRequest(field, "a duration between 0 and 10 years", value)
+    return ms
+
+
+def show_ms(ms: int) -> str:
+    """The shortest exact form that `to_ms` reads back: 90000 -> "1m30s"."""
+    if ms == 0:
+        return "0s"
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, ms = divmod(ms, _UNIT_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

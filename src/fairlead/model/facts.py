@@ -1,0 +1,195 @@
+"""What a commit is made of: typed facts, in the past tense, with everything the store must remember and nothing to decide.
+
+The three hot transitions have batch forms of their own (`Enqueued`, `Leased`, `Completed`). Every other transition of a
+message is a `Moved`: it leaves exactly one spot and enters at most one, so that "every message is in exactly one place"
+is the shape of the data and not a hope.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from fairlead.model.lease import Claim, Lease
+from fairlead.model.message import Message, MessageState
+from fairlead.model.queue import QueueRecord
+
+
+class InReady(msgspec.Struct, frozen=True, gc=False):
+    queue_id: int
+    lane: bytes
+    row: bytes
+
+
+class InWaiting(msgspec.Struct, frozen=True, gc=False):
+    """`row` has place 0. `due_ms` may be `HELD`."""
+
+    queue_id: int
+    due_ms: int
+    lane: bytes
+    row: bytes
+
+
+class InLease(msgspec.Struct, frozen=True, gc=False):
+    lease: Lease
+
+
+class InDone(msgspec.Struct, frozen=True, gc=False):
+    """Completed and retained (queues with `retain_completed`)."""
+
+    queue_id: int
+    done_ms: int
+    lane: bytes
+    row: bytes
+
+
+Spot = InReady | InWaiting | InLease | InDone
+
+#: The events of the lifecycle table (decide/lifecycle.py) that move one message.
+MoveKind = Literal["released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held"]
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """New messages; each enters ready at its `place`, or waiting when it has a `due_ms`. All of one queue."""
+
+    queue_id: int
+    messages: list[Message]
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """New messages put straight into a dead-letter queue, each with its state; ready there at `state.place`."""
+
+    queue_id: int
+    messages: list[Message]
+    states: list[MessageState]
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """Messages left ready under one claim. All leases have the claim's expiry."""
+
+    claim: Claim
+    leases: list[Lease]
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """Leased messages are gone. `live_dedup` are the (queue_id, dedup key) rows that end with them."""
+
+    leases: list[Lease]
+    live_dedup: list[tuple[int, str]]
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """One message left `source` and entered `target` (None: it is gone).
+
+    `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the target's
+    row say whether a state is stored. `expires_ms` tells the time-to-live row to remove with a gone message (0: none).
+    """
+
+    kind: MoveKind
+    id: bytes
+    source: Spot
+    target: Spot | None
+    state: MessageState | None
+    expires_ms: int = 0
+    live_dedup: tuple[int, str] | None = None
+
+
+class Restated(msgspec.Struct, frozen=True):
+    """A leased message's state changed without a move (progress, carry). `lease` has the STATE flag set."""
+
+    lease: Lease
+    state: MessageState
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """Leases now expire at their (new) `expires_ms`, which all of them share; all belong to `claim`."""
+
+    claim: Claim
+    leases: list[Lease]
+
+
+class Started(msgspec.Struct, frozen=True):
+    leases: list[Lease]
+
+
+class ClaimEnded(msgspec.Struct, frozen=True):
+    """No lease of this claim has this expiry any more."""
+
+    expires_ms: int
+    claim_id: int
+
+
+class QueueSaved(msgspec.Struct, frozen=True):
+    """A queue was created or changed."""
+
+    record: QueueRecord
+
+
+class QueueUnlinked(msgspec.Struct, frozen=True):
+    """The name is free again; the rows go by the steps of an intent."""
+
+    queue_id: int
+    name: str
+
+
+class QueueCleared(msgspec.Struct, frozen=True):
+    """Nothing of the queue is left but this fact; its counters go too."""
+
+    queue_id: int
+
+
+class ConfigSet(msgspec.Struct, frozen=True):
+    key: str
+    value: str
+
+
+class ConfigDeleted(msgspec.Struct, frozen=True):
+    key: str
+
+
+class DedupForgotten(msgspec.Struct, frozen=True):
+    """Windows that are over."""
+
+    rows: list[tuple[int, str, int]]  # queue_id, dedup key, until_ms
+
+
+class TtlForgotten(msgspec.Struct, frozen=True):
+    """A time-to-live row whose message is leased: it is looked at again when the lease ends."""
+
+    queue_id: int
+    expires_ms: int
+    id: bytes
+
+
+class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A long operation in durable, bounded steps.
+
+    `cutoff` freezes the selection: only what had a place up to it is touched. `cursor` is how far it has come.
+    """
+
+    intent_id: int
+    kind: Literal["purge", "delete", "redrive"]
+    queue_id: int
+    created_ms: int
+    cutoff: int
+    cursor: int = 0
+    done: int = 0
+    limit: int = 0
+    rate: float = 0.0
+    clear_progress: bool = False
+    filter: dict[str, object] = {}
+
+
+class IntentSaved(msgspec.Struct, frozen=True):
+    intent: Intent
+
+
+class IntentEnded(msgspec.Struct, frozen=True):
+    intent_id: int
+
+
+Fact = (
+    Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
+    | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+)

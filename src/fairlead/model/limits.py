@@ -1,0 +1,34 @@
+"""Every bound on what a caller may send, with its default, in one place (documented in docs/reference/limits.md)."""
+
+from __future__ import annotations
+
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+MAX_HEADERS_BYTES = 64 * 1024
+MAX_QUEUE_NAME = 200
+MAX_KEY_BYTES = 512
+MAX_THROTTLE_KEYS = 16
+MAX_DEDUP_KEY_BYTES = 512
+MAX_CONSUMER_BYTES = 256
+MAX_CLAIM_TOKEN_BYTES = 256
+MAX_BATCH_MESSAGES = 100_000
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+MAX_CLAIM = 100_000
+MAX_ERROR_BYTES = 8 * 1024
+MAX_CARRY_BYTES = 64 * 1024
+MAX_CONFIG_KEY_BYTES = 1024
+MAX_CONFIG_VALUE_BYTES = 64 * 1024
+MAX_WEIGHT = 1000
+MAX_DURATION_MS = 10 * 365 * 24 * 3600 * 1000
+MIN_LEASE_MS = 100
+MAX_LEASE_MS = 7 * 24 * 3600 * 1000
+
+#: Distinct (fairness key, throttle keys) pairs with ready messages, over all queues.
+MAX_ACTIVE_LANES = 1_000_000
+#: What may touch more messages than this is a durable intent with steps of at most this many.
+STEP_MESSAGES = 10_000
+#: Counting on request stops here and says "more".
+COUNT_LIMIT = 10_000
+#: How many messages of a queue a look-up by the tail of an id walks through.
+TAIL_SCAN_LIMIT = 100_000
+#: Failures kept in full: the first, and the last so many. The rest are counted.
+KEPT_LAST_FAILURES = 31

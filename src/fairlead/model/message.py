@@ -1,0 +1,101 @@
+"""A message in its three forms: as the producer gives it, as it is stored once, and what has happened to it since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.model.durations import Duration
+from fairlead.model.failure import FailureRecord
+from fairlead.model.lane import DEFAULT_KEY, pack_row
+
+#: The due time of a held message: waiting with no end of its own.
+HELD = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=False)
+class NewMessage:
+    """What a producer hands in. `ttl` beats the queue's own time to live."""
+
+    payload: bytes
+    headers: Mapping[str, str] | None = None
+    fairness_key: str = DEFAULT_KEY
+    weight: int = 1
+    throttle_keys: Sequence[str] = ()
+    stream: str | None = None
+    delay: Duration | None = None
+    dedup_key: str | None = None
+    ttl: Duration | None = None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Written once at enqueue and never changed; where it is now and how it fared is its `MessageState`.
+
+    `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see `pack_headers`).
+    `live_dedup` says that its dedup row lives as long as it does, instead of for a window.
+    """
+
+    id: bytes
+    queue_id: int
+    lane: bytes
+    weight: int
+    headers: bytes
+    payload: bytes
+    enqueued_ms: int
+    place: int
+    due_ms: int = 0
+    expires_ms: int = 0
+    dedup_key: str = ""
+    dedup_until_ms: int = 0
+    live_dedup: bool = False
+    stream: str = ""
+    seq: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.headers) + len(self.payload)
+
+    @property
+    def flags(self) -> int:
+        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0)
+
+    def row(self, place: int, flags: int) -> bytes:
+        return pack_row(place, self.id, self.weight, flags, len(self.headers) + len(self.payload))
+
+
+class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What happened to a message since it was enqueued; absent until it first moves somewhere but forward.
+
+    `queue_id` is where it is now (a dead letter's is the `.dlq`). Exactly one of `place` (ready there), `due_ms`
+    (waiting; `HELD` has no end) and `done_ms` (retained) is set, unless it is leased: then `place` is where a release
+    returns it to.
+    """
+
+    queue_id: int
+    place: int = 0
+    due_ms: int = 0
+    done_ms: int = 0
+    attempts: int = 0
+    deliveries: int = 0
+    progress: int = 0
+    carry: bytes = b""
+    reason: int = 0
+    rule: str = ""
+    failures: tuple[FailureRecord, ...] = ()
+    failures_cut: int = 0
+    source_queue_id: int = 0
+    dead_since_ms: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(dict[str, str])
+
+
+def pack_headers(headers: Mapping[str, str] | None) -> bytes:
+    return _encoder.encode(headers) if headers else b""
+
+
+def unpack_headers(packed: bytes) -> dict[str, str]:
+    return _decoder.decode(packed) if packed else {}

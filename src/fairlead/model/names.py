@@ -1,0 +1,28 @@
+"""The grammar of names: `[project/]name`, and the `.dlq` that belongs to each queue."""
+
+from __future__ import annotations
+
+import re
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_QUEUE_NAME
+
+DEAD_LETTER_SUFFIX = ".dlq"
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
+_QUEUE = re.compile(rf"(?:{_PART}/)?{_PART}")
+
+
+def check_queue_name(name: object) -> str:
+    if not isinstance(name, str) or len(name) > MAX_QUEUE_NAME or not _QUEUE.fullmatch(name):
+        expected = f"a queue name: letters, digits, '_', '-', '.', with an optional 'project/' in front, at most {MAX_QUEUE_NAME} characters"
+        raise InvalidRequest("queue", expected, name)
+    return name
+
+
+def dead_letter_name(queue: str) -> str:
+    return queue + DEAD_LETTER_SUFFIX
+
+
+def is_dead_letter_name(queue: str) -> bool:
+    return queue.endswith(DEAD_LETTER_SUFFIX)

@@ -1,0 +1,114 @@
+"""A queue: its configuration, its record, and its counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.policy import IMMEDIATE, RetryPolicy, read_policy
+
+
+class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Durations in ms; 0 switches a bound or retention off.
+
+    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live.
+    `expired_to_dead` sends messages past their time to live to the `.dlq` instead of dropping them.
+    """
+
+    visibility_timeout_ms: int = 30_000
+    retry: RetryPolicy = IMMEDIATE
+    max_attempts: int = 0
+    max_deliveries: int = 0
+    quantum: int = 1
+    max_messages: int = 0
+    max_bytes: int = 0
+    max_unsettled_per_consumer: int = 0
+    max_unsettled_per_key: int = 0
+    ttl_ms: int = 0
+    expired_to_dead: bool = False
+    dead_retention_ms: int = 0
+    dedup_window_ms: int = 300_000
+    ordering: str = "release"
+
+
+class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`queue_id` is never reused. `source_id` is set in a `.dlq`, `dlq_id` in a queue that has one."""
+
+    queue_id: int
+    name: str
+    config: QueueConfig
+    created_ms: int
+    dlq_id: int = 0
+    source_id: int = 0
+    paused: bool = False
+
+
+class Counters(msgspec.Struct, frozen=True, array_like=True):
+    """How many messages of a queue are where; committed with every transition, hence exact after a crash."""
+
+    ready: int = 0
+    waiting: int = 0
+    leased: int = 0
+    done: int = 0
+    bytes: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.waiting + self.leased + self.done
+
+
+#: How the options of create_queue and update_queue read: option -> (field, reader)
+_DURATIONS = {"visibility_timeout": "visibility_timeout_ms", "ttl": "ttl_ms", "dead_retention": "dead_retention_ms"}
+_COUNTS = ("max_attempts", "max_deliveries", "max_messages", "max_bytes", "max_unsettled_per_consumer", "max_unsettled_per_key")
+_MAX_COUNT = 1 << 50
+_MAX_QUANTUM = 100_000
+QUEUE_OPTIONS = (*_DURATIONS, "retry", *_COUNTS, "quantum", "dedup", "expired_to_dead", "ordering")
+
+
+def read_queue_options(options: dict[str, Any], base: QueueConfig) -> QueueConfig:
+    """`base` with the given options laid over it; the first bad one is refused by name."""
+    changes: dict[str, Any] = {}
+    for option, value in options.items():
+        if option in _DURATIONS:
+            changes[_DURATIONS[option]] = 0 if value is None else to_ms(value, option)
+        elif option in _COUNTS:
+            changes[option] = _count(option, value, 0, _MAX_COUNT)
+        elif option == "quantum":
+            changes[option] = _count(option, value, 1, _MAX_QUANTUM)
+        elif option == "retry":
+            changes[option] = read_policy(value)
+        elif option == "dedup":
+            changes["dedup_window_ms"] = 0 if value == "live" else _positive_window(value)
+        elif option == "expired_to_dead":
+            if not isinstance(value, bool):
+                raise InvalidRequest(option, "True or False", value)
+            changes[option] = value
+        elif option == "ordering":
+            if value not in ("release", "strict", "none"):
+                raise InvalidRequest(option, '"release", "strict" or "none"', value)
+            changes[option] = value
+        else:
+            raise InvalidRequest("queue option", "one of " + ", ".join(QUEUE_OPTIONS), option)
+    config = msgspec.structs.replace(base, **changes)
+    if not MIN_LEASE_MS <= config.visibility_timeout_ms <= MAX_LEASE_MS:
+        raise InvalidRequest("visibility_timeout", "between 100ms and 7d", options["visibility_timeout"])
+    return config
+
+
+def _count(option: str, value: object, low: int, high: int) -> int:
+    if value is None and low == 0:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequest(option, f"a whole number from {low} to {high}", value)
+    return value
+
+
+def _positive_window(value: object) -> int:
+    ms = to_ms(value, "dedup")
+    if ms == 0:
+        raise InvalidRequest("dedup", '"live" or a window such as "5m"', value)
+    return ms

@@ -1,0 +1,147 @@
+"""The contract every store keeps: it remembers facts and answers questions, and never decides.
+
+Promises of every implementation (tests/conformance checks them):
+* `commit` is all or nothing, also across a crash, and numbers its commits 1, 2, 3, ... without gaps in one life.
+* After `sync(n)` returned, commit `n` and all before it survive a power cut. Without it they survive a killed process.
+* Answers reflect every commit that returned. Counters change in the same commit as the messages they count.
+* A failed commit raises and changes nothing that an answer would show.
+
+All calls are made by one thread at a time, except `sync`, `messages` and `states`, which may run beside anything.
+Rows and lanes are the packed values of `model/lane.py`; to the store they are opaque, apart from their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.model.facts import Fact, InReady, InWaiting, Intent
+from fairlead.model.lease import Claim, Lease
+from fairlead.model.message import Message, MessageState
+from fairlead.model.queue import Counters, QueueRecord
+
+NO_EPOCHS: Mapping[int, int] = {}
+
+
+class Store(Protocol):
+    @property
+    def boot(self) -> int:
+        """How often this data was opened for writing; synced before the first commit of this life."""
+        ...
+
+    @property
+    def last_commit(self) -> int: ...
+
+    @property
+    def last_queue_id(self) -> int:
+        """The highest queue id ever saved: ids are never reused."""
+        ...
+
+    def acquire(self, queue_id: int) -> int:
+        """Become the queue's only broker; returns the epoch that commits claiming or settling in it must carry."""
+        ...
+
+    def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
+        """Remember all facts or none, and return the commit's number. Raises `StoreFull`, `StoreFailed`, `EpochStale`."""
+        ...
+
+    def sync(self, commit: int) -> None:
+        """Return once the commit would survive a power cut; concurrent callers share one sync. Raises `StoreFailed`."""
+        ...
+
+    def check_room(self, incoming_bytes: int) -> None:
+        """Raise `StoreFull` when storing so much more would go below the reserve kept for settles."""
+        ...
+
+    def checkpoint(self, path: Path) -> None:
+        """A consistent copy of everything committed, at a path that does not exist yet."""
+        ...
+
+    def close(self) -> None: ...
+
+    # Queues, configuration, intents
+
+    def queues(self) -> list[QueueRecord]:
+        """Every queue that is not cleared yet; an unlinked one has the empty name."""
+        ...
+
+    def counters(self, queue_id: int) -> Counters: ...
+
+    def config(self, prefix: str = "") -> dict[str, str]:
+        """In key order."""
+        ...
+
+    def intents(self) -> list[Intent]:
+        """In order of `intent_id`."""
+        ...
+
+    # Ready messages
+
+    def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(lane, first row, last row) of every lane with ready messages, by skipping from lane to lane, never walking rows."""
+        ...
+
+    def rows_after(self, queue_id: int, lane: bytes, place: int, limit: int) -> list[bytes]:
+        """The lane's rows with a place greater than `place`, in order. Walks over no removed row at or below `place`."""
+        ...
+
+    def ready(self, queue_id: int, lane_prefix: bytes, after: InReady | None, limit: int) -> list[InReady]:
+        """Ready messages in (lane, place) order, of the lanes whose id begins with the prefix, after a given one."""
+        ...
+
+    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
+        """How many ready rows have that lane prefix, counted up to the limit."""
+        ...
+
+    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
+        """How many rows of the lane have a smaller place, counted up to the limit."""
+        ...
+
+    # Waiting, time to live, dedup
+
+    def waiting(self, queue_id: int, after: InWaiting | None, limit: int) -> list[InWaiting]:
+        """Waiting messages in (due, id) order, after a given one. Held ones come last."""
+        ...
+
+    def due(self, queue_id: int, until_ms: int, limit: int) -> list[InWaiting]:
+        """Waiting messages due at or before that instant, in (due, id) order. Never held ones."""
+        ...
+
+    def next_due(self, queue_id: int) -> int | None:
+        """The earliest due time of the queue; None when nothing waits, or all that waits is held."""
+        ...
+
+    def expired(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """(expires_ms, id) whose time to live ends at or before that instant, in order."""
+        ...
+
+    def next_expiry(self, queue_id: int) -> int | None: ...
+
+    def dedup(self, queue_id: int, keys: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        """Per key the (message id, until_ms) remembered for it; until_ms 0 is a live one."""
+        ...
+
+    def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
+        """(queue_id, dedup key, until_ms) of windows that ended at or before that instant, in order of their end."""
+        ...
+
+    def next_dedup_end(self, queue_id: int) -> int | None: ...
+
+    # Messages and leases
+
+    def messages(self, ids: Sequence[bytes]) -> list[Message | None]: ...
+
+    def states(self, ids: Sequence[bytes]) -> list[MessageState | None]: ...
+
+    def ids_between(self, low: bytes, high: bytes, limit: int) -> list[bytes]:
+        """Ids of stored messages from `low` to `high`, both included, in order."""
+        ...
+
+    def leases(self) -> list[Lease]:
+        """All leases, `deadline_ms` and `consumer` unset."""
+        ...
+
+    def claims(self) -> list[tuple[int, Claim]]:
+        """(expires_ms, claim) of every group of leases that expires together."""
+        ...
