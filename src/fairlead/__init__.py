@@ -1,0 +1,1 @@
+"""A durable work queue that takes failure seriously."""
