@@ -1,0 +1,77 @@
+# Everything runs in the clone's own virtual environment, made on first use from requirements.lock.
+# Each target's description is the text behind its "##"; a test keeps that complete.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+STAMP := $(VENV)/.ready
+RUN := $(VENV)/bin/python
+KILLS ?= 1000
+ARGS ?=
+
+.PHONY: help demo test check fix bench torture docs lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(STAMP) ## Watch five tenants share one queue: weights, failures, retries, dead letters (30 s)
+	@$(RUN) -m examples.demo $(ARGS)
+
+test: $(STAMP) ## Run all tests (ARGS="-k fairness" for some)
+	@$(RUN) -m pytest tests $(ARGS)
+
+check: $(STAMP) ## Lint, check types, check the direction of imports
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
+	@$(VENV)/bin/lint-imports
+
+fix: $(STAMP) ## Repair what the linter can repair by itself
+	@$(RUN) -m ruff check --fix .
+
+bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
+	@$(RUN) -m bench $(ARGS)
+
+torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000) and audit what is left
+	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
+
+docs: $(STAMP) ## Rewrite the reference pages that are generated from the code
+	@$(RUN) -m docs.generate
+
+lock: ## Resolve the newest allowed versions into requirements.lock
+	@python="$$($(FIND_PYTHON))"; scratch="$$(mktemp -d)"; trap 'rm -rf "$$scratch"' EXIT; \
+	"$$python" -m venv "$$scratch"; \
+	"$$scratch/bin/python" -m pip install --quiet --disable-pip-version-check ".[dev]"; \
+	{ echo "# Exact versions of everything make installs. Made by: make lock"; \
+	  "$$scratch/bin/python" -m pip freeze --exclude fairlead; } > requirements.lock
+
+clean: ## Remove the virtual environment and every cache
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A candidate counts only if it runs, is new enough and can make virtual environments: a version manager's shim may exist
+# for a Python that does not. Set PYTHON=... to choose one yourself.
+define FIND_PYTHON
+for candidate in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
+	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+		command -v "$$candidate"; exit 0; \
+	fi; \
+done; \
+echo 'fairlead needs Python 3.11 or newer with its venv module; found none. Name one: make demo PYTHON=/path/to/python3' >&2; \
+exit 1
+endef
+
+# Installing over an old environment is quick and exact, because the lock pins everything; another Python starts afresh.
+$(STAMP): requirements.lock pyproject.toml
+	@python="$$($(FIND_PYTHON))"; \
+	want="$$("$$python" -c 'import sys; print(sys.version_info[:2])')"; \
+	have="$$($(RUN) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null || true)"; \
+	if [ "$$want" != "$$have" ]; then \
+		echo "Setting up $(VENV) with $$("$$python" --version) (once)"; \
+		"$$python" -m venv --clear $(VENV); \
+	fi; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .; \
+	touch $(STAMP)

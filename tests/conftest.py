@@ -1,0 +1,14 @@
+"""Hypothesis profiles: `ci` digs deeper and prints what replays a failure; `dev` is quick. HYPOTHESIS_PROFILE chooses another."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadline: a shared two-core machine stalls now and then, and a slow step is not a wrong one.
+_SLOW_IS_FINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+
+settings.register_profile("dev", print_blob=True, **_SLOW_IS_FINE)
+settings.register_profile("ci", print_blob=True, derandomize=False, database=None, **_SLOW_IS_FINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
