@@ -31,7 +31,7 @@ def read_policy(value: object, field: str = "retry") -> RetryPolicy:
         value = {"policy": value}
     if not isinstance(value, Mapping):
         raise InvalidRequest(field, 'a mapping such as {"policy": "immediate", "attempts": 3}', value)
-    unknown = sorted(set(value) - set(_FIELDS))
+    unknown = sorted(set(value) - set(_FIELDS), key=str)
     if unknown:
         raise InvalidRequest(f"{field}.{unknown[0]}", "one of " + ", ".join(_FIELDS), unknown[0])
     kind = value.get("policy", "immediate")
