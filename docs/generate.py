@@ -1,0 +1,208 @@
+"""Writes the tables of docs/reference/ that derive from the code: `make docs`. A test fails when a page is behind.
+
+Each page keeps its own prose; only the lines between `<!-- generated: NAME -->` and `<!-- end -->` are replaced.
+The meanings below are the part the code cannot tell; a new limit, option or error without one is a KeyError here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fairlead.errors
+from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
+from fairlead.model import limits
+from fairlead.model.durations import show_ms
+from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
+
+REFERENCE = Path(__file__).parent / "reference"
+
+LIMITS = {
+    "MAX_PAYLOAD_BYTES": "payload of one message",
+    "MAX_HEADERS_BYTES": "headers of one message, packed",
+    "MAX_QUEUE_NAME": "characters in a queue name, its `project/` part included",
+    "MAX_KEY_BYTES": "a fairness key or a throttle key, in UTF-8",
+    "MAX_THROTTLE_KEYS": "throttle keys of one message",
+    "MAX_DEDUP_KEY_BYTES": "a dedup key, in UTF-8",
+    "MAX_CONSUMER_BYTES": "a consumer's name, in UTF-8",
+    "MAX_CLAIM_TOKEN_BYTES": "a claim token, in UTF-8",
+    "MAX_BATCH_MESSAGES": "messages in one `enqueue_many`, items in one `settle`",
+    "MAX_BATCH_BYTES": "headers and payloads in one `enqueue_many`",
+    "MAX_CLAIM": "messages in one `claim`",
+    "MAX_ERROR_BYTES": "error text of one failure; longer text is cut and marked, not refused",
+    "MAX_CARRY_BYTES": "the value a worker carries from step to step",
+    "MAX_CONFIG_KEY_BYTES": "a configuration key, in UTF-8",
+    "MAX_CONFIG_VALUE_BYTES": "a configuration value, in UTF-8",
+    "MAX_WEIGHT": "weight of a fairness key, at least 1; beyond is corrected to the bound, not refused",
+    "MAX_DURATION_MS": "any duration",
+    "MIN_LEASE_MS": "the shortest visibility timeout",
+    "MAX_LEASE_MS": "the longest visibility timeout",
+    "MAX_ACTIVE_LANES": "distinct (fairness key, throttle keys) pairs with ready messages, over all queues",
+    "STEP_MESSAGES": "messages one step of a purge, delete or redrive touches",
+    "COUNT_LIMIT": "how far counting on request goes before it says *more*",
+    "TAIL_SCAN_LIMIT": "messages a look-up by the tail of an id walks through",
+    "KEPT_LAST_FAILURES": "failures kept in full beside the first one; the rest are counted",
+}
+
+OPTIONS = {
+    "visibility_timeout": ("visibility_timeout_ms", "how long a lease lasts; when it ends unsettled, a started delivery has failed"),
+    "ttl": ("ttl_ms", "time to live of a message that is ready or waiting; never ends while it is leased"),
+    "dead_retention": ("dead_retention_ms", "how long a dead letter is kept"),
+    "retry": ("retry", "what follows a failure: see [retry](#retry)"),
+    "max_attempts": ("max_attempts", "hard ceiling: dead on this failure, whatever a policy or the settle call says"),
+    "max_deliveries": ("max_deliveries", "ends loops of releases: dead instead of one more delivery"),
+    "max_messages": ("max_messages", "bound on messages in the queue; `enqueue` beyond it raises `QueueFull`"),
+    "max_bytes": ("max_bytes", "the same in bytes of headers and payload"),
+    "max_unsettled_per_consumer": ("max_unsettled_per_consumer", "how many messages one named consumer may hold"),
+    "max_unsettled_per_key": ("max_unsettled_per_key", "how many messages of one fairness key may be out at a time"),
+    "quantum": ("quantum", "messages a key of weight 1 gets per turn; larger is coarser"),
+    "dedup": ("dedup_window_ms", 'how long a `dedup_key` is remembered: a window such as `"5m"`, or `"live"` for as long as its message lives'),
+    "expired_to_dead": ("expired_to_dead", "a message past its time to live becomes a dead letter instead of being dropped"),
+    "ordering": ("ordering", 'for streams, which come later: `"release"`, `"strict"` or `"none"`'),
+}
+
+WHEN = {
+    "InvalidRequest": "an argument is not what it must be",
+    "QueueNotFound": "no queue has that name",
+    "QueueExists": "`create_queue` with a name that is taken",
+    "MessageNotFound": "no live message has that id",
+    "AmbiguousId": "a prefix or tail fits several messages",
+    "LostLease": "the lease of that delivery is over; nothing was changed",
+    "NotADeadLetterQueue": "a verb for dead letters was given another queue",
+    "SourceQueueGone": "a redrive whose target was deleted",
+    "ConfigKeyNotFound": "`config.get` or `delete` of a key that is not set",
+    "FormatTooNew": "the directory was written by a newer fairlead",
+    "BrokerClosed": "a call after `close`",
+    "QueueFull": "an enqueue beyond `max_messages` or `max_bytes`",
+    "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",
+    "StoreFull": "the disk is below its reserve (enqueue) or full (any write)",
+    "StoreLocked": "another process has the directory open",
+    "EpochStale": "another broker took the queue over; never with RocksDB",
+    "StoreCorrupt": "a stored record cannot be trusted",
+    "StoreFailed": "a write or sync failed and durability is unknown; the broker stops",
+}
+
+FAMILIES: dict[type[FairleadError], str] = {
+    Rejected: "the caller changes the request",
+    Unavailable: "nobody; the same request may work later",
+    UserCodeError: "the author of the hook or runbook",
+    BrokenInvariant: "whoever runs the broker",
+}
+
+
+def limits_table() -> Iterator[str]:
+    yield "| limit | value | of |"
+    yield "|---|---|---|"
+    for name, value in vars(limits).items():
+        if name.isupper():
+            yield f"| `{name}` | {_shown(name, value)} | {LIMITS[name]} |"
+
+
+def options_table() -> Iterator[str]:
+    yield "| option | default | meaning |"
+    yield "|---|---|---|"
+    defaults = QueueConfig()
+    for option in QUEUE_OPTIONS:
+        field, meaning = OPTIONS[option]
+        yield f"| `{option}` | {_default(field, getattr(defaults, field))} | {meaning} |"
+
+
+def leaf_errors() -> list[type[FairleadError]]:
+    """Every error that is raised, in the order of errors.py; families are only caught."""
+    found = [e for e in vars(fairlead.errors).values() if inspect.isclass(e) and issubclass(e, FairleadError)]
+    return [e for e in found if e is not FairleadError and e not in FAMILIES]
+
+
+def errors_table() -> Iterator[str]:
+    yield "| error | code | family | who acts | raised when | fields |"
+    yield "|---|---|---|---|---|---|"
+    for error in leaf_errors():
+        family = next(f for f in FAMILIES if issubclass(error, f))
+        fields = ", ".join(f"`{p}`" for p in list(inspect.signature(error.__init__).parameters)[1:]) or "none"
+        yield f"| `{error.__name__}` | `{error.code}` | `{family.__name__}` | {FAMILIES[family]} | {WHEN[error.__name__]} | {fields} |"
+
+
+#: A dead letter is ready in a `.dlq`; the diagram draws that as a place of its own.
+_ENTERS_DEAD = ("quarantined", "buried")
+_LEAVES_DEAD = ("redriven",)
+
+
+def lifecycle_diagram() -> Iterator[str]:
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for event, (leaves, enters) in TRANSITIONS.items():
+        for source in sorted(map(_place, leaves)):
+            for target in sorted(map(_place, enters)):
+                ends = ("dead" if event in _LEAVES_DEAD else source, "dead" if event in _ENTERS_DEAD else target)
+                arrows.setdefault(("[*]" if ends[0] == "" else ends[0], "[*]" if ends[1] == "" else ends[1]), []).append(event)
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    dead: ready in the .dlq"
+    for (source, target), events in arrows.items():
+        yield f"    {source} --> {target}: {', '.join(events)}"
+    yield "```"
+
+
+def lifecycle_table() -> Iterator[str]:
+    yield "| event | leaves | enters |"
+    yield "|---|---|---|"
+    for event, (leaves, enters) in TRANSITIONS.items():
+        yield f"| {event} | {_places(leaves)} | {_places(enters)} |"
+
+
+BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
+    "limits": limits_table,
+    "options": options_table,
+    "errors": errors_table,
+    "diagram": lifecycle_diagram,
+    "transitions": lifecycle_table,
+}
+
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def regenerated(page: str) -> str:
+    return _BLOCK.sub(lambda m: m[1] + "".join(line + "\n" for line in BLOCKS[m[2]]()) + m[3], page)
+
+
+def main() -> None:
+    for path in sorted(REFERENCE.glob("*.md")):
+        old = path.read_text()
+        new = regenerated(old)
+        if new != old:
+            path.write_text(new)
+            print(f"rewrote {path.name}")
+
+
+def _shown(name: str, value: int) -> str:
+    if name.endswith("_MS"):
+        return show_ms(value)
+    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if name.endswith("_BYTES") and value >= size and value % size == 0:
+            return f"{value // size} {unit}"
+    return f"{value:,} bytes" if name.endswith("_BYTES") else f"{value:,}"
+
+
+def _default(field: str, value: object) -> str:
+    if field == "retry":
+        return '`"immediate"`, no limit'
+    if isinstance(value, bool) or isinstance(value, str):
+        return f"`{value!r}`".replace("'", '"')
+    if value == 0:
+        return "off"
+    assert isinstance(value, int)
+    return f'`"{show_ms(value)}"`' if field.endswith("_ms") else f"{value:,}"
+
+
+def _place(where: Where | None) -> str:
+    return where.value if where else ""
+
+
+def _places(places: frozenset[Where | None]) -> str:
+    return " or ".join(sorted(p.value if p else "not stored" for p in places))
+
+
+if __name__ == "__main__":
+    main()
