@@ -1,0 +1,566 @@
+"""Who is next: deficit round robin between keys, oldest head first between the lanes of a key, tokens before delivery.
+
+One `QueueScheduler` per queue; a mutable object under the rules of this folder: time comes in, rows come in through the
+`read_rows` it is given, and a decision (the rows to lease) comes out. Its cost per message depends neither on the number
+of keys or lanes nor on the backlog:
+
+* The ring holds only keys that have something claimable, as far as is known. Keys that run dry leave it when visited.
+* A lane keeps a short window of rows; the rest of its backlog is read when the window is used up. A window is always a
+  gapless stretch: `more` says that rows with a greater place than the last one read may exist on disk.
+* A lane short of tokens is parked in that bucket's own ring, out of its key; a key whose lanes are all parked leaves
+  the ring with what is left of its turn. A refill wakes as many parked lanes as it has tokens, by weight.
+
+A wake-up is a permission to try, not a reserved token: a queue nobody claims from must not starve another queue that
+shares the bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Protocol
+
+from fairlead.decide.throttle import Buckets
+from fairlead.errors import TooManyLanes
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_weight
+
+READ_AHEAD_ROWS = 256
+
+
+class ReadRows(Protocol):
+    def __call__(self, lane: bytes, place: int, limit: int) -> list[bytes]: ...
+
+
+class Memory:
+    """What all queues share: how many lanes and read-ahead rows are held, and how many may be."""
+
+    __slots__ = ("lane_limit", "lanes", "row_limit", "rows")
+
+    def __init__(self, *, row_limit: int = 200_000, lane_limit: int = 1_000_000) -> None:
+        self.rows = 0
+        self.row_limit = row_limit
+        self.lanes = 0
+        self.lane_limit = lane_limit
+
+
+class Key:
+    __slots__ = ("claimable", "deficit", "heap", "in_ring", "in_turn", "lane", "lane_count", "name", "unsettled", "weight")
+
+    def __init__(self, name: str, weight: int) -> None:
+        self.name = name
+        self.weight = weight
+        self.deficit = 0
+        self.in_turn = False
+        self.in_ring = False
+        self.unsettled = 0
+        #: How many lanes exist, parked ones included.
+        self.lane_count = 0
+        #: How many of them are not parked.
+        self.claimable = 0
+        #: The claimable lane while there is only one; with several, `heap` orders them by the place of their head.
+        #: An entry that is no longer its lane's own is stale, and skipped when it comes up.
+        self.lane: Lane | None = None
+        self.heap: list[HeapEntry] | None = None
+
+
+class Lane:
+    __slots__ = ("at", "entry", "grant", "granted_by", "id", "key", "last", "more", "parked", "rows", "share", "throttle_keys")
+
+    def __init__(self, lane_id: bytes, key: Key) -> None:
+        self.id = lane_id
+        self.key = key
+        self.throttle_keys = lane_throttle_keys(lane_id)
+        self.rows: list[bytes] = []
+        self.at = 0
+        #: The place of the last row read into or appended to the window; rows beyond it are on disk only if `more`.
+        self.last = 0
+        self.more = False
+        self.parked: str | None = None
+        self.entry: HeapEntry | None = None
+        #: Deliveries this lane may still make before it goes back to the ring of the bucket that woke it.
+        self.grant = 0
+        self.granted_by: str | None = None
+        self.share = 0
+
+
+HeapEntry = tuple[bytes, bytes, Lane]
+
+
+class ParkedRing:
+    """Lanes of one queue that wait for one bucket, in the order of their turns."""
+
+    __slots__ = ("awake", "lanes", "scheduled")
+
+    def __init__(self) -> None:
+        self.lanes: deque[Lane] = deque()
+        #: Grants given out and not used yet, so that a refill wakes no more lanes than it has tokens.
+        self.awake = 0
+        self.scheduled = False
+
+
+class QueueScheduler:
+    def __init__(
+        self,
+        read_rows: ReadRows,
+        buckets: Buckets,
+        memory: Memory,
+        *,
+        quantum: int = 1,
+        max_unsettled_per_key: int = 0,
+        weight_of: Callable[[str], int | None] = lambda key: None,
+    ) -> None:
+        self.quantum = quantum
+        self.max_unsettled_per_key = max_unsettled_per_key
+        #: Lanes looked at since the start; a test holds it against the number of tokens.
+        self.visits = 0
+        self._read_rows = read_rows
+        self._buckets = buckets
+        self._memory = memory
+        self._weight_of = weight_of
+        self._keys: dict[str, Key] = {}
+        self._lanes: dict[bytes, Lane] = {}
+        self._ring: deque[Key] = deque()
+        self._parked: dict[str, ParkedRing] = {}
+        self._wakes: list[tuple[int, str]] = []
+
+    # What happens to ready messages
+
+    def load(self, lane_id: bytes, first: bytes, last: bytes) -> None:
+        """A lane found on disk at open: only its first row is held, its last one sets the weight."""
+        lane = self._lane(lane_id, last)
+        lane.rows.append(first)
+        self._memory.rows += 1
+        lane.last = row_place(first)
+        lane.more = first != last
+        self._enter(lane)
+
+    def add(self, lane_id: bytes, row: bytes) -> None:
+        """A message took a new place at the tail of its lane."""
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            lane = self._lane(lane_id, row)
+            fresh = True
+        else:
+            fresh = False
+            weight = int.from_bytes(row[24:26], "big")
+            if weight != lane.key.weight:
+                lane.key.weight = self._weight_of(lane.key.name) or weight
+        if not lane.more:
+            if self._memory.rows < self._memory.row_limit or not lane.rows:
+                lane.rows.append(row)
+                self._memory.rows += 1
+                lane.last = int.from_bytes(row[:8], "big")
+            else:
+                lane.more = True
+        if fresh:
+            self._enter(lane)
+
+    def give_back(self, lane_id: bytes, row: bytes) -> None:
+        """A released message returns to its old place."""
+        lane = self._lanes.get(lane_id)
+        place = row_place(row)
+        if lane is None:
+            lane = self._lane(lane_id, row)
+            lane.rows.append(row)
+            self._memory.rows += 1
+            lane.last = place
+            self._enter(lane)
+        elif lane.at < len(lane.rows):
+            if place < lane.last or not lane.more:
+                insort(lane.rows, row, lo=lane.at)
+                self._memory.rows += 1
+                lane.last = max(lane.last, place)
+                self._reorder(lane)
+        else:
+            # The window is used up and the next rows are on disk: read again from just before this one.
+            lane.last = min(lane.last, place - 1)
+
+    def remove(self, lane_id: bytes, row: bytes) -> None:
+        """A ready message left other than by `take` (dropped, expired, buried, redriven)."""
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            return
+        at = bisect_left(lane.rows, row, lo=lane.at)
+        if at == len(lane.rows) or lane.rows[at] != row:
+            return
+        del lane.rows[at]
+        self._memory.rows -= 1
+        if lane.at >= len(lane.rows) and not lane.more:
+            self._drop(lane)
+
+    def settled(self, key: str) -> None:
+        """One unsettled message fewer for a key (only called for queues with `max_unsettled_per_key`)."""
+        entry = self._keys.get(key)
+        if entry is None:
+            return
+        entry.unsettled -= 1
+        if entry.lane_count:
+            self._join(entry)
+        elif entry.unsettled <= 0:
+            del self._keys[key]
+
+    def note_unsettled(self, key: str) -> None:
+        """A lease found at open."""
+        self._key(key, 1).unsettled += 1
+
+    def reweigh(self, key: str, weight: int) -> None:
+        """The runtime configuration set a key's weight; it counts from the key's next turn."""
+        entry = self._keys.get(key)
+        if entry is not None:
+            entry.weight = weight
+
+    def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
+        ring = self._parked.get(throttle_key)
+        if ring is not None:
+            ring.scheduled = True
+            heappush(self._wakes, (now_ms, throttle_key))
+
+    # The decision
+
+    def take(self, limit: int, now_ms: int) -> list[tuple[bytes, bytes]]:
+        """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens."""
+        if self._wakes:
+            self._wake(now_ms)
+        picked: list[tuple[bytes, bytes]] = []
+        ring = self._ring
+        quantum = self.quantum
+        per_key = self.max_unsettled_per_key
+        left = limit
+        while ring and left > 0:
+            key = ring[0]
+            if not key.in_turn:
+                key.deficit += key.weight * quantum
+                key.in_turn = True
+            allowed = key.deficit if key.deficit < left else left
+            if per_key and key.unsettled + allowed > per_key:
+                allowed = max(0, per_key - key.unsettled)
+            served = self._serve(key, allowed, now_ms, picked) if allowed else 0
+            left -= served
+            key.deficit -= served
+            if per_key:
+                key.unsettled += served
+            if not key.claimable:
+                ring.popleft()
+                key.in_ring = False
+                key.in_turn = key.deficit >= 1
+                if not key.lane_count:
+                    self._forget(key)
+            elif per_key and key.unsettled >= per_key:
+                ring.popleft()
+                key.in_ring = False
+                self._return_grants(key)
+            elif key.deficit < 1:
+                key.in_turn = False
+                ring.rotate(-1)
+        return picked
+
+    def next_wake_ms(self) -> int | None:
+        """When a parked lane may get a token (monotonic); None when no lane waits for one."""
+        return self._wakes[0][0] if self._wakes else None
+
+    # For people
+
+    def keys(self) -> Iterator[Key]:
+        return iter(list(self._keys.values()))
+
+    def find_lane(self, lane_id: bytes) -> Lane | None:
+        return self._lanes.get(lane_id)
+
+    def keys_ahead(self, key: Key) -> int | None:
+        """How many keys have their turn before this one; None when it is not in the ring."""
+        for ahead, entry in enumerate(self._ring):
+            if entry is key:
+                return ahead
+        return None
+
+    @property
+    def active_keys(self) -> int:
+        return len(self._ring)
+
+    def discard(self) -> None:
+        """The queue goes or is loaded anew: give back what it held of the shared memory."""
+        self._memory.lanes -= len(self._lanes)
+        self._memory.rows -= sum(len(lane.rows) - lane.at for lane in self._lanes.values())
+
+    # Keys and lanes
+
+    def _key(self, name: str, weight: int) -> Key:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = Key(name, self._weight_of(name) or weight)
+        return key
+
+    def _lane(self, lane_id: bytes, row: bytes) -> Lane:
+        if self._memory.lanes >= self._memory.lane_limit:
+            raise TooManyLanes(self._memory.lane_limit)
+        name, weight = lane_key(lane_id), row_weight(row)
+        key = self._key(name, weight)
+        if key.weight != weight:
+            key.weight = self._weight_of(name) or weight
+        lane = self._lanes[lane_id] = Lane(lane_id, key)
+        key.lane_count += 1
+        self._memory.lanes += 1
+        return lane
+
+    def _enter(self, lane: Lane) -> None:
+        """The lane is claimable: it joins its key, and the key the end of the ring."""
+        key = lane.key
+        key.claimable += 1
+        if key.heap is not None:
+            self._push(lane)
+        elif key.lane is None:
+            key.lane = lane
+        else:
+            key.heap = []
+            self._push(key.lane)
+            self._push(lane)
+            key.lane = None
+        self._join(key)
+
+    def _leave(self, lane: Lane) -> None:
+        """The lane is no longer claimable."""
+        key = lane.key
+        key.claimable -= 1
+        lane.entry = None
+        if key.lane is lane:
+            key.lane = None
+        elif not key.claimable:
+            key.heap = None
+
+    def _push(self, lane: Lane) -> None:
+        heap = lane.key.heap
+        assert heap is not None
+        lane.entry = (self._head(lane), lane.id, lane)
+        heappush(heap, lane.entry)
+
+    def _join(self, key: Key) -> None:
+        if key.in_ring or not key.claimable:
+            return
+        if self.max_unsettled_per_key and key.unsettled >= self.max_unsettled_per_key:
+            return
+        key.in_ring = True
+        self._ring.append(key)
+
+    def _forget(self, key: Key) -> None:
+        key.deficit = 0
+        key.in_turn = False
+        if key.unsettled <= 0:
+            self._keys.pop(key.name, None)
+
+    def _drop(self, lane: Lane) -> None:
+        """The lane has no ready message left. Its key leaves the ring when it is visited next."""
+        del self._lanes[lane.id]
+        self._memory.lanes -= 1
+        key = lane.key
+        key.lane_count -= 1
+        self._return_grant(lane)
+        if lane.parked is None:
+            self._leave(lane)
+        else:
+            self._parked[lane.parked].lanes.remove(lane)
+            self._tidy(lane.parked)
+        if not key.lane_count and not key.in_ring:
+            self._forget(key)
+
+    def _head(self, lane: Lane) -> bytes:
+        """The head row; its first bytes are the place, so heads sort by age."""
+        if lane.at >= len(lane.rows):
+            self._fill(lane)
+        return lane.rows[lane.at] if lane.rows else b"\xff"
+
+    def _fill(self, lane: Lane) -> None:
+        rows = lane.rows
+        rows.clear()
+        lane.at = 0
+        if lane.more:
+            limit = READ_AHEAD_ROWS if self._memory.rows < self._memory.row_limit else 1
+            rows.extend(self._read_rows(lane.id, lane.last, limit))
+            self._memory.rows += len(rows)
+            lane.more = len(rows) == limit
+            if rows:
+                lane.last = row_place(rows[-1])
+
+    def _reorder(self, lane: Lane) -> None:
+        """A row came in before the head: the heap entry of its lane is stale."""
+        if lane.entry is not None:
+            self._push(lane)
+
+    # Serving
+
+    def _serve(self, key: Key, allowed: int, now_ms: int, picked: list[tuple[bytes, bytes]]) -> int:
+        self.visits += 1
+        lane = key.lane
+        if lane is None:
+            return self._serve_lanes(key, allowed, now_ms, picked)
+        if lane.throttle_keys:
+            served = 0
+            while served < allowed and key.lane is lane and self._serve_one(lane, now_ms, picked):
+                served += 1
+            return served
+        served = 0
+        while served < allowed:
+            rows, at = lane.rows, lane.at
+            count = min(allowed - served, len(rows) - at)
+            if not count:
+                if lane.more:
+                    self._fill(lane)
+                    if lane.rows:
+                        continue
+                break
+            lane_id = lane.id
+            if count == 1:
+                picked.append((lane_id, rows[at]))
+            else:
+                picked.extend([(lane_id, row) for row in rows[at : at + count]])
+            served += count
+            self._memory.rows -= count
+            at += count
+            if at == len(rows):
+                rows.clear()
+                at = 0
+            elif at > 1024:
+                del rows[:at]
+                at = 0
+            lane.at = at
+        if not lane.rows and not lane.more:
+            self._drop(lane)
+        return served
+
+    def _serve_lanes(self, key: Key, allowed: int, now_ms: int, picked: list[tuple[bytes, bytes]]) -> int:
+        """Several lanes: the one with the oldest head gives one message at a time."""
+        served = 0
+        while served < allowed and key.heap:
+            entry = key.heap[0]
+            lane = entry[2]
+            if entry is not lane.entry:
+                heappop(key.heap)
+            elif self._head(lane) != entry[0] and lane.rows:
+                heappop(key.heap)
+                self._push(lane)
+            elif self._serve_one(lane, now_ms, picked):
+                served += 1
+                if lane.entry is entry:
+                    heappop(key.heap)
+                    self._push(lane)
+        return served
+
+    def _serve_one(self, lane: Lane, now_ms: int, picked: list[tuple[bytes, bytes]]) -> bool:
+        """Deliver the head of a lane if its tokens are there, else park the lane. False: the lane gave nothing."""
+        self._head(lane)
+        if not lane.rows:
+            self._drop(lane)
+            return False
+        if lane.throttle_keys:
+            lacking = self._lacking(lane, now_ms)
+            if lacking is not None:
+                self._park(lane, lacking, now_ms, front=lane.granted_by is not None)
+                return False
+        picked.append((lane.id, lane.rows[lane.at]))
+        lane.at += 1
+        self._memory.rows -= 1
+        if lane.granted_by is not None:
+            self._parked[lane.granted_by].awake -= 1
+            lane.grant -= 1
+        if lane.at >= len(lane.rows):
+            self._fill(lane)
+        if not lane.rows:
+            self._drop(lane)
+        elif lane.granted_by is not None and not lane.grant:
+            self._park(lane, lane.granted_by, now_ms, front=lane.share > 0)
+        return True
+
+    def _lacking(self, lane: Lane, now_ms: int) -> str | None:
+        for throttle_key in lane.throttle_keys:
+            ring = self._parked.get(throttle_key)
+            if ring is not None and ring.lanes and throttle_key != lane.granted_by:
+                # Others wait for this bucket already: no overtaking.
+                return throttle_key
+        return self._buckets.take(lane.throttle_keys, now_ms)
+
+    # Parking
+
+    def _park(self, lane: Lane, throttle_key: str, now_ms: int, *, front: bool) -> None:
+        self._leave(lane)
+        self._return_grant(lane)
+        ring = self._parked.get(throttle_key)
+        if ring is None:
+            ring = self._parked[throttle_key] = ParkedRing()
+        lane.parked = throttle_key
+        if front:
+            ring.lanes.appendleft(lane)
+        else:
+            ring.lanes.append(lane)
+        self._schedule(throttle_key, ring, now_ms)
+
+    def _return_grants(self, key: Key) -> None:
+        """The key is at its limit of unsettled messages: others may have the tokens its lanes were woken for."""
+        if key.lane is not None:
+            self._return_grant(key.lane)
+        for entry in key.heap or ():
+            self._return_grant(entry[2])
+
+    def _return_grant(self, lane: Lane) -> None:
+        if lane.granted_by is None:
+            return
+        throttle_key, lane.granted_by = lane.granted_by, None
+        ring = self._parked[throttle_key]
+        ring.awake -= lane.grant
+        lane.grant = 0
+        if ring.lanes and not ring.scheduled:
+            ring.scheduled = True
+            heappush(self._wakes, (0, throttle_key))
+        self._tidy(throttle_key)
+
+    def _tidy(self, throttle_key: str) -> None:
+        ring = self._parked[throttle_key]
+        if not ring.lanes and not ring.awake:
+            del self._parked[throttle_key]
+
+    def _schedule(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
+        if ring.scheduled or not ring.lanes:
+            return
+        at_ms = self._buckets.ready_at(throttle_key, ring.awake + 1, now_ms)
+        if at_ms is not None:
+            ring.scheduled = True
+            heappush(self._wakes, (at_ms, throttle_key))
+
+    def _wake(self, now_ms: int) -> None:
+        """Wake as many parked lanes as their buckets have tokens, each bucket by its own deficit round robin."""
+        wakes = self._wakes
+        woken: list[str] = []
+        while wakes and wakes[0][0] <= now_ms:
+            throttle_key = heappop(wakes)[1]
+            ring = self._parked.get(throttle_key)
+            if ring is None:
+                continue
+            ring.scheduled = False
+            woken.append(throttle_key)
+            tokens = self._buckets.whole_tokens(throttle_key, now_ms)
+            free = None if tokens is None else tokens - ring.awake
+            while ring.lanes and (free is None or free > 0):
+                self.visits += 1
+                lane = ring.lanes.popleft()
+                if lane.share < 1:
+                    lane.share += lane.key.weight
+                grant = lane.share if free is None else min(lane.share, free)
+                lane.share -= grant
+                lane.grant, lane.granted_by, lane.parked = grant, throttle_key, None
+                ring.awake += grant
+                if free is not None:
+                    free -= grant
+                self._enter(lane)
+        for throttle_key in woken:
+            ring = self._parked.get(throttle_key)
+            if ring is not None and ring.lanes:
+                self._schedule_later(throttle_key, ring, now_ms)
+
+    def _schedule_later(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
+        """Nothing more to wake now: the next look is when one token more than those given out is there."""
+        if ring.scheduled:
+            return
+        at_ms = self._buckets.ready_at(throttle_key, ring.awake + 1, now_ms)
+        if at_ms is not None and at_ms > now_ms:
+            ring.scheduled = True
+            heappush(self._wakes, (at_ms, throttle_key))
