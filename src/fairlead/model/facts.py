@@ -73,7 +73,8 @@ class Leased(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """Leased messages are gone. `live_dedup` are the (queue_id, dedup key) rows that end with them."""
+    """Leased messages are gone. `live_dedup` are the (queue_id, dedup key) rows that end with them; their time-to-live rows
+    end by `TtlForgotten` facts in the same commit."""
 
     leases: list[Lease]
     live_dedup: list[tuple[int, str]]
@@ -83,7 +84,8 @@ class Moved(msgspec.Struct, frozen=True):
     """One message left `source` and entered `target` (None: it is gone).
 
     `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the target's
-    row say whether a state is stored. `expires_ms` tells the time-to-live row to remove with a gone message (0: none).
+    row say whether a state is stored. `expires_ms` names the time-to-live row to remove, (source queue, expires_ms, id),
+    and `live_dedup` the dedup row, also when the message moves on (a dead letter has neither); 0 and None: none.
     """
 
     kind: MoveKind
@@ -155,7 +157,7 @@ class DedupForgotten(msgspec.Struct, frozen=True):
 
 
 class TtlForgotten(msgspec.Struct, frozen=True):
-    """A time-to-live row whose message is leased: it is looked at again when the lease ends."""
+    """A time-to-live row ends: its message is gone, or leased, and then it is looked at again when the lease ends."""
 
     queue_id: int
     expires_ms: int
@@ -179,6 +181,8 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
     rate: float = 0.0
     clear_progress: bool = False
     filter: dict[str, object] = {}
+    #: An id made when the intent was: whatever sorts before it was enqueued earlier.
+    marker: bytes = b""
 
 
 class IntentSaved(msgspec.Struct, frozen=True):

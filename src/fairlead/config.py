@@ -1,0 +1,21 @@
+"""Settings of a broker, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds on memory and disk; every broker has one copy for all its queues.
+
+    `read_ahead_rows` is how many rows of ready messages are held in memory, `body_cache_bytes` how much of recent
+    bodies, `block_cache_bytes` RocksDB's share. Enqueues are refused when the disk would go below `disk_reserve_bytes`,
+    so that settles still fit.
+    """
+
+    read_ahead_rows: int = 200_000
+    active_lanes: int = 1_000_000
+    body_cache_bytes: int = 64 * 1024 * 1024
+    block_cache_bytes: int = 64 * 1024 * 1024
+    disk_reserve_bytes: int = 64 * 1024 * 1024

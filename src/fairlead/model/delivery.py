@@ -1,0 +1,98 @@
+"""A message as a consumer gets it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.model.failure import FailureRecord, Progress
+from fairlead.model.ids import show_id
+from fairlead.model.lane import lane_key, lane_throttle_keys
+from fairlead.model.message import Message, MessageState, unpack_headers
+
+_UNTOUCHED = MessageState(queue_id=0)
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """One message under one lease. Times are epoch milliseconds.
+
+    Thin on purpose: what the message is and how it fared is read from the stored records when asked for, because a
+    batch of 500 is built far more often than all its fields are looked at.
+    """
+
+    message: Message
+    state: MessageState | None
+    queue: str
+    claim_id: int
+    lease_until: int
+    deliveries: int
+    source: str | None = None
+
+    @property
+    def raw_id(self) -> bytes:
+        return self.message.id
+
+    @property
+    def id(self) -> str:
+        return show_id(self.message.id)
+
+    @property
+    def lease(self) -> str:
+        """The token that settles this delivery and no other."""
+        return f"{self.claim_id:x}"
+
+    @property
+    def payload(self) -> bytes:
+        return self.message.payload
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return unpack_headers(self.message.headers)
+
+    @property
+    def fairness_key(self) -> str:
+        return lane_key(self.message.lane)
+
+    @property
+    def weight(self) -> int:
+        return self.message.weight
+
+    @property
+    def throttle_keys(self) -> tuple[str, ...]:
+        return lane_throttle_keys(self.message.lane)
+
+    @property
+    def stream(self) -> str | None:
+        return self.message.stream or None
+
+    @property
+    def seq(self) -> int:
+        return self.message.seq
+
+    @property
+    def enqueued_at(self) -> int:
+        return self.message.enqueued_ms
+
+    @property
+    def attempts(self) -> int:
+        """Failed tries so far in this life of the message: 0 on the first delivery."""
+        return (self.state or _UNTOUCHED).attempts
+
+    @property
+    def progress(self) -> Progress:
+        return Progress((self.state or _UNTOUCHED).progress)
+
+    @property
+    def carry(self) -> bytes:
+        return (self.state or _UNTOUCHED).carry
+
+    @property
+    def failures(self) -> tuple[FailureRecord, ...]:
+        return (self.state or _UNTOUCHED).failures
+
+    @property
+    def dead_since(self) -> int | None:
+        return (self.state or _UNTOUCHED).dead_since_ms or None
+
+    def __repr__(self) -> str:
+        # No payload: it may be large, and it may be secret.
+        return f"Delivery(id={self.id!r}, queue={self.queue!r}, fairness_key={self.fairness_key!r}, attempts={self.attempts})"

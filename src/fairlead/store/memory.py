@@ -1,0 +1,429 @@
+"""The port in memory, for tests: written apart from RocksDB's key layout, and stricter about nonsense.
+
+A fact that does not fit what is stored (a lease on a message that is not ready, a move from where it is not) raises
+`BrokenInvariant`, where a disk store would not pay for the read that finds out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.errors import BrokenInvariant, BrokerClosed, InvalidRequest
+from fairlead.model import facts as f
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row_id, row_place, row_size
+from fairlead.model.lease import Claim, Lease
+from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.queue import Counters, QueueRecord
+from fairlead.store.port import NO_EPOCHS
+
+_MISSING: Any = object()
+
+
+class MemoryStore:
+    """Lives as long as the process; `reopen` is its restart, and nothing committed is ever lost."""
+
+    def __init__(self) -> None:
+        self._data = _Data()
+        self._boot = 1
+        self._closed = False
+
+    def reopen(self) -> MemoryStore:
+        """What opening the directory again is to a store on disk: the same data, the next boot. This object is closed."""
+        self._closed = True
+        again = MemoryStore()
+        again._data = self._data
+        again._boot = self._boot + 1
+        return again
+
+    @property
+    def boot(self) -> int:
+        return self._boot
+
+    @property
+    def last_commit(self) -> int:
+        return self._data.last_commit
+
+    @property
+    def last_queue_id(self) -> int:
+        return self._data.last_queue_id
+
+    def acquire(self, queue_id: int) -> int:
+        return self._boot
+
+    def commit(self, facts: Sequence[f.Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
+        data = self._data
+        if self._closed:
+            raise BrokerClosed
+        try:
+            for fact in facts:
+                apply(data, fact)
+            for queue_id in data.counted:
+                counters = data.counters.rows.get(queue_id)
+                if counters is not None and min(counters.ready, counters.waiting, counters.leased, counters.done, counters.bytes) < 0:
+                    raise BrokenInvariant(f"expected the counters of queue id {queue_id} to stay at 0 or above, got {counters}")
+        except BaseException:
+            data.roll_back()
+            raise
+        data.keep()
+        return data.last_commit
+
+    def sync(self, commit: int) -> None:
+        if self._closed:
+            raise BrokerClosed
+
+    def check_room(self, incoming_bytes: int) -> None:
+        pass
+
+    def checkpoint(self, path: Path) -> None:
+        raise InvalidRequest("store", "one on disk to take a checkpoint of", "a MemoryStore")
+
+    def close(self) -> None:
+        self._closed = True
+
+    def queues(self) -> list[QueueRecord]:
+        return self._data.queues.values()
+
+    def counters(self, queue_id: int) -> Counters:
+        return self._data.counters.rows.get(queue_id, Counters())
+
+    def config(self, prefix: str = "") -> dict[str, str]:
+        rows = self._data.config.rows
+        return {key: rows[key] for key in self._data.config.order if key.startswith(prefix)}
+
+    def intents(self) -> list[f.Intent]:
+        return self._data.intents.values()
+
+    def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+        first: dict[bytes, bytes] = {}
+        last: dict[bytes, bytes] = {}
+        for (_, lane, _), row in self._data.ready.between((queue_id,), (queue_id + 1,)):
+            first.setdefault(lane, row)
+            last[lane] = row
+        yield from [(lane, first[lane], last[lane]) for lane in first]
+
+    def rows_after(self, queue_id: int, lane: bytes, place: int, limit: int) -> list[bytes]:
+        return [row for _, row in self._data.ready.between((queue_id, lane, place + 1), (queue_id, lane, 1 << 64), limit)]
+
+    def ready(self, queue_id: int, lane_prefix: bytes, after: f.InReady | None, limit: int) -> list[f.InReady]:
+        start: tuple[Any, ...] = (queue_id, lane_prefix)
+        if after is not None:
+            start = max(start, (queue_id, after.lane, row_place(after.row) + 1))
+        found = []
+        for (_, lane, _), row in self._data.ready.between(start, (queue_id + 1,)):
+            if not lane.startswith(lane_prefix) or len(found) == limit:
+                break
+            found.append(f.InReady(queue_id, lane, row))
+        return found
+
+    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
+        return len(self.ready(queue_id, lane_prefix, None, limit))
+
+    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
+        return len(self._data.ready.between((queue_id, lane), (queue_id, lane, place), limit))
+
+    def waiting(self, queue_id: int, after: f.InWaiting | None, limit: int) -> list[f.InWaiting]:
+        start: tuple[Any, ...] = (queue_id,) if after is None else (queue_id, after.due_ms, row_id(after.row) + b"\0")
+        return [spot for _, spot in self._data.waiting.between(start, (queue_id + 1,), limit)]
+
+    def due(self, queue_id: int, until_ms: int, limit: int) -> list[f.InWaiting]:
+        return [spot for _, spot in self._data.waiting.between((queue_id,), (queue_id, min(until_ms + 1, HELD)), limit)]
+
+    def next_due(self, queue_id: int) -> int | None:
+        head = self._data.waiting.between((queue_id,), (queue_id, HELD), 1)
+        return head[0][0][1] if head else None
+
+    def expired(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(expires_ms, id) for (_, expires_ms, id), _ in self._data.ttl.between((queue_id,), (queue_id, until_ms + 1), limit)]
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        head = self._data.ttl.between((queue_id,), (queue_id + 1,), 1)
+        return head[0][0][1] if head else None
+
+    def dedup(self, queue_id: int, keys: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        return [self._data.dedup.rows.get((queue_id, key)) for key in keys]
+
+    def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
+        return [(queue_id, key, ended) for (_, ended, key), _ in self._data.dedup_end.between((queue_id,), (queue_id, until_ms + 1), limit)]
+
+    def next_dedup_end(self, queue_id: int) -> int | None:
+        head = self._data.dedup_end.between((queue_id,), (queue_id + 1,), 1)
+        return head[0][0][1] if head else None
+
+    def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
+        return [self._data.messages.rows.get(id) for id in ids]
+
+    def states(self, ids: Sequence[bytes]) -> list[MessageState | None]:
+        return [self._data.states.rows.get(id) for id in ids]
+
+    def ids_between(self, low: bytes, high: bytes, limit: int) -> list[bytes]:
+        order = self._data.messages.order
+        return order[bisect_left(order, low) : bisect_right(order, high)][:limit]
+
+    def leases(self) -> list[Lease]:
+        return [_forget_process(lease) for lease in self._data.leases.values()]
+
+    def claims(self) -> list[tuple[int, Claim]]:
+        return [(expires_ms, claim) for (expires_ms, _), claim in self._data.claims.between((0,), (1 << 64,))]
+
+
+class _Table:
+    """A sorted mapping that writes down, in a shared journal, how to undo each change."""
+
+    def __init__(self, name: str, journal: list[tuple[_Table, Any, Any]]) -> None:
+        self.name = name
+        self.rows: dict[Any, Any] = {}
+        self.order: list[Any] = []
+        self._journal = journal
+
+    def put(self, key: Any, value: Any) -> None:
+        self._journal.append((self, key, self.rows.get(key, _MISSING)))
+        self._set(key, value)
+
+    def add(self, key: Any, value: Any) -> None:
+        if key in self.rows:
+            raise BrokenInvariant(f"expected {self.name} {key!r} to be new")
+        self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        if key not in self.rows:
+            raise BrokenInvariant(f"expected {self.name} {key!r} to be stored")
+        self.discard(key)
+
+    def discard(self, key: Any) -> None:
+        if key in self.rows:
+            self._journal.append((self, key, self.rows[key]))
+            self._set(key, _MISSING)
+
+    def between(self, low: tuple[Any, ...], high: tuple[Any, ...], limit: int = 1 << 62) -> list[tuple[Any, Any]]:
+        start, end = bisect_left(self.order, low), bisect_left(self.order, high)
+        return [(key, self.rows[key]) for key in self.order[start : min(end, start + limit)]]
+
+    def values(self) -> list[Any]:
+        return [self.rows[key] for key in self.order]
+
+    def _set(self, key: Any, value: Any) -> None:
+        if value is _MISSING:
+            del self.rows[key]
+            del self.order[bisect_left(self.order, key)]
+        else:
+            if key not in self.rows:
+                insort(self.order, key)
+            self.rows[key] = value
+
+
+class _Data:
+    """Tables by their sort key: ready (queue, lane, place), waiting (queue, due, id), claims (expires, claim), ..."""
+
+    def __init__(self) -> None:
+        self._journal: list[tuple[_Table, Any, Any]] = []
+        self.counted: set[int] = set()
+        self.last_commit = 0
+        self.last_queue_id = 0
+        for name in (
+            "messages", "states", "ready", "waiting", "leases", "claims", "done", "ttl", "dedup", "dedup_end", "queues", "counters", "config", "intents",
+        ):  # fmt: skip
+            setattr(self, name, _Table(name, self._journal))
+
+    messages: _Table
+    states: _Table
+    ready: _Table
+    waiting: _Table
+    leases: _Table
+    claims: _Table
+    done: _Table
+    ttl: _Table
+    dedup: _Table
+    dedup_end: _Table
+    queues: _Table
+    counters: _Table
+    config: _Table
+    intents: _Table
+
+    def count(self, queue_id: int, **change: int) -> None:
+        counters = self.counters.rows.get(queue_id)
+        if counters is None:
+            raise BrokenInvariant(f"expected queue id {queue_id} to exist")
+        self.counters.put(queue_id, msgspec.structs.replace(counters, **{name: getattr(counters, name) + by for name, by in change.items()}))
+        self.counted.add(queue_id)
+
+    def keep(self) -> None:
+        self._journal.clear()
+        self.counted.clear()
+        self.last_commit += 1
+        self.last_queue_id = max([self.last_queue_id, *self.queues.order[-1:]])
+
+    def roll_back(self) -> None:
+        for table, key, old in reversed(self._journal):
+            table._set(key, old)
+        self._journal.clear()
+        self.counted.clear()
+
+
+def apply(data: _Data, fact: f.Fact) -> None:
+    match fact:
+        case f.Enqueued(queue_id, messages):
+            for message in messages:
+                _store(data, message)
+                row = message.row(message.place, message.flags)
+                spot = f.InWaiting(queue_id, message.due_ms, message.lane, row) if message.due_ms else f.InReady(queue_id, message.lane, row)
+                _enter(data, spot)
+                _remember_dedup(data, queue_id, message)
+                if message.expires_ms:
+                    data.ttl.add((queue_id, message.expires_ms, message.id), None)
+        case f.Quarantined(queue_id, messages, states):
+            for message, state in zip(messages, states, strict=True):
+                _store(data, message)
+                data.states.add(message.id, state)
+                _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
+                _remember_dedup(data, queue_id, message)
+                if message.expires_ms:
+                    data.ttl.add((queue_id, message.expires_ms, message.id), None)
+        case f.Leased(claim, leases):
+            data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
+            for lease in leases:
+                _leave(data, f.InReady(lease.queue_id, lease.lane, lease.row))
+                _enter(data, f.InLease(lease))
+        case f.Completed(leases, live_dedup):
+            for lease in leases:
+                _leave(data, f.InLease(lease))
+                _forget(data, lease.id, lease.queue_id, row_flags(lease.row))
+            for owner in live_dedup:
+                data.dedup.remove(owner)
+        case f.Moved():
+            _move(data, fact)
+        case f.Restated(lease, state):
+            data.states.put(lease.id, state)
+            _rewrite(data, lease)
+        case f.Extended(claim, leases):
+            data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
+            for lease in leases:
+                _rewrite(data, lease)
+        case f.Started(leases):
+            for lease in leases:
+                _rewrite(data, lease)
+        case f.ClaimEnded(expires_ms, claim_id):
+            data.claims.remove((expires_ms, claim_id))
+        case f.QueueSaved(record):
+            data.queues.put(record.queue_id, record)
+            if record.queue_id not in data.counters.rows:
+                data.counters.put(record.queue_id, Counters())
+        case f.QueueUnlinked(queue_id):
+            if queue_id not in data.queues.rows:
+                raise BrokenInvariant(f"expected queue id {queue_id} to exist")
+            data.queues.put(queue_id, msgspec.structs.replace(data.queues.rows[queue_id], name=""))
+        case f.QueueCleared(queue_id):
+            data.queues.remove(queue_id)
+            data.counters.remove(queue_id)
+            for table in (data.dedup, data.dedup_end):
+                for key, _ in table.between((queue_id,), (queue_id + 1,)):
+                    table.remove(key)
+        case f.ConfigSet(key, value):
+            data.config.put(key, value)
+        case f.ConfigDeleted(key):
+            data.config.discard(key)
+        case f.DedupForgotten(rows):
+            for queue_id, key, until_ms in rows:
+                data.dedup_end.discard((queue_id, until_ms, key))
+                held = data.dedup.rows.get((queue_id, key))
+                if held is not None and held[1] == until_ms:
+                    data.dedup.remove((queue_id, key))
+        case f.TtlForgotten(queue_id, expires_ms, id):
+            data.ttl.discard((queue_id, expires_ms, id))
+        case f.IntentSaved(intent):
+            data.intents.put(intent.intent_id, intent)
+        case f.IntentEnded(intent_id):
+            data.intents.discard(intent_id)
+        case _:
+            raise TypeError(f"expected a fact, got {fact!r}")
+
+
+def _move(data: _Data, fact: f.Moved) -> None:
+    source, target = fact.source, fact.target
+    _leave(data, source)
+    if fact.expires_ms:
+        data.ttl.discard((_queue_id(source), fact.expires_ms, fact.id))
+    if fact.live_dedup is not None:
+        data.dedup.remove(fact.live_dedup)
+    if target is None:
+        _forget(data, fact.id, _queue_id(source), row_flags(_row(source)))
+        return
+    _enter(data, target)
+    if fact.expires_ms and row_flags(_row(target)) & Flag.TTL:
+        data.ttl.add((_queue_id(target), fact.expires_ms, fact.id), None)
+    if fact.state is not None:
+        data.states.put(fact.id, fact.state)
+
+
+def _store(data: _Data, message: Message) -> None:
+    data.messages.add(message.id, message)
+
+
+def _remember_dedup(data: _Data, queue_id: int, message: Message) -> None:
+    if message.dedup_key:
+        until_ms = 0 if message.live_dedup else message.dedup_until_ms
+        data.dedup.put((queue_id, message.dedup_key), (message.id, until_ms))
+        if until_ms:
+            data.dedup_end.put((queue_id, until_ms, message.dedup_key), None)
+
+
+def _forget(data: _Data, id: bytes, queue_id: int, flags: int) -> None:
+    message = data.messages.rows.get(id)
+    data.messages.remove(id)
+    if flags & Flag.STATE:
+        data.states.remove(id)
+    if flags & Flag.TTL:
+        data.ttl.discard((queue_id, message.expires_ms, id))
+
+
+def _enter(data: _Data, spot: f.Spot) -> None:
+    match spot:
+        case f.InReady(queue_id, lane, row):
+            data.ready.add((queue_id, lane, row_place(row)), row)
+            data.count(queue_id, ready=1, bytes=row_size(row))
+        case f.InWaiting(queue_id, due_ms, lane, row):
+            data.waiting.add((queue_id, due_ms, row_id(row)), f.InWaiting(queue_id, due_ms, lane, move_row(row, 0, row_flags(row))))
+            data.count(queue_id, waiting=1, bytes=row_size(row))
+        case f.InLease(lease):
+            data.leases.add(lease.id, _forget_process(lease))
+            data.count(lease.queue_id, leased=1, bytes=row_size(lease.row))
+        case f.InDone(queue_id, done_ms, _, row):
+            data.done.add((queue_id, done_ms, row_id(row)), spot)
+            data.count(queue_id, done=1, bytes=row_size(row))
+
+
+def _leave(data: _Data, spot: f.Spot) -> None:
+    match spot:
+        case f.InReady(queue_id, lane, row):
+            data.ready.remove((queue_id, lane, row_place(row)))
+            data.count(queue_id, ready=-1, bytes=-row_size(row))
+        case f.InWaiting(queue_id, due_ms, _, row):
+            data.waiting.remove((queue_id, due_ms, row_id(row)))
+            data.count(queue_id, waiting=-1, bytes=-row_size(row))
+        case f.InLease(lease):
+            data.leases.remove(lease.id)
+            data.count(lease.queue_id, leased=-1, bytes=-row_size(lease.row))
+        case f.InDone(queue_id, done_ms, _, row):
+            data.done.remove((queue_id, done_ms, row_id(row)))
+            data.count(queue_id, done=-1, bytes=-row_size(row))
+
+
+def _rewrite(data: _Data, lease: Lease) -> None:
+    data.leases.remove(lease.id)
+    data.leases.add(lease.id, _forget_process(lease))
+
+
+def _queue_id(spot: f.Spot) -> int:
+    return spot.lease.queue_id if isinstance(spot, f.InLease) else spot.queue_id
+
+
+def _row(spot: f.Spot) -> bytes:
+    return spot.lease.row if isinstance(spot, f.InLease) else spot.row
+
+
+def _forget_process(lease: Lease) -> Lease:
+    return Lease(lease.queue_id, lease.lane, lease.row, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started)
