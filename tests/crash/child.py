@@ -1,0 +1,65 @@
+"""The victim: opens the broker, says "ready", and works until it is killed. Started by `rounds.py` with a `Life` as JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+import fairlead
+from fairlead.clock import SystemClock
+
+from .bulk import Bulk, die_at_step
+from .journal import Journal, RecordedBroker
+from .workload import Workload
+
+
+class Life(msgspec.Struct, frozen=True):
+    """`work` is "load" or the verb of a bulk operation. `die_at` counts steps of that operation; 0 leaves the kill to the parent."""
+
+    data: str
+    journals: str
+    seed: int
+    number: int
+    work: str
+    durability: str
+    die_at: int = 0
+    die_before: bool = False
+
+    def journal(self, number: int) -> Path:
+        return Path(self.journals) / f"life-{number:03}.jsonl"
+
+
+def main(life: Life) -> None:
+    if life.die_at and life.number:
+        die_at_step(life.die_at, before=life.die_before)  # armed before opening, because an intent may resume in there
+    broker = fairlead.open(life.data, durability=life.durability)
+    recorded = RecordedBroker(broker, Journal(life.journal(life.number), life.number, SystemClock().now_ms))
+    if life.work == "load":
+        workload = Workload(recorded, seed=life.seed, life=life.number)
+        workload.prepare(life.journal(life.number - 1) if life.number else None)
+        say("ready")
+        workload.run()
+    bulk = Bulk(recorded, verb=life.work, seed=life.seed, life=life.number)
+    if life.number == 0:
+        bulk.prepare()
+        if life.die_at:
+            die_at_step(life.die_at, before=life.die_before)
+        say("ready")
+        bulk.run()
+    else:
+        bulk.resume()
+        say("ready")
+    while bulk.failure is None:
+        time.sleep(0.05)
+    raise bulk.failure
+
+
+def say(word: str) -> None:
+    print(word, flush=True)
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Life))

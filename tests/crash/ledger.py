@@ -1,0 +1,234 @@
+"""The rules a history must keep, whatever was killed when. Each rule gives the benefit of the doubt once, and only where
+the journal really cannot tell: an operation cut off by a kill may or may not have happened.
+
+A kill by itself explains nothing: leases outlive the process, so a message held at the kill stays held until its lease
+ends. `check` wants a history that ends with everything drained; then whatever was confirmed must have come out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .history import Delivery, Enqueue, History, Operation, Settlement
+
+#: Between the broker reading the clock and the journal doing so the wall clock may be slewed.
+CLOCK_TOLERANCE_MS = 25
+
+_ENDS_A_LEASE = ("complete", "fail", "release")
+_DONE = ("completed", "retry", "dead", "released", "extended", "started")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    rule: str
+    subject: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"[{self.rule}] {self.subject}: {self.detail}"
+
+
+def check(history: History) -> list[Problem]:
+    """Every breach of a rule in a history that ends drained."""
+    return list(_Ledger(history).problems())
+
+
+def source_of(queue: str) -> str:
+    """A queue and its dead-letter queue are one account."""
+    return queue.removesuffix(".dlq")
+
+
+class _Ledger:
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.enqueues = {e.tag: e for e in history.enqueues}
+        self.redrives = _by_queue(history.of("redrive"))
+        self.removals = _by_queue(history.of("purge", "delete_queue"))
+        self.goodbyes = history.of("goodbye")
+        self.cut_claims = [o for o in history.of("claim") if not o.confirmed]
+        self.deliveries: dict[str, list[Delivery]] = defaultdict(list)
+        for d in history.deliveries:
+            self.deliveries[d.id].append(d)
+        for group in self.deliveries.values():
+            group.sort(key=lambda d: (d.turn, d.operation.end))
+
+    def problems(self) -> Iterator[Problem]:
+        yield from self._phantoms()
+        yield from self._identities()
+        yield from self._dedup()
+        yield from self._losses()
+        for message_id, deliveries in self.deliveries.items():
+            distinct = _one_per_lease(deliveries)
+            yield from self._after_complete(distinct)
+            yield from self._fencing(message_id, distinct)
+            yield from self._dead_letters(distinct)
+            for earlier, later in zip(distinct, distinct[1:], strict=False):
+                yield from self._pair(earlier, later)
+
+    def _phantoms(self) -> Iterator[Problem]:
+        for d in self.history.deliveries:
+            enqueue = self.enqueues.get(d.tag)
+            if enqueue is None:
+                yield Problem("phantom", d.tag, f"delivered from {d.queue} as {d.id}, but nobody enqueued it")
+            elif enqueue.operation.refused or enqueue.operation.begin > d.operation.end:
+                yield Problem("phantom", d.tag, "delivered though its enqueue was refused or had not begun")
+            elif source_of(d.queue) != source_of(enqueue.queue):
+                yield Problem("phantom", d.tag, f"enqueued into {enqueue.queue}, delivered from {d.queue}")
+            elif d.operation.ended_ms + CLOCK_TOLERANCE_MS < enqueue.operation.began_ms + enqueue.delay_ms:
+                yield Problem("early", d.tag, f"delivered before its delay of {enqueue.delay_ms} ms was over")
+            elif any(o.do == "delete_queue" and o.confirmed and enqueue.operation.end < o.begin and o.end < d.operation.begin for o in self.removals[source_of(d.queue)]):
+                yield Problem("phantom", d.tag, f"delivered from {d.queue}, which was deleted after it was enqueued")
+
+    def _identities(self) -> Iterator[Problem]:
+        tags: dict[str, set[str]] = defaultdict(set)
+        ids: dict[str, set[str]] = defaultdict(set)
+        for d in self.history.deliveries:
+            tags[d.id].add(d.tag)
+            ids[d.tag].add(d.id)
+        for e in self.history.enqueues:
+            if e.id and e.dedup_key is None:
+                tags[e.id].add(e.tag)
+                ids[e.tag].add(e.id)
+        for message_id, found in tags.items():
+            if len(found) > 1:
+                yield Problem("identity", message_id, f"one id, several messages: {sorted(found)}")
+        for tag, found in ids.items():
+            if len(found) > 1:
+                yield Problem("identity", tag, f"enqueued once, stored as {sorted(found)}")
+
+    def _dedup(self) -> Iterator[Problem]:
+        """The windows of the workload are longer than a round, so a dedup key stands for one message, for good."""
+        twins: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for e in self.history.enqueues:
+            if e.dedup_key is not None and e.id:
+                twins[e.queue, e.dedup_key].add(e.id)
+        for d in self.history.deliveries:
+            e = self.enqueues.get(d.tag)
+            if e is not None and e.dedup_key is not None:
+                twins[e.queue, e.dedup_key].add(d.id)
+        for (queue, key), found in twins.items():
+            if len(found) > 1:
+                yield Problem("dedup", f"{queue} {key}", f"one dedup key, several messages: {sorted(found)}")
+
+    def _losses(self) -> Iterator[Problem]:
+        for e in self.history.enqueues:
+            if e.id is None or self._was_removed(e) or any(s.kind == "complete" and s.outcome in ("completed", None) for s in self._settlements(e.id)):
+                continue
+            seen = len(self.deliveries[e.id]) if e.id in self.deliveries else 0
+            yield Problem("lost", e.tag, f"enqueue into {e.queue} was confirmed as {e.id}; delivered {seen} times, never completed, and not there at the end")
+
+    def _was_removed(self, e: Enqueue) -> bool:
+        return any(o.end > e.operation.begin for o in self.removals[source_of(e.queue)])
+
+    def _after_complete(self, deliveries: list[Delivery]) -> Iterator[Problem]:
+        for s in self._settlements(deliveries[0].id):
+            if s.kind != "complete" or s.outcome != "completed":
+                continue
+            for d in deliveries:
+                later = d.operation.begin > s.operation.end if s.lease is None else d.turn > int(s.lease, 16)
+                if later:
+                    yield Problem("redelivered", d.tag, f"completed under lease {s.lease}, delivered again under lease {d.lease}")
+        completes = [s for s in self._settlements(deliveries[0].id) if s.outcome == "completed"]
+        if len(completes) > 1:
+            yield Problem("redelivered", deliveries[0].tag, f"{len(completes)} confirmed completes of one message")
+
+    def _fencing(self, message_id: str, deliveries: list[Delivery]) -> Iterator[Problem]:
+        by_lease = {d.lease: d for d in deliveries}
+        for s in self._settlements(message_id):
+            held = by_lease.get(s.lease or "")
+            if held is None:
+                continue
+            if s.outcome in _DONE:
+                for d in deliveries:
+                    if d.turn > held.turn and d.operation.end < s.operation.begin:
+                        yield Problem("fencing", held.tag, f"{s.kind} under lease {s.lease} took effect after lease {d.lease} was granted")
+            elif s.outcome in ("lost_lease", "not_found") and not self._lease_over(held, s.operation, s):
+                yield Problem("fencing", held.tag, f"{s.kind} under lease {s.lease} said {s.outcome}, but nothing had ended that lease")
+
+    def _dead_letters(self, deliveries: list[Delivery]) -> Iterator[Problem]:
+        for d in deliveries:
+            if d.queue.endswith(".dlq") and not (d.source == source_of(d.queue) and d.dead_since and d.failures):
+                yield Problem("record", d.tag, f"a dead letter without its record: source {d.source!r}, dead since {d.dead_since}, {d.failures} failures")
+
+    def _pair(self, earlier: Delivery, later: Delivery) -> Iterator[Problem]:
+        if later.operation.end < earlier.operation.begin:
+            yield Problem("fencing", later.tag, f"lease {later.lease} was granted before lease {earlier.lease}, yet sorts after it")
+        if not self._lease_over(earlier, later.operation):
+            yield Problem("duplicate", later.tag, f"lease {earlier.lease} ran until {earlier.until_ms}, lease {later.lease} was granted by {later.operation.ended_ms}")
+        unseen = sum(earlier.operation.begin < o.end and o.begin < later.operation.end for o in self.cut_claims)
+        if later.attempts > earlier.attempts + 1 + unseen:
+            yield Problem("attempts", later.tag, f"one delivery and {unseen} that may have gone unseen turned {earlier.attempts} attempts into {later.attempts}")
+        redriven = self._redriven_between(earlier, later)
+        fails = [s for s in self._under(earlier) if s.kind == "fail" and s.outcome in ("retry", "dead")]
+        if not earlier.queue.endswith(".dlq") and not redriven:
+            if later.attempts < earlier.attempts + len(fails):
+                yield Problem("attempts", later.tag, f"{earlier.attempts} attempts and {len(fails)} failures became {later.attempts}")
+            for s in fails:
+                yield from self._after_fail(s, later)
+        if earlier.queue.endswith(".dlq") and later.queue.endswith(".dlq") and not redriven and (later.attempts, later.failures) != (earlier.attempts, earlier.failures):
+            yield Problem("record", later.tag, "attempts or failures changed inside the dead-letter queue")
+        if earlier.queue.endswith(".dlq") and not later.queue.endswith(".dlq") and not redriven:
+            yield Problem("duplicate", later.tag, "a dead letter came back to life without a redrive")
+
+    def _after_fail(self, s: Settlement, later: Delivery) -> Iterator[Problem]:
+        if s.outcome == "retry" and later.operation.ended_ms + CLOCK_TOLERANCE_MS < s.due_ms:
+            yield Problem("early", later.tag, f"told to wait until {s.due_ms}, delivered by {later.operation.ended_ms}")
+        if s.outcome == "dead":
+            if not later.queue.endswith(".dlq"):
+                yield Problem("duplicate", later.tag, "it was dead, nothing redrove it, and it was delivered again")
+            elif later.last_error != s.error:
+                yield Problem("record", later.tag, f"died of {s.error!r}, the dead letter says {later.last_error!r}")
+
+    def _lease_over(self, held: Delivery, by: Operation, asking: Settlement | None = None) -> bool:
+        """Could the lease have ended before `by` was over? (By anything but `asking`, the settlement that wonders.)"""
+        if by.ended_ms + CLOCK_TOLERANCE_MS >= self._earliest_end_ms(held, by):
+            return True
+        for s in self._settlements(held.id):
+            if s is asking or s.kind not in _ENDS_A_LEASE or s.operation.begin > by.end:
+                continue
+            acts_on_it = s.lease == held.lease or (s.lease is None and s.operation.end > held.operation.begin)
+            if acts_on_it and (s.outcome is None or s.outcome in _DONE):
+                return True
+        if any(o.told["consumer"] == held.consumer and held.operation.begin < o.end and o.begin < by.end for o in self.goodbyes):
+            return True
+        return asking is not None and any(_touches(o, held.operation, by) for o in self.removals[source_of(held.queue)])
+
+    def _earliest_end_ms(self, held: Delivery, by: Operation) -> int:
+        """The lease's end by the last extension that surely came first; an uncertain one counts only where it shortens."""
+        ends = held.until_ms
+        for s in self._under(held):
+            if s.kind != "extend" or s.operation.begin > by.end:
+                continue
+            if s.outcome == "extended" and s.operation.end < by.begin:
+                ends = s.until_ms
+            elif s.outcome in ("extended", None):
+                ends = min(ends, s.operation.began_ms + s.duration_ms)
+        return ends
+
+    def _redriven_between(self, earlier: Delivery, later: Delivery) -> bool:
+        return any(_touches(o, earlier.operation, later.operation) for o in self.redrives[source_of(later.queue)])
+
+    def _settlements(self, message_id: str) -> list[Settlement]:
+        return self.history.settlements.get(message_id, [])
+
+    def _under(self, held: Delivery) -> list[Settlement]:
+        return [s for s in self._settlements(held.id) if s.lease == held.lease]
+
+
+def _touches(resumable: Operation, earlier: Operation, later: Operation) -> bool:
+    """Could the operation have worked between the two? One that was cut off goes on in later lives."""
+    return resumable.begin < later.end and (resumable.end > earlier.begin or not resumable.confirmed)
+
+
+def _by_queue(operations: list[Operation]) -> dict[str, list[Operation]]:
+    grouped: dict[str, list[Operation]] = defaultdict(list)
+    for o in operations:
+        grouped[source_of(o.told["queue"])].append(o)
+    return grouped
+
+
+def _one_per_lease(deliveries: list[Delivery]) -> list[Delivery]:
+    """A claim repeated with its token shows the same delivery again: the same lease, hence no duplicate."""
+    return list({d.lease: d for d in reversed(deliveries)}.values())[::-1]
