@@ -1,0 +1,390 @@
+"""What the queue is, said in plain Python and apart from the engine.
+
+Nothing here schedules, stores or optimises: a dictionary of messages, and for each verb what it does to them. Where the
+engine may choose (ids, lease tokens, which key goes first), the specification is told what was chosen and raises
+`Illegal` when that was not one of the legal choices. Fairness between keys is not specified here.
+
+Two messages that took their place in the same call, for the same cause, are ordered by `Place.order`; between different
+causes (a lease that expires and a delay that ends in one step of the clock) no order is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+READY, WAITING, LEASED = "ready", "waiting", "leased"
+
+
+class Illegal(AssertionError):
+    """The engine did what no reading of the rules allows."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    payload: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    key: str = "default"
+    weight: int = 1
+    throttle_keys: tuple[str, ...] = ()
+    delay_ms: int = 0
+    dedup_key: str | None = None
+    ttl_ms: int = 0
+
+    @property
+    def size(self) -> int:
+        """Payload plus the packed headers: one byte, and one for each of their short strings."""
+        return len(self.payload) + (1 + sum(2 + len(name) + len(value) for name, value in self.headers) if self.headers else 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    visibility_ms: int = 30_000
+    retry: str = "immediate"
+    retry_attempts: int | None = None
+    max_attempts: int = 0
+    max_deliveries: int = 0
+    max_messages: int = 0
+    max_unsettled_per_consumer: int = 0
+    max_unsettled_per_key: int = 0
+    ttl_ms: int = 0
+    expired_to_dead: bool = False
+    dead_retention_ms: int = 0
+    dedup_window_ms: int = 300_000  # 0: as long as the first message is live
+
+
+@dataclass(frozen=True)
+class Place:
+    step: int
+    cause: str
+    order: tuple[Any, ...] | Place = ()
+
+    def before(self, other: Place) -> bool:
+        if self.step != other.step or self.cause != other.cause:
+            return self.step < other.step
+        if isinstance(self.order, Place) and isinstance(other.order, Place):
+            return self.order.before(other.order)
+        return self.order < other.order  # type: ignore[operator]
+
+
+@dataclass
+class Lease:
+    token: str
+    consumer: str
+    claim_token: str | None
+    expires_ms: int
+    started: bool
+
+
+@dataclass
+class Message:
+    id: str
+    draft: Draft
+    queue: Queue
+    home: Queue
+    where: str
+    place: Place | None
+    due_ms: int = 0
+    expires_ms: int = 0
+    attempts: int = 0
+    deliveries: int = 0
+    failures: list[str] = field(default_factory=list)
+    reason: str = ""
+    progress: int = 0
+    dead_since: int = 0
+    lease: Lease | None = None
+    live_dedup: bool = False
+
+    @property
+    def lane(self) -> tuple[str, tuple[str, ...]]:
+        """Dead letters are all in one lane."""
+        return ("default", ()) if self.queue.source else (self.draft.key, self.draft.throttle_keys)
+
+
+@dataclass(eq=False)
+class Queue:
+    name: str
+    options: Options
+    source: Queue | None = None
+    dead_letters: Queue | None = None
+    paused: bool = False
+    #: dedup key -> (first id, end of its window; 0 while it is live)
+    remembered: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+class Specification:
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.queues: dict[str, Queue] = {}
+        self.messages: dict[str, Message] = {}
+        self.gone: set[str] = set()
+        self.tokens: set[str] = set()
+        #: Throttle keys with a bucket: a lane that needs one may be held back.
+        self.buckets: set[str] = set()
+        self._step = 0
+
+    # Queues
+
+    def create(self, name: str, options: Options) -> None:
+        queue = self.queues[name] = Queue(name, options)
+        queue.dead_letters = self.queues[name + ".dlq"] = Queue(name + ".dlq", options, source=queue)
+
+    def delete(self, name: str) -> None:
+        queue = self.queues.pop(name)
+        dead = self.queues.pop(name + ".dlq")
+        for message in [m for m in self.messages.values() if m.queue in (queue, dead)]:
+            self._gone(message)
+
+    def purge(self, name: str) -> int:
+        purged = [m for m in self.inside(name) if m.where != LEASED]
+        for message in purged:
+            self._gone(message)
+        return len(purged)
+
+    def inside(self, name: str, where: str | None = None) -> list[Message]:
+        queue = self.queues[name]
+        return [m for m in self.messages.values() if m.queue is queue and where in (None, m.where)]
+
+    # Enqueue
+
+    def enqueued(self, name: str, drafts: Sequence[Draft], ids: Sequence[str]) -> None:
+        queue = self.queues[name]
+        self._step += 1
+        must(len(ids) == len(drafts), "one id per message")
+        for index, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
+            twin = self._twin(queue, draft)
+            if twin is not None:
+                must(message_id == twin, f"{draft.dedup_key!r} must answer its first id {twin}")
+                continue
+            must(message_id not in self.messages and message_id not in self.gone, f"{message_id} is not a new id")
+            ttl_ms = draft.ttl_ms or queue.options.ttl_ms
+            message = Message(message_id, draft, queue, queue, READY, Place(self._step, "enqueue", (index,)))
+            message.expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
+            if draft.delay_ms:
+                message.where, message.place, message.due_ms = WAITING, None, self.now_ms + draft.delay_ms
+            self.messages[message_id] = message
+            if draft.dedup_key is not None:
+                window_ms = queue.options.dedup_window_ms
+                queue.remembered[draft.dedup_key] = (message_id, self.now_ms + window_ms if window_ms else 0)
+                message.live_dedup = not window_ms
+
+    def quarantined(self, name: str, drafts: Sequence[Draft], ids: Sequence[str], reason: str) -> None:
+        queue = self.queues[name]
+        assert queue.dead_letters is not None
+        self._step += 1
+        for index, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
+            must(message_id not in self.messages and message_id not in self.gone, f"{message_id} is not a new id")
+            self.messages[message_id] = Message(
+                message_id, draft, queue.dead_letters, queue, READY, Place(self._step, "quarantine", (index,)), reason=reason, dead_since=self.now_ms
+            )
+
+    def fits(self, name: str, drafts: Sequence[Draft]) -> bool:
+        """Twins take no room, and neither does the second of two that share a key in one batch."""
+        queue = self.queues[name]
+        fresh = [d for d in drafts if self._twin(queue, d) is None]
+        keys = {d.dedup_key for d in fresh if d.dedup_key is not None}
+        count = len(keys) + sum(d.dedup_key is None for d in fresh)
+        return not queue.options.max_messages or len(self.inside(name)) + count <= queue.options.max_messages or not count
+
+    def _twin(self, queue: Queue, draft: Draft) -> str | None:
+        first, until_ms = queue.remembered.get(draft.dedup_key or "", ("", -1)) if draft.dedup_key is not None else ("", -1)
+        return first if until_ms == 0 or until_ms > self.now_ms else None
+
+    # Claim
+
+    def claimed(self, names: Sequence[str], limit: int, consumer: str, claim_token: str | None, started: bool, deliveries: Sequence[Any]) -> None:
+        repeated = {m.id for m in self.held_under(claim_token)} if claim_token else set()
+        if repeated:
+            must({d.id for d in deliveries} == repeated, "a repeated claim answers what is still leased under its token")
+            for d in deliveries:
+                lease = self.messages[d.id].lease
+                must(lease is not None and lease.token == d.lease, "a repeated claim keeps its lease tokens")
+            return
+        must(len(deliveries) <= limit, f"{len(deliveries)} deliveries for a limit of {limit}")
+        fresh = {d.lease for d in deliveries}
+        must(not fresh & self.tokens, "a lease token is never used again")
+        self.tokens |= fresh
+        for d in deliveries:
+            self._hand_out(d, names, consumer, claim_token, started)
+        if len(deliveries) < limit:
+            left = [m.id for name in names for m in self._claimable(self.queues[name], consumer) if not self.buckets & set(m.lane[1])]
+            must(not left, f"{left} could have been claimed as well")
+
+    def held_under(self, claim_token: str | None) -> list[Message]:
+        return [m for m in self.messages.values() if m.lease is not None and m.lease.claim_token == claim_token]
+
+    def _claimable(self, queue: Queue, consumer: str) -> list[Message]:
+        if queue.paused or not self._has_room_for(queue, consumer):
+            return []
+        return [m for m in self.inside(queue.name, READY) if self._key_has_room(m)]
+
+    def _has_room_for(self, queue: Queue, consumer: str) -> bool:
+        limit = queue.options.max_unsettled_per_consumer
+        return not limit or sum(m.lease is not None and m.lease.consumer == consumer for m in self.inside(queue.name)) < limit
+
+    def _key_has_room(self, message: Message) -> bool:
+        limit = message.queue.options.max_unsettled_per_key
+        held = sum(m.lane[0] == message.lane[0] for m in self.inside(message.queue.name, LEASED))
+        return not limit or held < limit
+
+    def _hand_out(self, d: Any, names: Sequence[str], consumer: str, claim_token: str | None, started: bool) -> None:
+        message = self.messages.get(d.id)
+        must(message is not None, f"{d.id} was delivered but does not exist")
+        assert message is not None
+        must(message.queue.name in names, f"{d.id} is in {message.queue.name}, which was not asked for")
+        must(message in self._claimable(message.queue, consumer), f"{d.id} is {message.where} and not claimable")
+        for other in self.inside(message.queue.name, READY):
+            must(other.lane != message.lane or not _place(other).before(_place(message)), f"{other.id} is ahead of {d.id} in its lane")
+        message.deliveries += 1
+        told = (d.queue, d.payload, dict(d.headers), d.fairness_key, tuple(d.throttle_keys), d.attempts, d.deliveries, int(d.progress), d.dead_since)
+        draft = message.draft
+        meant = (
+            message.queue.name, draft.payload, dict(draft.headers), draft.key, draft.throttle_keys,
+            message.attempts, message.deliveries, message.progress, message.dead_since,
+        )
+        must(told == meant, f"{d.id} was delivered as {told}, it is {meant}")
+        expires_ms = self.now_ms + message.queue.options.visibility_ms
+        must(d.lease_until == expires_ms, f"the lease of {d.id} ends at {d.lease_until}, not at {expires_ms}")
+        message.where, message.lease = LEASED, Lease(d.lease, consumer, claim_token, expires_ms, started)
+
+    # Settle
+
+    def settle(self, verb: str, message_id: str, token: str | None, **said: Any) -> str:
+        """The outcome an item must get. Without a token it acts on whatever lease there is."""
+        message = self.messages.get(message_id)
+        if message is None:
+            return "not_found"
+        lease = message.lease
+        if lease is None or token not in (None, lease.token):
+            return "lost_lease"
+        self._step += 1
+        message.progress |= said.get("progress", 0)
+        if verb == "complete":
+            self._gone(message)
+            return "completed"
+        if verb == "start":
+            lease.started = True
+            return "started"
+        if verb == "extend":
+            lease.expires_ms = self.now_ms + (said.get("duration_ms") or message.queue.options.visibility_ms)
+            return "extended"
+        if verb == "release" or message.queue.source is not None:
+            return self._release(message)
+        return self._fail(message, said.get("reason", "unknown"), said.get("retry_in_ms"), said.get("dead", False), "settle", ())
+
+    def goodbye(self, consumer: str) -> int:
+        held = [m for m in self.messages.values() if m.lease is not None and m.lease.consumer == consumer]
+        self._step += 1
+        for message in held:
+            self._release(message)
+        return len(held)
+
+    def _release(self, message: Message) -> str:
+        ceiling = message.queue.options.max_deliveries
+        if ceiling and message.deliveries >= ceiling and message.queue.source is None:
+            return self._bury(message, "release", (message.id,))
+        message.where, message.lease = READY, None
+        return "released"
+
+    def _fail(self, message: Message, reason: str, retry_in_ms: int | None, dead: bool, cause: str, order: tuple[Any, ...]) -> str:
+        options = message.queue.options
+        message.attempts += 1
+        message.reason = reason
+        message.failures.append(reason)
+        if options.max_attempts and message.attempts >= options.max_attempts:
+            # The ceiling is what poison is: the message had every chance.
+            message.reason = "poison_message"
+            return self._bury(message, cause, order)
+        if dead or (retry_in_ms is None and (options.retry == "none" or _reached(message.attempts, options.retry_attempts))):
+            return self._bury(message, cause, order)
+        message.lease = None
+        if retry_in_ms:
+            message.where, message.place, message.due_ms = WAITING, None, self.now_ms + retry_in_ms
+        else:
+            message.where, message.place = READY, Place(self._step, cause, order)
+        return "retry"
+
+    def _bury(self, message: Message, cause: str, order: tuple[Any, ...]) -> str:
+        assert message.queue.dead_letters is not None
+        message.queue, message.where, message.lease = message.queue.dead_letters, READY, None
+        message.place, message.due_ms, message.dead_since = Place(self._step, "bury " + cause, order), 0, self.now_ms
+        return "dead"
+
+    # Time
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+        self._step += 1
+        for message in list(self.messages.values()):
+            if message.lease is not None and message.lease.expires_ms <= self.now_ms:
+                if message.lease.started and message.queue.source is None:
+                    self._fail(message, "timeout_exceeded", None, False, "expiry", (message.lease.expires_ms,))
+                else:
+                    self._release(message)
+            elif message.where == WAITING and message.due_ms <= self.now_ms:
+                message.where, message.place, message.due_ms = READY, Place(self._step, "due", (message.due_ms, message.id)), 0
+        self.drop_the_outlived()
+
+    def drop_the_outlived(self) -> None:
+        for message in [m for m in self.messages.values() if m.where != LEASED]:
+            retention_ms = message.queue.options.dead_retention_ms
+            if message.queue.source is not None:
+                if retention_ms and message.dead_since + retention_ms <= self.now_ms:
+                    self._gone(message)
+            elif message.expires_ms and message.expires_ms <= self.now_ms:
+                if message.queue.options.expired_to_dead:
+                    self._bury(message, "outlived", (message.expires_ms, message.id))
+                else:
+                    self._gone(message)
+
+    # Dead letters
+
+    def matching(self, name: str, chosen: Callable[[Message], bool]) -> list[Message]:
+        """What a redrive would move: dead letters that nobody holds."""
+        return [m for m in self.inside(name, READY) if chosen(m)]
+
+    def redriven(self, name: str, chosen: Callable[[Message], bool], count: int | None, moved: set[str], *, clear_progress: bool) -> None:
+        """These were moved, longest dead first: their count starts anew, at the tail of their own lane."""
+        matching = self.matching(name, chosen)
+        picked = [m for m in matching if m.id in moved]
+        must(len(picked) == len(moved), "only what matches is moved")
+        must(len(picked) == min(len(matching), len(matching) if count is None else count), "as many as asked for are moved")
+        left = [m for m in matching if m.id not in moved]
+        must(not any(_place(m).before(_place(p)) for m in left for p in picked), "the longest dead go first")
+        self._step += 1
+        for message in picked:
+            message.queue, message.place = message.home, Place(self._step, "redrive", _place(message))
+            message.attempts, message.dead_since = 0, 0
+            if clear_progress:
+                message.progress = 0
+
+    def _gone(self, message: Message) -> None:
+        del self.messages[message.id]
+        self.gone.add(message.id)
+        if message.live_dedup:
+            message.home.remembered.pop(message.draft.dedup_key or "", None)
+
+
+def fifo_holds(messages: Iterable[Message]) -> bool:
+    """Of the messages in this order, none comes behind one that is after it in the same lane."""
+    seen: list[Message] = []
+    for message in messages:
+        if any(m.lane == message.lane and _place(message).before(_place(m)) for m in seen):
+            return False
+        seen.append(message)
+    return True
+
+
+def must(holds: bool, what: str) -> None:
+    if not holds:
+        raise Illegal(what)
+
+
+def _reached(attempts: int, limit: int | None) -> bool:
+    return limit is not None and attempts >= limit
+
+
+def _place(message: Message) -> Place:
+    assert message.place is not None
+    return message.place
