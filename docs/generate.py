@@ -188,7 +188,7 @@ def _shown(name: str, value: int) -> str:
 def _default(field: str, value: object) -> str:
     if field == "retry":
         return '`"immediate"`, no limit'
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, bool | str):
         return f"`{value!r}`".replace("'", '"')
     if value == 0:
         return "off"
