@@ -89,7 +89,8 @@ class MemoryStore:
         return self._data.queues.values()
 
     def counters(self, queue_id: int) -> Counters:
-        return self._data.counters.rows.get(queue_id, Counters())
+        counters: Counters = self._data.counters.rows.get(queue_id, Counters())
+        return counters
 
     def config(self, prefix: str = "") -> dict[str, str]:
         rows = self._data.config.rows
@@ -113,7 +114,7 @@ class MemoryStore:
         start: tuple[Any, ...] = (queue_id, lane_prefix)
         if after is not None:
             start = max(start, (queue_id, after.lane, row_place(after.row) + 1))
-        found = []
+        found: list[f.InReady] = []
         for (_, lane, _), row in self._data.ready.between(start, (queue_id + 1,)):
             if not lane.startswith(lane_prefix) or len(found) == limit:
                 break
@@ -224,9 +225,7 @@ class _Data:
         self.counted: set[int] = set()
         self.last_commit = 0
         self.last_queue_id = 0
-        for name in (
-            "messages", "states", "ready", "waiting", "leases", "claims", "done", "ttl", "dedup", "dedup_end", "queues", "counters", "config", "intents",
-        ):  # fmt: skip
+        for name in self.__annotations__:
             setattr(self, name, _Table(name, self._journal))
 
     messages: _Table
@@ -280,9 +279,6 @@ def apply(data: _Data, fact: f.Fact) -> None:
                 _store(data, message)
                 data.states.add(message.id, state)
                 _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
-                _remember_dedup(data, queue_id, message)
-                if message.expires_ms:
-                    data.ttl.add((queue_id, message.expires_ms, message.id), None)
         case f.Leased(claim, leases):
             data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
             for lease in leases:
@@ -291,7 +287,7 @@ def apply(data: _Data, fact: f.Fact) -> None:
         case f.Completed(leases, live_dedup):
             for lease in leases:
                 _leave(data, f.InLease(lease))
-                _forget(data, lease.id, lease.queue_id, row_flags(lease.row))
+                _forget(data, lease.id, row_flags(lease.row))
             for owner in live_dedup:
                 data.dedup.remove(owner)
         case f.Moved():
@@ -350,11 +346,9 @@ def _move(data: _Data, fact: f.Moved) -> None:
     if fact.live_dedup is not None:
         data.dedup.remove(fact.live_dedup)
     if target is None:
-        _forget(data, fact.id, _queue_id(source), row_flags(_row(source)))
+        _forget(data, fact.id, row_flags(_row(source)))
         return
     _enter(data, target)
-    if fact.expires_ms and row_flags(_row(target)) & Flag.TTL:
-        data.ttl.add((_queue_id(target), fact.expires_ms, fact.id), None)
     if fact.state is not None:
         data.states.put(fact.id, fact.state)
 
@@ -371,13 +365,10 @@ def _remember_dedup(data: _Data, queue_id: int, message: Message) -> None:
             data.dedup_end.put((queue_id, until_ms, message.dedup_key), None)
 
 
-def _forget(data: _Data, id: bytes, queue_id: int, flags: int) -> None:
-    message = data.messages.rows.get(id)
+def _forget(data: _Data, id: bytes, flags: int) -> None:
     data.messages.remove(id)
     if flags & Flag.STATE:
         data.states.remove(id)
-    if flags & Flag.TTL:
-        data.ttl.discard((queue_id, message.expires_ms, id))
 
 
 def _enter(data: _Data, spot: f.Spot) -> None:

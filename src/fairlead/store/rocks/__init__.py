@@ -1,0 +1,31 @@
+"""RocksDB through rocksdict: one database, one column family per kind of row, one write batch per commit.
+
+Promises: what `store/port.py` promises, with the settings of docs/decisions/0003-rocksdb-settings.md.
+Must not: decide anything, read a clock, or let bytes, handles and iterators out of this folder.
+Start at `store.py`; keys are made in `layout.py`, values in `codec.py`, and `commit.py` turns facts into rows.
+
+Numbers are big-endian, so that keys sort by them; `q` is a queue id in 4 bytes, times and places have 8, ids 16.
+The first byte of every value is the version of its record.
+
+| family         | key                     | value                                                            |
+|----------------|-------------------------|------------------------------------------------------------------|
+| `messages`     | id                      | queue, weight, enqueued, place, lane, headers, extras, payload; written once |
+| `state`        | id                      | what happened since (msgpack array); absent until the first move |
+| `ready`        | q, lane, place          | id, weight, flags, size: the rest of the row                     |
+| `waiting`      | q, due, id              | weight, flags, size, lane; due 2^63-1 is held                    |
+| `leases`       | id                      | queue, claim, expiry, deliveries, started, place, weight, flags, size, lane |
+| `lease_expiry` | expires, claim          | the claim (msgpack map); one row per group that expires together |
+| `done`         | q, done, id             | place, weight, flags, size, lane (retained completed messages)   |
+| `ttl`          | q, expires, id          | nothing; q is where the message is now                           |
+| `dedup`        | q, dedup key            | id, until (0: as long as the message is live)                    |
+| `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |
+| `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
+| `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
+| `config`       | configuration key       | its value                                                        |
+| `intents`      | intent id (8)           | the intent (msgpack map)                                         |
+| `meta`         | a name                  | a number: `boot`, `last_commit`, `last_queue_id`                 |
+"""
+
+from fairlead.store.rocks.store import RocksStore
+
+__all__ = ["RocksStore"]

@@ -1,0 +1,39 @@
+"""RocksDB reports every trouble as one exception type with a text; here the text becomes one of our errors."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fairlead.errors import FairleadError, StoreCorrupt, StoreFailed, StoreFull, StoreLocked
+
+_FILE = re.compile(r"(\d{6}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json)")
+#: What damaged or missing files say, besides "Corruption". A lost CURRENT or config file comes as an invalid argument.
+_CORRUPT = ("Corruption", "checksum mismatch", "No such file", "does not exist", "bad record", "Invalid argument", "No sst files", "config")
+
+
+def is_full(trouble: BaseException) -> bool:
+    return "No space left" in str(trouble) or "Space limit reached" in str(trouble) or "Disk quota exceeded" in str(trouble)
+
+
+def is_failed_sync(trouble: BaseException) -> bool:
+    return any(word in str(trouble) for word in ("fsync", "fdatasync", "While sync", "Sync"))
+
+
+def named(trouble: BaseException, path: Path, reserve_bytes: int, family: str = "") -> FairleadError:
+    """The error to raise for what RocksDB said. `family` is where we looked when the text names no file."""
+    text = str(trouble)
+    if is_full(trouble):
+        return StoreFull(str(path), free_bytes(path), reserve_bytes)
+    if "LOCK" in text and ("lock hold" in text or "lock file" in text or "No locks available" in text or "Resource temporarily" in text):
+        return StoreLocked(str(path))
+    if any(word in text for word in _CORRUPT):
+        file = _FILE.search(text)
+        return StoreCorrupt(str(path / file[1]) if file else family or str(path), text)
+    return StoreFailed(text)
+
+
+def free_bytes(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

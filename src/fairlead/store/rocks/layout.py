@@ -1,0 +1,38 @@
+"""Keys. Each family's key sorts by what the questions ask for; the table is in the package's docstring."""
+
+from __future__ import annotations
+
+import struct
+
+FAMILIES = (
+    "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
+    "ttl", "dedup", "dedup_end", "queues", "counters", "config", "intents", "meta",
+)  # fmt: skip
+
+queue_key = struct.Struct(">I").pack
+expiry_key = struct.Struct(">QQ").pack  # expires_ms, claim_id
+read_expiry_key = struct.Struct(">QQ").unpack
+number = struct.Struct(">Q").pack
+timed_key = struct.Struct(">IQ16s").pack  # queue_id, time, id: waiting, done, ttl
+read_timed_key = struct.Struct(">IQ16s").unpack
+timed_prefix = struct.Struct(">IQ").pack
+
+LAST_PLACE = b"\xff" * 8
+
+
+def ready_key(queue_id: int, lane: bytes, row: bytes) -> bytes:
+    return queue_key(queue_id) + lane + row[:8]
+
+
+def dedup_key(queue_id: int, key: str) -> bytes:
+    return queue_key(queue_id) + key.encode()
+
+
+def dedup_end_key(queue_id: int, until_ms: int, key: str) -> bytes:
+    return timed_prefix(queue_id, until_ms) + key.encode()
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The first key behind all keys with this prefix."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else b"\xff" * (len(prefix) + 64)

@@ -1,0 +1,62 @@
+"""How RocksDB is set. What was measured, and why these values, is in docs/decisions/0003-rocksdb-settings.md."""
+
+from __future__ import annotations
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
+
+from fairlead.store.rocks.layout import FAMILIES
+
+MIB = 1 << 20
+
+CACHE_BYTES = 32 * MIB
+WAL_BYTES = 256 * MIB
+#: Over all families: beyond it the largest memtable is flushed.
+MEMTABLE_BYTES = 96 * MIB
+#: Families with a write per message get room for rows to be written and deleted before they are flushed.
+_WRITE_BUFFER = {"messages": 48 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
+_SMALL_WRITE_BUFFER = 4 * MIB
+_POINT_LOOKUPS = ("messages", "state", "leases", "dedup")
+#: Rows here are deleted from the front while a scan starts at the front.
+_QUEUE_SHAPED = ("ready", "waiting", "ttl", "dedup_end")
+
+
+def database_options(cache: Cache) -> Options:
+    options = _family_options("default", cache)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(WAL_BYTES)
+    options.set_db_write_buffer_size(MEMTABLE_BYTES)
+    # The default mode stops at the first bad record and silently drops confirmed commits behind it.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(8 * MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_max_open_files(512)
+    return options
+
+
+def family_options(cache: Cache) -> dict[str, Options]:
+    return {name: _family_options(name, cache) for name in FAMILIES}
+
+
+def _family_options(name: str, cache: Cache) -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(_WRITE_BUFFER.get(name, _SMALL_WRITE_BUFFER))
+    options.set_max_write_buffer_number(3)
+    # One thread writes at a time, so there is nothing to gain from the slower concurrent skip list.
+    options.set_allow_concurrent_memtable_write(False)
+    options.set_compression_per_level([DBCompressionType.none(), DBCompressionType.none(), DBCompressionType.lz4()])
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(16 * 1024 if name == "messages" else 8 * 1024)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    if name in _POINT_LOOKUPS:
+        table.set_bloom_filter(10, False)
+    if name in _QUEUE_SHAPED:
+        options.add_compact_on_deletion_collector_factory(4096, 2048, 0.5)
+    options.set_block_based_table_factory(table)
+    return options

@@ -1,0 +1,193 @@
+"""The questions of the port, over the families of an open database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from rocksdict import Rdict, ReadOptions
+
+from fairlead.errors import FairleadError
+from fairlead.model.facts import InReady, InWaiting, Intent
+from fairlead.model.lane import row_id
+from fairlead.model.lease import Claim, Lease
+from fairlead.model.message import HELD, Message, MessageState
+from fairlead.store.rocks import codec
+from fairlead.store.rocks.layout import LAST_PLACE, after_prefix, dedup_key, queue_key, read_expiry_key, read_timed_key, timed_key, timed_prefix
+
+EVERYTHING = 1 << 62
+
+
+class Questions:
+    """Answers from the rows themselves; nothing is remembered between two questions."""
+
+    def _family(self, name: str) -> Rdict:
+        raise NotImplementedError
+
+    def _fault(self, trouble: BaseException, family: str) -> FairleadError:
+        raise NotImplementedError
+
+    def config(self, prefix: str = "") -> dict[str, str]:
+        raw = prefix.encode()
+        rows = self._scan("config", raw, after_prefix(raw) if raw else None, EVERYTHING)
+        return {codec.decode_text("config", key, b"\1" + key): codec.decode_text("config", key, value) for key, value in rows}
+
+    def intents(self) -> list[Intent]:
+        return [codec.decode_intent(key, raw) for key, raw in self._scan("intents", b"", None, EVERYTHING)]
+
+    def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+        prefix = queue_key(queue_id)
+        table, options = self._bounded("ready", after_prefix(prefix))
+        rows = table.iter(options)
+        try:
+            rows.seek(prefix)
+            while rows.valid():
+                key = rows.key()
+                lane, first = key[4:-8], self._row(key, rows.value())
+                rows.seek_for_prev(key[:-8] + LAST_PLACE)
+                if not rows.valid():
+                    break
+                last_key = rows.key()
+                yield lane, first, self._row(last_key, rows.value())
+                rows.seek(key[:-8] + LAST_PLACE)
+            rows.status()
+        except Exception as trouble:
+            raise self._fault(trouble, "ready") from trouble
+
+    def rows_after(self, queue_id: int, lane: bytes, place: int, limit: int) -> list[bytes]:
+        prefix = queue_key(queue_id) + lane
+        rows = self._scan("ready", prefix + (place + 1).to_bytes(8, "big"), prefix + LAST_PLACE, limit)
+        found = [key[-8:] + raw[1:] for key, raw in rows]
+        if not {(len(raw), raw[:1]) for _, raw in rows} <= {(codec.READY.size, codec.V1)}:
+            for key, raw in rows:
+                self._row(key, raw)
+        return found
+
+    def ready(self, queue_id: int, lane_prefix: bytes, after: InReady | None, limit: int) -> list[InReady]:
+        prefix = queue_key(queue_id) + lane_prefix
+        start = prefix if after is None else max(prefix, queue_key(queue_id) + after.lane + after.row[:8] + b"\0")
+        return [InReady(queue_id, key[4:-8], self._row(key, raw)) for key, raw in self._scan("ready", start, after_prefix(prefix), limit)]
+
+    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
+        prefix = queue_key(queue_id) + lane_prefix
+        return len(self._scan("ready", prefix, after_prefix(prefix), limit))
+
+    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
+        prefix = queue_key(queue_id) + lane
+        return len(self._scan("ready", prefix, prefix + place.to_bytes(8, "big"), limit))
+
+    def waiting(self, queue_id: int, after: InWaiting | None, limit: int) -> list[InWaiting]:
+        prefix = queue_key(queue_id)
+        start = prefix if after is None else timed_key(queue_id, after.due_ms, row_id(after.row)) + b"\0"
+        return self._waiting_rows(start, after_prefix(prefix), limit)
+
+    def due(self, queue_id: int, until_ms: int, limit: int) -> list[InWaiting]:
+        return self._waiting_rows(queue_key(queue_id), timed_prefix(queue_id, min(until_ms + 1, HELD)), limit)
+
+    def next_due(self, queue_id: int) -> int | None:
+        return self._first_time("waiting", queue_id, HELD)
+
+    def expired(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = self._scan("ttl", queue_key(queue_id), timed_prefix(queue_id, until_ms + 1), limit)
+        return [self._timed("ttl", key)[1:] for key, _ in rows]
+
+    def next_expiry(self, queue_id: int) -> int | None:
+        return self._first_time("ttl", queue_id)
+
+    def dedup(self, queue_id: int, keys: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        raw_keys = [dedup_key(queue_id, key) for key in keys]
+        found: list[tuple[bytes, int] | None] = []
+        for key, raw in zip(raw_keys, self._get("dedup", raw_keys), strict=True):
+            if raw is None:
+                found.append(None)
+            else:
+                id, until_ms = codec.decode_fixed("dedup", key, raw, codec.DEDUP)
+                found.append((id, until_ms))
+        return found
+
+    def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
+        rows = self._scan("dedup_end", queue_key(queue_id), timed_prefix(queue_id, until_ms + 1), limit)
+        return [(queue_id, codec.decode_text("dedup_end", key, b"\1" + key[12:]), int.from_bytes(key[4:12], "big")) for key, _ in rows]
+
+    def next_dedup_end(self, queue_id: int) -> int | None:
+        return self._first_time("dedup_end", queue_id)
+
+    def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
+        return codec.decode_messages(ids, self._get("messages", ids))
+
+    def states(self, ids: Sequence[bytes]) -> list[MessageState | None]:
+        return [None if raw is None else codec.decode_state(id, raw) for id, raw in zip(ids, self._get("state", ids), strict=True)]
+
+    def ids_between(self, low: bytes, high: bytes, limit: int) -> list[bytes]:
+        table, options = self._bounded("messages", high + b"\0")
+        try:
+            ids = cast("list[bytes]", list(islice(table.keys(from_key=low, read_opt=options), limit)))
+            if len(ids) < limit:
+                self._check_end(table, options, low, ids[-1] if ids else None)
+            return ids
+        except Exception as trouble:
+            raise self._fault(trouble, "messages") from trouble
+
+    def leases(self) -> list[Lease]:
+        return [codec.decode_lease(key, raw) for key, raw in self._scan("leases", b"", None, EVERYTHING)]
+
+    def claims(self) -> list[tuple[int, Claim]]:
+        return [(read_expiry_key(key)[0], codec.decode_claim(key, raw)) for key, raw in self._scan("lease_expiry", b"", None, EVERYTHING)]
+
+    def _waiting_rows(self, start: bytes, end: bytes, limit: int) -> list[InWaiting]:
+        found = []
+        for key, raw in self._scan("waiting", start, end, limit):
+            queue_id, due_ms, id = self._timed("waiting", key)
+            if len(raw) < 8 or raw[0] != codec.VERSION:
+                raise codec.undecodable("waiting", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+            found.append(InWaiting(queue_id, due_ms, raw[8:], b"\0" * 8 + id + raw[1:8]))
+        return found
+
+    def _first_time(self, family: str, queue_id: int, before: int | None = None) -> int | None:
+        prefix = queue_key(queue_id)
+        head = self._scan(family, prefix, after_prefix(prefix) if before is None else timed_prefix(queue_id, before), 1)
+        return int.from_bytes(head[0][0][4:12], "big") if head else None
+
+    def _row(self, key: bytes, raw: bytes) -> bytes:
+        if len(raw) != 24 or raw[0] != codec.VERSION or len(key) < 12:
+            raise codec.undecodable("ready", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+        return key[-8:] + raw[1:]
+
+    def _timed(self, family: str, key: bytes) -> tuple[Any, ...]:
+        if len(key) != 28:
+            raise codec.undecodable(family, key, f"a key of {len(key)} bytes")
+        return read_timed_key(key)
+
+    def _get(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return cast("list[bytes | None]", self._family(family).get(list(keys)))
+        except Exception as trouble:
+            raise self._fault(trouble, family) from trouble
+
+    def _scan(self, family: str, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """Rows from `start` up to but not including `end`."""
+        table, options = self._bounded(family, end)
+        try:
+            rows = cast("list[tuple[bytes, bytes]]", list(islice(table.items(from_key=start, read_opt=options), limit)))
+            if len(rows) < limit:
+                self._check_end(table, options, start, rows[-1][0] if rows else None)
+            return rows
+        except Exception as trouble:
+            raise self._fault(trouble, family) from trouble
+
+    def _bounded(self, family: str, end: bytes | None) -> tuple[Rdict, ReadOptions]:
+        options = ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        return self._family(family), options
+
+    def _check_end(self, table: Rdict, options: ReadOptions, start: bytes, last: bytes | None) -> None:
+        """`items` and `keys` are fast but end quietly at a damaged block; an iterator's status tells that from the end of the rows."""
+        rest = table.iter(options)
+        rest.seek(start if last is None else last)
+        if last is not None and rest.valid():
+            rest.next()
+        if rest.valid():
+            raise RuntimeError(f"Corruption: a scan ended before {rest.key().hex()}")
+        rest.status()

@@ -1,0 +1,268 @@
+"""Open, commit, sync, recover, close. Rows are made in `commit.py` and read in `questions.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rocksdict import AccessType, Cache, Checkpoint, ColumnFamily, Rdict, WriteBatch
+
+from fairlead.errors import BrokerClosed, FairleadError, InvalidRequest, StoreFailed, StoreFull
+from fairlead.model.facts import Fact
+from fairlead.model.queue import Counters, QueueRecord
+from fairlead.store.port import NO_EPOCHS
+from fairlead.store.rocks import codec, faults
+from fairlead.store.rocks.commit import Draft
+from fairlead.store.rocks.format import check_format, prepare_directory, sync_directory, write_format
+from fairlead.store.rocks.layout import FAMILIES
+from fairlead.store.rocks.options import CACHE_BYTES, MIB, database_options, family_options
+from fairlead.store.rocks.questions import EVERYTHING, Questions
+
+DISK_RESERVE_BYTES = 64 * MIB
+
+
+class RocksStore(Questions):
+    """One directory, one process. `open` makes it; two threads may `sync` or read bodies beside the one that commits.
+
+    A commit that finds the disk full raises `StoreFull` and changes nothing; a later one reopens the database by itself
+    once there is room for what its log holds and the reserve. Any other failed write or sync is final: `StoreFailed`.
+    """
+
+    def __init__(self, path: Path, disk_reserve_bytes: int, cache_bytes: int, read_only: bool) -> None:
+        self._path = path
+        self._reserve = disk_reserve_bytes
+        self._cache_bytes = cache_bytes
+        self._read_only = read_only
+        self._closed = False
+        self._needs_reopen = False
+        self._failure: StoreFailed | None = None
+        self._swapping = threading.RLock()
+        self._sync_mutex = threading.Lock()
+        self._synced = 0
+        #: How many syncs reached the disk: callers of `sync` that came together share one.
+        self.syncs = 0
+        self._boot = self._last_commit = self._last_queue_id = 0
+        self._counters: dict[int, list[int]] = {}
+        self._queues: dict[int, QueueRecord] = {}
+        self._handles: dict[str, ColumnFamily] = {}
+        self._tables: dict[str, Rdict] = {}
+        self._connect(read_only)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, cache_bytes: int = CACHE_BYTES, read_only: bool = False
+    ) -> RocksStore:
+        """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`, `InvalidRequest`.
+
+        Read-only answers questions from what a crash left, without a boot number and without changing the directory.
+        """
+        directory = Path(path).absolute()
+        if read_only:
+            check_format(directory)
+        else:
+            prepare_directory(directory)
+        store = cls(directory, disk_reserve_bytes, cache_bytes, read_only)
+        if not read_only:
+            store._count_boot()
+        return store
+
+    @property
+    def boot(self) -> int:
+        return self._boot
+
+    @property
+    def last_commit(self) -> int:
+        return self._last_commit
+
+    @property
+    def last_queue_id(self) -> int:
+        return self._last_queue_id
+
+    def acquire(self, queue_id: int) -> int:
+        return self._boot
+
+    def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
+        if self._closed or self._failure is not None or self._needs_reopen or self._read_only:
+            self._make_writable()
+        number = self._last_commit + 1
+        draft = Draft(self._handles, self._counters, self._queues, self.dedup)
+        draft.add(facts)
+        last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
+        draft.finish(number, last_queue_id)
+        try:
+            self._db.write(draft.batch)
+        except Exception as trouble:
+            raise self._failed_write(trouble) from trouble
+        self._last_commit, self._last_queue_id = number, last_queue_id
+        for queue_id, counts in draft.counters.items():
+            if counts is None:
+                del self._counters[queue_id]
+            else:
+                self._counters[queue_id] = counts
+        for queue_id, record in draft.queues.items():
+            if record is None:
+                self._queues.pop(queue_id, None)
+            else:
+                self._queues[queue_id] = record
+        return number
+
+    def sync(self, commit: int) -> None:
+        if commit <= self._synced:
+            return
+        with self._sync_mutex:
+            # Whoever held the mutex may have synced this commit too: then its sync was shared.
+            if commit <= self._synced:
+                return
+            if self._closed:
+                raise BrokerClosed
+            if self._failure is not None:
+                raise StoreFailed(self._failure.what)
+            covered = self._last_commit
+            try:
+                self._db.flush_wal(True)
+            except Exception as trouble:
+                self._failure = StoreFailed(f"a sync of the write-ahead log failed: {trouble}")
+                raise self._failure from trouble
+            self.syncs += 1
+            self._synced = max(self._synced, covered)
+
+    def check_room(self, incoming_bytes: int) -> None:
+        free = faults.free_bytes(self._path)
+        if free - incoming_bytes < self._reserve:
+            raise StoreFull(str(self._path), free, self._reserve)
+
+    def checkpoint(self, path: Path) -> None:
+        target = Path(path).absolute()
+        if target.exists():
+            raise InvalidRequest("path", "a path that does not exist yet", str(path))
+        if self._closed:
+            raise BrokerClosed
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.fairlead-checkpoint")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            Checkpoint(self._db).create_checkpoint(str(unfinished))
+        except Exception as trouble:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise self._fault(trouble, "checkpoint") from trouble
+        write_format(unfinished)
+        os.replace(unfinished, target)
+        sync_directory(target.parent)
+
+    def close(self) -> None:
+        """Everything committed survives, also when this finds the disk full. Safe to call twice."""
+        with self._sync_mutex, self._swapping:
+            if not self._closed:
+                self._closed = True
+                self._disconnect()
+
+    def queues(self) -> list[QueueRecord]:
+        return [self._queues[queue_id] for queue_id in sorted(self._queues)]
+
+    def counters(self, queue_id: int) -> Counters:
+        counts = self._counters.get(queue_id)
+        return Counters() if counts is None else Counters(*counts)
+
+    def _family(self, name: str) -> Rdict:
+        table = self._tables.get(name)
+        if table is None:
+            # Either closed for good, or between two lives of a recovery from a full disk.
+            with self._swapping:
+                if self._closed:
+                    raise BrokerClosed
+                table = self._tables[name]
+        return table
+
+    def _fault(self, trouble: BaseException, family: str) -> FairleadError:
+        if isinstance(trouble, FairleadError):
+            return trouble
+        return faults.named(trouble, self._path, self._reserve, family)
+
+    def _connect(self, read_only: bool) -> None:
+        cache = Cache(self._cache_bytes)
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        try:
+            self._db = Rdict(str(self._path), options=database_options(cache), column_families=family_options(cache), access_type=access)
+            self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+            self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
+        except Exception as trouble:
+            raise self._fault(trouble, str(self._path)) from trouble
+        try:
+            self._load()
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _load(self) -> None:
+        meta = {key: codec.decode_fixed("meta", key, raw, codec.META)[0] for key, raw in self._scan("meta", b"", None, EVERYTHING)}
+        self._boot = meta.get(b"boot", 0)
+        self._last_commit = meta.get(b"last_commit", 0)
+        self._last_queue_id = meta.get(b"last_queue_id", 0)
+        counted, queues = self._scan("counters", b"", None, EVERYTHING), self._scan("queues", b"", None, EVERYTHING)
+        self._counters = {int.from_bytes(key, "big"): list(codec.decode_fixed("counters", key, raw, codec.COUNTERS)) for key, raw in counted}
+        self._queues = {int.from_bytes(key, "big"): codec.decode_queue(key, raw) for key, raw in queues}
+
+    def _count_boot(self) -> None:
+        """Synced before anything else, so that no lease token of a lost life can come again."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(b"boot", codec.META.pack(codec.VERSION, self._boot + 1), self._handles["meta"])
+        try:
+            self._db.write(batch)
+            self._db.flush_wal(True)
+        except Exception as trouble:
+            self.close()
+            raise self._fault(trouble, "meta") from trouble
+        self._boot += 1
+        self._synced = self._last_commit
+
+    def _disconnect(self) -> None:
+        """RocksDB lets go of the directory only when nothing refers to it any more: tables, handles and database."""
+        tables, db = list(self._tables.values()), self._db
+        self._tables, self._handles = {}, {}
+        for table in (*tables, db):
+            # Closing flushes, and may find the disk full; the log already has it all.
+            with contextlib.suppress(Exception):
+                table.close()
+        del self._db
+
+    def _failed_write(self, trouble: Exception) -> FairleadError:
+        if faults.is_full(trouble):
+            self._needs_reopen = True
+            return StoreFull(str(self._path), faults.free_bytes(self._path), self._reserve)
+        self._failure = StoreFailed(str(trouble))
+        return self._failure
+
+    def _make_writable(self) -> None:
+        if self._closed:
+            raise BrokerClosed
+        if self._failure is not None:
+            raise StoreFailed(self._failure.what)
+        if self._read_only:
+            raise InvalidRequest("store", "open for writing", "a store opened read-only")
+        free, needed = faults.free_bytes(self._path), self._reserve + self._log_bytes()
+        if free < needed:
+            raise StoreFull(str(self._path), free, needed)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """After a full disk RocksDB refuses writes until it is opened again; everything confirmed is in its log."""
+        confirmed = self._last_commit
+        with self._sync_mutex, self._swapping:
+            self._disconnect()
+            try:
+                self._connect(read_only=False)
+            except StoreFull:
+                self._connect(read_only=True)
+                raise
+            if self._last_commit != confirmed:
+                self._failure = StoreFailed(f"expected commit {confirmed} to be the last after a full disk, found {self._last_commit}")
+                raise self._failure
+            self._needs_reopen = False
+            self._synced = confirmed
+
+    def _log_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._path.glob("*.log"))
