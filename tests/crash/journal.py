@@ -106,7 +106,7 @@ class RecordedBroker:
     def settle(self, items: Sequence[fairlead.Settlement]) -> list[fairlead.SettleResult]:
         if not items:
             return []
-        told = [[type(i).__name__.lower(), i.delivery.id, i.delivery.lease, getattr(i, "error", ""), delay_ms(getattr(i, "duration", None))] for i in items]
+        told = [[*_name(i), getattr(i, "error", ""), delay_ms(getattr(i, "duration", None))] for i in items]
         answer = lambda results: {"results": [[r.outcome, r.due_ms, r.lease_until] for r in results]}  # noqa: E731 as above
         return self._run("settle", lambda: self.broker.settle(items), answer, items=told) or []
 
@@ -137,6 +137,10 @@ class RecordedBroker:
 def delay_ms(duration: object) -> int:
     """The workload writes its durations in whole milliseconds: "200ms"."""
     return int(duration.removesuffix("ms")) if isinstance(duration, str) else 0
+
+
+def _name(item: fairlead.Settlement) -> tuple[str, str, str]:
+    return type(item).__name__.lower(), item.delivery.id, item.delivery.lease
 
 
 def _tell(d: fairlead.Delivery) -> Line:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .history import Delivery, Enqueue, History, Operation, Settlement
 
@@ -64,7 +65,7 @@ class _Ledger:
             yield from self._after_complete(distinct)
             yield from self._fencing(message_id, distinct)
             yield from self._dead_letters(distinct)
-            for earlier, later in zip(distinct, distinct[1:], strict=False):
+            for earlier, later in pairwise(distinct):
                 yield from self._pair(earlier, later)
 
     def _phantoms(self) -> Iterator[Problem]:
@@ -78,8 +79,12 @@ class _Ledger:
                 yield Problem("phantom", d.tag, f"enqueued into {enqueue.queue}, delivered from {d.queue}")
             elif d.operation.ended_ms + CLOCK_TOLERANCE_MS < enqueue.operation.began_ms + enqueue.delay_ms:
                 yield Problem("early", d.tag, f"delivered before its delay of {enqueue.delay_ms} ms was over")
-            elif any(o.do == "delete_queue" and o.confirmed and enqueue.operation.end < o.begin and o.end < d.operation.begin for o in self.removals[source_of(d.queue)]):
+            elif self._deleted_between(enqueue, d):
                 yield Problem("phantom", d.tag, f"delivered from {d.queue}, which was deleted after it was enqueued")
+
+    def _deleted_between(self, e: Enqueue, d: Delivery) -> bool:
+        deletes = (o for o in self.removals[source_of(d.queue)] if o.do == "delete_queue" and o.confirmed)
+        return any(e.operation.end < o.begin and o.end < d.operation.begin for o in deletes)
 
     def _identities(self) -> Iterator[Problem]:
         tags: dict[str, set[str]] = defaultdict(set)
@@ -114,10 +119,12 @@ class _Ledger:
 
     def _losses(self) -> Iterator[Problem]:
         for e in self.history.enqueues:
-            if e.id is None or self._was_removed(e) or any(s.kind == "complete" and s.outcome in ("completed", None) for s in self._settlements(e.id)):
+            if e.id is None or self._was_removed(e):
+                continue
+            if any(s.kind == "complete" and s.outcome in ("completed", None) for s in self._settlements(e.id)):
                 continue
             seen = len(self.deliveries[e.id]) if e.id in self.deliveries else 0
-            yield Problem("lost", e.tag, f"enqueue into {e.queue} was confirmed as {e.id}; delivered {seen} times, never completed, and not there at the end")
+            yield Problem("lost", e.tag, f"confirmed in {e.queue} as {e.id}, delivered {seen} times, never completed, and not there at the end")
 
     def _was_removed(self, e: Enqueue) -> bool:
         return any(o.end > e.operation.begin for o in self.removals[source_of(e.queue)])
@@ -150,27 +157,32 @@ class _Ledger:
     def _dead_letters(self, deliveries: list[Delivery]) -> Iterator[Problem]:
         for d in deliveries:
             if d.queue.endswith(".dlq") and not (d.source == source_of(d.queue) and d.dead_since and d.failures):
-                yield Problem("record", d.tag, f"a dead letter without its record: source {d.source!r}, dead since {d.dead_since}, {d.failures} failures")
+                yield Problem("record", d.tag, f"a bare dead letter: source {d.source!r}, dead since {d.dead_since}, {d.failures} failures")
 
     def _pair(self, earlier: Delivery, later: Delivery) -> Iterator[Problem]:
         if later.operation.end < earlier.operation.begin:
             yield Problem("fencing", later.tag, f"lease {later.lease} was granted before lease {earlier.lease}, yet sorts after it")
         if not self._lease_over(earlier, later.operation):
-            yield Problem("duplicate", later.tag, f"lease {earlier.lease} ran until {earlier.until_ms}, lease {later.lease} was granted by {later.operation.ended_ms}")
+            seen_ms = later.operation.ended_ms
+            yield Problem("duplicate", later.tag, f"lease {earlier.lease} ran until {earlier.until_ms}, lease {later.lease} was there at {seen_ms}")
         unseen = sum(earlier.operation.begin < o.end and o.begin < later.operation.end for o in self.cut_claims)
         if later.attempts > earlier.attempts + 1 + unseen:
-            yield Problem("attempts", later.tag, f"one delivery and {unseen} that may have gone unseen turned {earlier.attempts} attempts into {later.attempts}")
-        redriven = self._redriven_between(earlier, later)
-        fails = [s for s in self._under(earlier) if s.kind == "fail" and s.outcome in ("retry", "dead")]
-        if not earlier.queue.endswith(".dlq") and not redriven:
+            yield Problem("attempts", later.tag, f"{1 + unseen} deliveries at most turned {earlier.attempts} attempts into {later.attempts}")
+        if not self._redriven_between(earlier, later):
+            yield from self._same_life(earlier, later)
+
+    def _same_life(self, earlier: Delivery, later: Delivery) -> Iterator[Problem]:
+        """No redrive came between the two."""
+        if not earlier.queue.endswith(".dlq"):
+            fails = [s for s in self._under(earlier) if s.kind == "fail" and s.outcome in ("retry", "dead")]
             if later.attempts < earlier.attempts + len(fails):
                 yield Problem("attempts", later.tag, f"{earlier.attempts} attempts and {len(fails)} failures became {later.attempts}")
             for s in fails:
                 yield from self._after_fail(s, later)
-        if earlier.queue.endswith(".dlq") and later.queue.endswith(".dlq") and not redriven and (later.attempts, later.failures) != (earlier.attempts, earlier.failures):
-            yield Problem("record", later.tag, "attempts or failures changed inside the dead-letter queue")
-        if earlier.queue.endswith(".dlq") and not later.queue.endswith(".dlq") and not redriven:
+        elif not later.queue.endswith(".dlq"):
             yield Problem("duplicate", later.tag, "a dead letter came back to life without a redrive")
+        elif (later.attempts, later.failures) != (earlier.attempts, earlier.failures):
+            yield Problem("record", later.tag, "attempts or failures changed inside the dead-letter queue")
 
     def _after_fail(self, s: Settlement, later: Delivery) -> Iterator[Problem]:
         if s.outcome == "retry" and later.operation.ended_ms + CLOCK_TOLERANCE_MS < s.due_ms:

@@ -65,7 +65,8 @@ class Report:
 
     def __str__(self) -> str:
         shown = "\n  ".join(self.problems[:20])
-        return f"{len(self.problems)} problems with seed {self.plan.seed} ({self.plan.work}):\n  {shown}\nreplay: {self.plan.replay}\ndirectory and journals: {self.directory}"
+        head = f"{len(self.problems)} problems with seed {self.plan.seed} ({self.plan.work}):"
+        return f"{head}\n  {shown}\nreplay: {self.plan.replay}\ndirectory and journals: {self.directory}"
 
 
 def plan_round(seed: int, work: str) -> Plan:

@@ -11,10 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from .bulk import VERBS
 from .rounds import plan_round, run_round
 
 
-@pytest.mark.parametrize("work", ["load", "load", "load", "load", "purge", "delete_queue", "redrive"])
-def test_a_killed_broker_keeps_what_it_confirmed(work: str, tmp_path: Path) -> None:
-    report = run_round(plan_round(random.SystemRandom().randrange(1 << 31), work), tmp_path)
+@pytest.mark.parametrize("turn", range(4))
+def test_a_broker_killed_under_load_keeps_what_it_confirmed(turn: int, tmp_path: Path) -> None:
+    run_and_check("load", tmp_path)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_operation_of_many_steps_killed_between_them_is_finished_later(verb: str, tmp_path: Path) -> None:
+    run_and_check(verb, tmp_path)
+
+
+def run_and_check(work: str, directory: Path) -> None:
+    report = run_round(plan_round(random.SystemRandom().randrange(1 << 31), work), directory)
     assert not report.problems, str(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .bulk import HELD, LEFT_OUT, SELECTED, half_done
 from .history import History
 from .journal import Line, make_payload, read_tag
 from .ledger import check
@@ -30,12 +31,16 @@ class Story:
         elif answer is not None:
             self._line({"op": self.number, "ev": "done", **answer})
 
-    def enqueue(self, tag: str, *, queue: str = "q", message_id: str | None = None, confirmed: bool = True, refused: bool = False, dedup: str | None = None, delay: int = 0) -> None:
-        self.tell("enqueue", {"ids": [message_id or "id-" + tag]} if confirmed else None, refused=refused, queue=queue, messages=[[tag, dedup, delay]])
+    def enqueue(self, tag: str, *, confirmed: bool = True, refused: bool = False, id: str = "", dedup: str | None = None, delay: int = 0) -> None:
+        answer = {"ids": [id or "id-" + tag]} if confirmed else None
+        self.tell("enqueue", answer, refused=refused, queue="q", messages=[[tag, dedup, delay]])
 
-    def claim(self, tag: str, lease: str, *, attempts: int = 0, queue: str = "q", message_id: str | None = None, **record: Any) -> None:
-        dead = {"source": "q", "dead_since": 5, "failures": 1, "last_error": "bang"} if queue.endswith(".dlq") else {"source": "", "dead_since": 0, "failures": 0, "last_error": ""}
-        delivery = {"id": message_id or "id-" + tag, "tag": tag, "queue": queue, "lease": lease, "attempts": attempts, "until": self.now_ms + LEASE_MS, **dead, **record}
+    def claim(self, tag: str, lease: str, *, attempts: int = 0, queue: str = "q", id: str = "", **record: Any) -> None:
+        delivery = {"id": id or "id-" + tag, "tag": tag, "queue": queue, "lease": lease, "attempts": attempts, "until": self.now_ms + LEASE_MS}
+        delivery |= {"source": "", "dead_since": 0, "failures": 0, "last_error": ""}
+        if queue.endswith(".dlq"):
+            delivery |= {"source": "q", "dead_since": 5, "failures": 1, "last_error": "bang"}
+        delivery |= record
         self.tell("claim", {"deliveries": [delivery]}, queue=queue, consumer="c", started=True)
 
     def settle(self, kind: str, tag: str, lease: str, outcome: str | None, *, error: str = "", until: int = 0, due: int = 0) -> None:
@@ -289,7 +294,7 @@ def test_one_dedup_key_with_two_messages_is_seen() -> None:
 def test_a_dedup_hit_shares_the_fate_of_its_twin() -> None:
     story = a_clean_story()
     story.enqueue("b", dedup="k")
-    story.enqueue("c", dedup="k", message_id="id-b")
+    story.enqueue("c", dedup="k", id="id-b")
     story.claim("b", "11")
     story.settle("complete", "b", "11", "completed")
     assert story.rules_broken() == []
@@ -299,9 +304,36 @@ def test_one_enqueue_stored_twice_and_two_under_one_id_are_seen() -> None:
     story = Story()
     story.enqueue("a", confirmed=False)
     for message_id, lease in (("id-a", "1"), ("id-b", "2")):
-        story.claim("a", lease, message_id=message_id)
+        story.claim("a", lease, id=message_id)
     assert "identity" in story.rules_broken()
     story = Story()
-    story.enqueue("a", message_id="x")
-    story.enqueue("b", message_id="x")
+    story.enqueue("a", id="x")
+    story.enqueue("b", id="x")
     assert "identity" in story.rules_broken()
+
+
+def drain_after(verb: str, *, selected: int, held: int = HELD, dead: int = LEFT_OUT) -> list[tuple[str, str]]:
+    assert verb in ("purge", "delete_queue")
+    return [("selected/1", "bulk")] * selected + [("held/1", "bulk")] * held + [("dead/1", "bulk.dlq")] * dead
+
+
+def test_an_operation_that_stopped_half_way_is_seen() -> None:
+    assert half_done("purge", True, drain_after("purge", selected=0)) == []
+    assert half_done("purge", False, drain_after("purge", selected=SELECTED)) == []
+    assert half_done("purge", True, drain_after("purge", selected=SELECTED)) != []
+    assert half_done("purge", False, drain_after("purge", selected=10_000)) != []
+    assert half_done("delete_queue", False, drain_after("delete_queue", selected=0, held=0, dead=0)) == []
+    assert half_done("delete_queue", False, drain_after("delete_queue", selected=0, held=0)) != []
+
+
+def test_an_operation_that_touched_what_it_should_leave_is_seen() -> None:
+    assert half_done("purge", True, drain_after("purge", selected=0, held=HELD - 1)) != []
+    assert half_done("purge", True, drain_after("purge", selected=0, dead=LEFT_OUT - 1)) != []
+
+
+def test_a_redrive_moves_all_it_selected_or_nothing() -> None:
+    untouched = [("held/1", "bulk.dlq")] * HELD + [("left-out/1", "bulk.dlq")] * LEFT_OUT
+    assert half_done("redrive", True, [*untouched, *[("selected/1", "bulk")] * SELECTED]) == []
+    assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk.dlq")] * SELECTED]) == []
+    assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk")] * 9, *[("selected/1", "bulk.dlq")] * (SELECTED - 9)]) != []
+    assert half_done("redrive", True, [*untouched[1:], *[("selected/1", "bulk")] * SELECTED]) != []

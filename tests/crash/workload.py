@@ -29,6 +29,13 @@ QUEUES: dict[str, dict[str, Any]] = {
     "side-0": {"visibility_timeout": LEASE, "retry": "none"},
     "side-1": {"visibility_timeout": LEASE, "max_deliveries": 20},
 }
+REDRIVES: tuple[dict[str, Any], ...] = (
+    {},
+    {"count": 20},
+    {"dry_run": True},
+    {"filter": DeadFilter(reason="handler_exception")},
+    {"filter": DeadFilter(error="bad luck"), "count": 50},
+)
 
 
 class Workload:
@@ -93,8 +100,7 @@ class Workload:
         elif roll < 0.45:
             self.recorded.operate("create_queue", side, **QUEUES[side])
         elif roll < 0.75:
-            options: list[dict[str, Any]] = [{}, {"count": 20}, {"filter": DeadFilter(reason="handler_exception")}, {"filter": DeadFilter(error="bad luck"), "count": 50}, {"dry_run": True}]
-            self.recorded.operate("redrive", rng.choice((main, side)), **rng.choice(options))
+            self.recorded.operate("redrive", rng.choice((main, side)), **rng.choice(REDRIVES))
         elif roll < 0.85:
             error = f"quarantined in {self.life}"
             self.recorded.quarantine(main, [self._draft(rng, "", name) for _ in range(5)], "poison_message", error)
@@ -166,5 +172,5 @@ class Workload:
         try:
             while True:
                 job(rng, name)
-        except BaseException as error:  # noqa: BLE001 a dead thread would make the round pass for want of load
+        except BaseException as error:
             self.failure = error

@@ -1,0 +1,75 @@
+"""`python -m bench [--quick] [--only NAME] [--out docs/benchmarks.json]`, or `python -m bench --profile lifecycle`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import backlog, hot, lifecycle
+from bench.conditions import conditions_here
+from bench.report import Figures, load_figures, save_figures, show, write_page
+
+NAMES = ("in-step", "drain", "backlog")
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the engine beside bare RocksDB.")
+    parser.add_argument("--quick", action="store_true", help="less than a minute, for a first look; written to the docs only with --out")
+    parser.add_argument("--only", choices=NAMES, help="measure one group and keep the other figures as they are")
+    parser.add_argument("--out", type=Path, help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it")
+    parser.add_argument("--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)")
+    parser.add_argument("--profile", choices=hot.SHAPES, help="print where the time goes, and measure nothing")
+    options = parser.parse_args()
+    console = Console()
+    home = Path(tempfile.mkdtemp(prefix="fairlead-bench-", dir=options.dir))
+    try:
+        if options.profile:
+            hot.show_hot(options.profile, home, console)
+            return
+        out = options.out or (None if options.quick else DOCS / "benchmarks.json")
+        figures = _measure(options, load_figures(out) if out else Figures(), home, console)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    show(figures, console)
+    if out:
+        save_figures(out, figures)
+        write_page(figures, out.with_suffix(".md"))
+        console.print(f"written: {out} and {out.with_suffix('.md')}")
+
+
+def _measure(options: argparse.Namespace, figures: Figures, home: Path, console: Console) -> Figures:
+    plan = lifecycle.QUICK if options.quick else lifecycle.Plan()
+    backlogs = backlog.QUICK if options.quick else backlog.Plan()
+    wanted = (options.only,) if options.only else NAMES
+    in_step_steps, drain_steps = lifecycle.steps(plan)
+    figures.quick = options.quick
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        if "in-step" in wanted:
+            figures.in_step = lifecycle.measure_in_step(plan, home, _ticker(progress, "in step", in_step_steps))
+        if "drain" in wanted:
+            figures.drain = lifecycle.measure_drain(plan, home, _ticker(progress, "drain", drain_steps))
+        if "backlog" in wanted:
+            figures.backlog = backlog.measure(backlogs, home, _ticker(progress, "backlog", backlog.steps(backlogs)))
+    figures.conditions.update(dict.fromkeys(wanted, conditions_here()))
+    return figures
+
+
+def _ticker(progress: Progress, name: str, total: int) -> Callable[[str], None]:
+    task = progress.add_task(name, total=total)
+
+    def tick(doing: str) -> None:
+        progress.update(task, advance=1, description=doing)
+
+    return tick
+
+
+if __name__ == "__main__":
+    main()

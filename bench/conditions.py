@@ -1,0 +1,53 @@
+"""What absolute figures mean nothing without."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    machine: str
+    cores: int
+    memory_gb: float
+    system: str
+    python: str
+    rocksdict: str
+    commit: str
+    measured: str
+
+
+def conditions_here() -> Conditions:
+    return Conditions(
+        _processor(),
+        os.cpu_count() or 0,
+        round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        f"{platform.system()} {platform.machine()}",
+        platform.python_version(),
+        version("rocksdict"),
+        _commit(),
+        datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../src")
+    return (git("rev-parse", "--short", "HEAD") or "no commit") + (" with changes" if changed else "")

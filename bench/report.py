@@ -1,0 +1,125 @@
+"""Figures as tables, as JSON, and as docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from bench import backlog, lifecycle
+from bench.conditions import Conditions
+
+#: From here on the page is written by hand and kept when the figures are written anew.
+_BY_HAND = "## What limits it"
+
+
+class Figures(msgspec.Struct, omit_defaults=True):
+    """Each group carries the conditions it was measured under, because one may be measured again without the others."""
+
+    quick: bool = False
+    conditions: dict[str, Conditions] = {}
+    in_step: list[lifecycle.Measured] = []
+    drain: list[lifecycle.Measured] = []
+    backlog: list[backlog.Measured] = []
+
+
+def load_figures(path: Path) -> Figures:
+    return msgspec.json.decode(path.read_bytes(), type=Figures) if path.exists() else Figures()
+
+
+def save_figures(path: Path, figures: Figures) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
+
+
+_LIFECYCLE = ("durability", "batch", "keys", "lifecycles/s", "bare RocksDB/s", "of bare", "of fewest keys")
+_BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smallest", "memory at reopen MB", "memory growth MB")
+
+
+def show(figures: Figures, console: Console) -> None:
+    for title, head, rows in _tables(figures):
+        table = Table(*head, title=title)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in _aims(figures):
+        console.print(line, highlight=False)
+
+
+def write_page(figures: Figures, page: Path) -> None:
+    kept = _by_hand(page)
+    parts = ["# Benchmarks", _INTRODUCTION.strip()]
+    if figures.quick:
+        parts.append("**These are figures of a quick run** (`python -m bench --quick`): few messages, few rounds. Good for a first look only.")
+    for title, head, rows in _tables(figures):
+        lines = [f"## {title}", "", _row(head), _row("---" for _ in head), *map(_row, rows)]
+        parts.append("\n".join(lines))
+    aims = _aims(figures)
+    if aims:
+        parts.append("## Aims\n\n" + "\n".join(f"* {line}" for line in aims))
+    parts.append("## Conditions\n\n" + "\n".join(f"* {_conditions(group, c)}" for group, c in figures.conditions.items()))
+    parts.append(kept)
+    page.write_text("\n\n".join(parts).rstrip() + "\n")
+
+
+_INTRODUCTION = """
+Written by `make bench`; the numbers behind it are in `benchmarks.json`. Messages have 1 KB of payload that does not compress. A ratio is taken within
+one round of interleaved runs; shown are the median of the rounds and, in brackets, the least and the most. Absolute figures belong to the machine and
+commit under *Conditions*, and no test asserts any of them.
+
+*Bare RocksDB* puts, gets and deletes the same bytes in the same batches under time-ordered ids, with the options of the store's `messages` family and
+nothing else: no index, no schedule, no lease, no counters. With `fsync` its put and its delete are synced, as are the engine's enqueue and complete.
+"""
+
+
+def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    if figures.in_step:
+        yield "In step: enqueue a batch, claim it, complete it", _LIFECYCLE, [_lifecycle_row(m) for m in figures.in_step]
+    if figures.drain:
+        yield f"Drain: enqueue {figures.drain[0].messages:,}, then claim and complete them", _LIFECYCLE, [_lifecycle_row(m) for m in figures.drain]
+    if figures.backlog:
+        rows = [
+            (m.backlog, f"{m.disk_mb:,.0f} MB", m.reopen_s.show(), m.rate.show(0), m.of_smallest.show(), m.opened_mb.show(0), m.grown_mb.show(0))
+            for m in figures.backlog
+        ]
+        yield f"Backlog: a fresh process reopens it after a crash, claims and completes {figures.backlog[0].claimed:,}", _BACKLOG, rows
+
+
+def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
+    return (m.durability, f"{m.batch:,}", f"{m.keys:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.of_fewest_keys.show())
+
+
+def _aims(figures: Figures) -> list[str]:
+    aims = []
+    for m in figures.in_step:
+        if m.batch == 500 and m.durability == "os" and m.keys in (10, 1_000, 100_000):
+            aims.append(_aim(f"in step, batch 500, {m.keys:,} keys: at least 0.4 of bare RocksDB", m.of_bare.median, m.of_bare.median >= 0.4))
+    for m in (*figures.in_step, *figures.drain):
+        if m.keys == 100_000 and m.batch == 500 and m.durability == "os":
+            aims.append(_aim(f"{m.shape}, batch 500, 100,000 keys: at least 0.8 of 10 keys", m.of_fewest_keys.median, m.of_fewest_keys.median >= 0.8))
+    for b in figures.backlog:
+        aims.append(_aim(f"{b.backlog}: at least 0.8 of the smallest backlog's rate", b.of_smallest.median, b.of_smallest.median >= 0.8))
+        aims.append(_aim(f"{b.backlog}: memory grows by less than 150 MB", b.grown_mb.median, b.grown_mb.median < 150))
+        aims.append(_aim(f"{b.backlog}: reopened in less than 5 s", b.reopen_s.median, b.reopen_s.median < 5))
+    return aims
+
+
+def _aim(aim: str, got: float, met: bool) -> str:
+    return f"{aim}: {got:.2f}, {'met' if met else 'NOT met'}"
+
+
+def _conditions(group: str, c: Conditions) -> str:
+    machine = f"{c.machine}, {c.cores} cores, {c.memory_gb} GB, {c.system}"
+    return f"{group}: {machine}, Python {c.python}, rocksdict {c.rocksdict}, commit {c.commit}, {c.measured}"
+
+
+def _by_hand(page: Path) -> str:
+    text = page.read_text() if page.exists() else ""
+    return text[text.index(_BY_HAND) :] if _BY_HAND in text else _BY_HAND
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
