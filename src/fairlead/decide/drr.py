@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Protocol
 
 from fairlead.decide.throttle import Buckets
@@ -83,6 +84,10 @@ class Lane:
         self.grant = 0
         self.granted_by: str | None = None
         self.share = 0
+
+    def __lt__(self, other: Lane) -> bool:
+        """Asked only when a lane that was dropped comes back with the same head, beside its stale entry: either may be first."""
+        return False
 
 
 HeapEntry = tuple[bytes, bytes, Lane]
@@ -211,6 +216,13 @@ class QueueScheduler:
         if entry is not None:
             entry.weight = weight
 
+    def check_lanes(self, lane_ids: Iterable[bytes]) -> None:
+        """Refuse new messages that would open too many lanes. Messages that come back are never refused."""
+        memory = self._memory
+        new = sum(1 for lane_id in set(lane_ids) if lane_id not in self._lanes)
+        if memory.lanes + new > memory.lane_limit:
+            raise TooManyLanes(memory.lane_limit)
+
     def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
         ring = self._parked.get(throttle_key)
         if ring is not None:
@@ -265,8 +277,20 @@ class QueueScheduler:
     def keys(self) -> Iterator[Key]:
         return iter(list(self._keys.values()))
 
+    def head(self, lane_id: bytes) -> bytes | None:
+        """The lane's next row, without taking it."""
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            return None
+        self._head(lane)
+        return lane.rows[lane.at] if lane.rows else None
+
     def find_lane(self, lane_id: bytes) -> Lane | None:
         return self._lanes.get(lane_id)
+
+    def parked(self, limit: int = 5) -> list[tuple[str, int]]:
+        """(throttle key, lanes that wait for it), a few of them."""
+        return [(key, len(ring.lanes)) for key, ring in islice(self._parked.items(), limit) if ring.lanes]
 
     def keys_ahead(self, key: Key) -> int | None:
         """How many keys have their turn before this one; None when it is not in the ring."""
@@ -293,8 +317,6 @@ class QueueScheduler:
         return key
 
     def _lane(self, lane_id: bytes, row: bytes) -> Lane:
-        if self._memory.lanes >= self._memory.lane_limit:
-            raise TooManyLanes(self._memory.lane_limit)
         name, weight = lane_key(lane_id), row_weight(row)
         key = self._key(name, weight)
         if key.weight != weight:

@@ -49,6 +49,11 @@ class Buckets:
             bucket.refill(now_ms)
         return bucket
 
+    def all(self, now_ms: int) -> dict[str, Bucket]:
+        for bucket in self._buckets.values():
+            bucket.refill(now_ms)
+        return dict(self._buckets)
+
     def take(self, keys: Iterable[str], now_ms: int) -> str | None:
         """Take a token of each key, or none at all; the answer is the first key that lacks one."""
         buckets = []

@@ -87,6 +87,8 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failures_cut: int = 0
     source_queue_id: int = 0
     dead_since_ms: int = 0
+    #: How often it was brought back from the dead; a redriven message has no time to live and no dedup key any more.
+    redrives: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,224 @@
+"""The verbs. Each method is one line on purpose: what it does is in the module that has its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from fairlead.broker import claim as claiming
+from fairlead.broker import dead_letters, enqueue, explain, looking, queues, settle
+from fairlead.broker.core import Core
+from fairlead.broker.intents import cancel_intent
+from fairlead.broker.runtime_config import RuntimeConfig, apply_all
+from fairlead.broker.timers import Timer, run_due
+from fairlead.clock import Clock, SystemClock
+from fairlead.config import Settings
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.facts import Intent
+from fairlead.model.failure import FailureReason
+from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.model.views import Explanation, MessageInfo, QueueInfo, QueueStats, RedriveResult
+from fairlead.store.port import Store
+
+Durability = Literal["fsync", "os"]
+
+
+class Broker:
+    """A durable, fair, throttled, fenced work queue in one thread-safe object.
+
+    Enqueue, settle and all administration return when their effect is durable: synced to disk with `fsync`, handed to
+    the operating system with `os`. A claim is not synced: losing one in a power cut means redelivery. `close` keeps
+    leases; holders settle after the directory is opened again.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock | None = None, durability: Durability = "fsync", settings: Settings | None = None) -> None:
+        if durability not in ("fsync", "os"):
+            raise InvalidRequest("durability", '"fsync" or "os"', durability)
+        self._core = Core(store, clock or SystemClock(), settings or Settings(), synced=durability == "fsync")
+        apply_all(self._core)
+        self._core.load()
+        self.config = RuntimeConfig(self._core)
+        self._timer = Timer(self._core)
+
+    # Queues
+
+    def create_queue(self, name: str, **options: Any) -> QueueInfo:
+        """Make a queue and its `<name>.dlq`. Options are described in docs/reference/queue-options.md."""
+        return queues.create_queue(self._core, name, options)
+
+    def update_queue(self, name: str, **options: Any) -> QueueInfo:
+        return queues.update_queue(self._core, name, options)
+
+    def pause(self, name: str) -> None:
+        queues.set_paused(self._core, name, True)
+
+    def resume(self, name: str) -> None:
+        queues.set_paused(self._core, name, False)
+
+    def purge(self, name: str) -> int:
+        """Drop everything ready or waiting now; leased messages stay. Returns how many went."""
+        return queues.purge(self._core, name)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue, its `.dlq` and all their messages."""
+        queues.delete_queue(self._core, name)
+
+    def queues(self, prefix: str = "") -> list[QueueInfo]:
+        return queues.list_queues(self._core, prefix)
+
+    def stats(self, queue: str, *, keys: bool = False, key_limit: int = 1000) -> QueueStats:
+        """Exact counts. `keys=True` adds weight, deficit and pending of up to `key_limit` active keys."""
+        return looking.stats(self._core, queue, keys=keys, key_limit=key_limit)
+
+    # Messages in
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        fairness_key: str = DEFAULT_KEY,
+        weight: int = 1,
+        throttle_keys: Sequence[str] = (),
+        stream: str | None = None,
+        delay: Duration | None = None,
+        dedup_key: str | None = None,
+        ttl: Duration | None = None,
+    ) -> str:
+        """Returns the message's id; for a duplicate, the id of the first."""
+        message = NewMessage(payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl)
+        return enqueue.enqueue_many(self._core, queue, [message])[0]
+
+    def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
+        """All or none, in the order given, in one commit."""
+        return enqueue.enqueue_many(self._core, queue, messages)
+
+    def quarantine(
+        self, queue: str, messages: Sequence[NewMessage], *, reason: FailureReason | str | int = FailureReason.UNKNOWN, error: str = ""
+    ) -> list[str]:
+        """Put messages straight into the dead letters of a queue, with a record of why."""
+        return enqueue.quarantine(self._core, queue, messages, reason, error)
+
+    # Messages out
+
+    def claim(
+        self,
+        queue: str | Sequence[str],
+        *,
+        limit: int = 1,
+        wait: Duration | None = None,
+        consumer: str = "",
+        token: str | None = None,
+        started: bool = True,
+    ) -> list[Delivery]:
+        """Lease up to `limit` messages, waiting up to `wait` for the first.
+
+        `token` makes the claim idempotent: while any of it is leased, the same token returns that instead of more.
+        `started=False` is for prefetching: send `Start` before work begins; until then expiry counts as a release.
+        """
+        return claiming.claim(self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started)
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        """One commit for all items, one result for each. A stale lease changes nothing and says `lost_lease`."""
+        return settle.settle(self._core, items)
+
+    def ack(self, queue: str, message_id: str) -> SettleResult:
+        """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's delivery."""
+        return settle.settle_current(self._core, queue, message_id, Complete)
+
+    def nack(self, queue: str, message_id: str, error: str = "", *, reason: FailureReason | str | int = FailureReason.UNKNOWN) -> SettleResult:
+        """Fail whatever lease is current; unfenced like `ack`."""
+        return settle.settle_current(self._core, queue, message_id, Fail, error=error, reason=reason)
+
+    def goodbye(self, consumer: str) -> int:
+        """Release everything a consumer holds, back to its places. Returns how many."""
+        return settle.goodbye(self._core, consumer)
+
+    # Dead letters
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: DeadFilter | None = None,
+        count: int | None = None,
+        dry_run: bool = False,
+        rate: float | None = None,
+        clear_progress: bool = False,
+    ) -> RedriveResult:
+        """Bring dead letters back to their queue, the longest dead first, each with a new life of attempts.
+
+        `dry_run` counts exactly what would go. With `rate` (a second) it goes on in the background, also after a restart.
+        """
+        return dead_letters.redrive(
+            self._core, queue, ids=ids, filter=filter, count=count, dry_run=dry_run, rate=rate, clear_progress=clear_progress
+        )
+
+    def intents(self) -> list[Intent]:
+        """Long operations that are under way."""
+        with self._core.lock:
+            self._core.check_open()
+            return list(self._core.intents.values())
+
+    def cancel_intent(self, intent_id: int) -> bool:
+        """Stop a redrive that is under way. False when there is none of that id."""
+        return cancel_intent(self._core, intent_id)
+
+    # Looking
+
+    def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
+        """By full id, by a unique prefix, or, given a queue, by the last characters."""
+        return looking.find(self._core, message_id, queue)
+
+    def peek(
+        self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
+    ) -> list[MessageInfo]:
+        """Look at messages without claiming them."""
+        return looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after)
+
+    def explain(self, message_id: str, queue: str | None = None) -> Explanation:
+        """Why is this message not being delivered?"""
+        return explain.explain_message(self._core, message_id, queue)
+
+    def explain_queue(self, name: str) -> Explanation:
+        return explain.explain_queue(self._core, name)
+
+    # The broker itself
+
+    def run_due(self) -> None:
+        """Do now whatever time has made due. The timer does this by itself."""
+        run_due(self._core)
+
+    def checkpoint(self, path: str | Path) -> None:
+        """A consistent copy of everything, made while running, at a path that does not exist yet."""
+        with self._core.lock:
+            self._core.check_open()
+            self._core.store.checkpoint(Path(path))
+
+    def close(self) -> None:
+        """Stop handing out; leases stay. Waiting claims get `BrokerClosed`. Closing twice is fine."""
+        core = self._core
+        with core.lock:
+            if core.closed:
+                return
+            core.closed = True
+            for state in core.by_id.values():
+                state.wake_all()
+        self._timer.stop()
+        with core.lock:
+            core.store.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

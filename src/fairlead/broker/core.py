@@ -1,0 +1,229 @@
+"""The engine's shared state, and the one way to change it: commit facts, then bring memory in line.
+
+Everything here is used under `lock`, except `confirm`. A failed commit leaves memory in doubt (a claim has taken rows
+from the scheduler, say), so it is rebuilt from the store: there is no undo code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.broker.bodies import BodyCache
+from fairlead.broker.leases import LeaseBook
+from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.clock import Clock
+from fairlead.config import Settings
+from fairlead.decide.drr import Memory, QueueScheduler
+from fairlead.decide.throttle import Buckets
+from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueNotFound
+from fairlead.model.facts import Fact, Intent
+from fairlead.model.ids import IdSource
+from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
+from fairlead.model.lease import Claim, Lease
+from fairlead.model.message import Message
+from fairlead.model.names import check_queue_name
+from fairlead.model.queue import QueueRecord
+from fairlead.store.port import Store
+
+if TYPE_CHECKING:
+    from fairlead.broker.intents import Pace
+
+
+class Core:
+    def __init__(self, store: Store, clock: Clock, settings: Settings, *, synced: bool) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.synced = synced
+        self.lock = threading.Lock()
+        self.ids = IdSource()
+        self.bodies = BodyCache(settings.body_cache_bytes)
+        self.buckets = Buckets()
+        self.weights: dict[tuple[str, str], int] = {}
+        self.timer = threading.Condition(self.lock)
+        self.timer_wakes_ms = NEVER_MS
+        self.closed = False
+        self._broken: FairleadError | None = None
+        self._claim_numbers = itertools.count(1)
+        self.memory = Memory()
+        self.leases = LeaseBook()
+        self.by_name: dict[str, QueueState] = {}
+        self.by_id: dict[int, QueueState] = {}
+        self.intents: dict[int, Intent] = {}
+        #: Intents whose caller runs their steps; the timer leaves them alone.
+        self.foreground: set[int] = set()
+        self.paces: dict[int, Pace] = {}
+        #: Claims over several queues start each with the next one.
+        self.claim_turn = 0
+
+    # Queues
+
+    def queue(self, name: object) -> QueueState:
+        """The queue of that name, or `QueueNotFound`; also refuses when the broker no longer works."""
+        self.check_open()
+        state = self.by_name.get(name)  # type: ignore[call-overload]
+        if state is None:
+            raise QueueNotFound(check_queue_name(name))
+        return state  # type: ignore[no-any-return]
+
+    def add_queue(self, record: QueueRecord) -> QueueState:
+        """Bring a queue that is in the store into memory."""
+        state = QueueState(record, self._scheduler(record), self.store.acquire(record.queue_id))
+        self.by_name[record.name] = state
+        self.by_id[record.queue_id] = state
+        return state
+
+    def reload_queue(self, state: QueueState) -> None:
+        """Build the queue's scheduling state anew from what is stored."""
+        state.scheduler.discard()
+        state.scheduler = self._scheduler(state.record)
+        self._fill_scheduler(state)
+        if state.config.max_unsettled_per_key:
+            for lease in self.leases.of_queue(state.queue_id):
+                state.scheduler.note_unsettled(lane_key(lease.lane))
+        self.look_ahead(state)
+
+    def look_ahead(self, state: QueueState) -> None:
+        """Read from the store when something of the queue is due next."""
+        store, queue_id = self.store, state.queue_id
+        state.next_due_ms = _or_never(store.next_due(queue_id))
+        state.next_expiry_ms = _or_never(store.next_expiry(queue_id))
+        state.next_dedup_ms = _or_never(store.next_dedup_end(queue_id))
+        state.next_retention_ms = self._next_retention(state)
+
+    # Committing
+
+    def places(self) -> Iterator[int]:
+        """Fresh places at the tail, for the next commit only."""
+        return itertools.count(first_place(self.store.last_commit + 1))
+
+    def commit(self, facts: Sequence[Fact]) -> int:
+        try:
+            return self.store.commit(facts)
+        except BrokenInvariant as broken:
+            self._broken = broken
+            raise
+        except FairleadError:
+            self.load()
+            raise
+
+    def confirm(self, commit: int | None = None) -> None:
+        """Without the lock: return once everything up to the commit is as durable as was asked for."""
+        if not self.synced:
+            return
+        try:
+            self.store.sync(self.store.last_commit if commit is None else commit)
+        except BrokenInvariant as broken:
+            self._broken = broken
+            raise
+
+    def check_open(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self.closed:
+            raise BrokerClosed()
+
+    def next_claim(self, consumer: str, token: str, now_ms: int, lease_ms: int) -> Claim:
+        return Claim(self.store.boot << 32 | next(self._claim_numbers), consumer, token, now_ms, lease_ms)
+
+    # Timers
+
+    def wake_timer(self, wake_ms: int) -> None:
+        """Something is due at that wall-clock instant: the timer sleeps no longer than that."""
+        if wake_ms < self.timer_wakes_ms:
+            self.timer.notify_all()
+
+    def note_dead_letter(self, queue: QueueState, now_ms: int) -> None:
+        """A dead letter came in: its retention may be the queue's next wake-up."""
+        source = self.by_id.get(queue.record.source_id)
+        if source is not None and source.config.dead_retention_ms:
+            queue.next_retention_ms = min(queue.next_retention_ms, now_ms + source.config.dead_retention_ms)
+            self.wake_timer(queue.next_retention_ms)
+
+    # Messages that are in memory anyway
+
+    def message(self, message_id: bytes) -> Message | None:
+        return self.bodies.find(message_id) or self.store.messages([message_id])[0]
+
+    def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
+        found = [self.bodies.find(message_id) for message_id in ids]
+        missing = [at for at, message in enumerate(found) if message is None]
+        if missing:
+            for at, message in zip(missing, self.store.messages([ids[at] for at in missing]), strict=True):
+                found[at] = message
+        return found
+
+    # Opening
+
+    def load(self) -> None:
+        """Build everything in memory from the store: queues, lanes, leases, intents. Cost follows the active part."""
+        before = self.by_name
+        deadlines = {lease.id: lease for lease in self.leases.all()}
+        self.memory = Memory(row_limit=self.settings.read_ahead_rows, lane_limit=self.settings.active_lanes)
+        self.leases = LeaseBook()
+        self.by_name, self.by_id = {}, {}
+        self.bodies.clear()
+        self.intents = {intent.intent_id: intent for intent in self.store.intents()}
+        for record in self.store.queues():
+            if not record.name:
+                continue
+            state = self.add_queue(record)
+            self._fill_scheduler(state)
+            if record.name in before:
+                state.waiters = before[record.name].waiters
+        for intent in self.intents.values():
+            if intent.kind == "purge" and intent.queue_id in self.by_id:
+                self.by_id[intent.queue_id].purging = True
+        self._load_leases(deadlines)
+        for state in self.by_id.values():
+            self.look_ahead(state)
+
+    def _load_leases(self, known: dict[bytes, Lease]) -> None:
+        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
+        claims = {claim.claim_id: claim for _, claim in self.store.claims()}
+        for lease in self.store.leases():
+            claim = claims[lease.claim_id]
+            lease.consumer = claim.consumer
+            earlier = known.get(lease.id)
+            if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (lease.claim_id, lease.expires_ms):
+                lease.deadline_ms = earlier.deadline_ms
+            else:
+                # A clock set back must not make a lease longer than it was granted for.
+                left_ms = min(max(0, lease.expires_ms - now_ms), max(claim.lease_ms, lease.expires_ms - claim.granted_ms))
+                lease.deadline_ms = monotonic_ms + left_ms
+            self.leases.load(claim, lease)
+            state = self.by_id.get(lease.queue_id)
+            if state is not None and state.config.max_unsettled_per_key:
+                state.scheduler.note_unsettled(lane_key(lease.lane))
+
+    def _scheduler(self, record: QueueRecord) -> QueueScheduler:
+        store, queue_id, name, weights = self.store, record.queue_id, record.name, self.weights
+        return QueueScheduler(
+            lambda lane, place, limit: store.rows_after(queue_id, lane, place, limit),
+            self.buckets,
+            self.memory,
+            quantum=record.config.quantum,
+            max_unsettled_per_key=record.config.max_unsettled_per_key,
+            weight_of=lambda key: weights.get((name, key)),
+        )
+
+    def _fill_scheduler(self, state: QueueState) -> None:
+        for lane, first, last in self.store.lanes(state.queue_id):
+            state.scheduler.load(lane, first, last)
+
+    def _next_retention(self, state: QueueState) -> int:
+        source = self.by_id.get(state.record.source_id)
+        if source is None or not source.config.dead_retention_ms:
+            return NEVER_MS
+        head = state.scheduler.head(DEAD_LETTER_LANE)
+        if head is None:
+            return NEVER_MS
+        dead = self.store.states([row_id(head)])[0]
+        return NEVER_MS if dead is None else dead.dead_since_ms + source.config.dead_retention_ms
+
+
+def _or_never(at_ms: int | None) -> int:
+    return NEVER_MS if at_ms is None else at_ms

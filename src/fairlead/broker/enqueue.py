@@ -1,0 +1,152 @@
+"""New messages: check, dedup, commit, announce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import CheckedMessage, check_messages
+from fairlead.errors import InvalidRequest, QueueFull
+from fairlead.model.facts import Enqueued, Quarantined
+from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason
+from fairlead.model.ids import show_id
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
+from fairlead.model.message import Message, MessageState, NewMessage
+
+
+def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) -> list[str]:
+    checked = check_messages(messages)
+    with core.lock:
+        queue = core.queue(queue_name)
+        if queue.is_dead_letter_queue:
+            raise InvalidRequest("queue", "no dead-letter queue; use quarantine() to put messages there", queue_name)
+        ids = [show_id(raw) for raw in _store(core, queue, checked)] if checked else []
+        commit = core.store.last_commit
+    # Also when every message was a duplicate: the id given back must be as durable as a new one.
+    core.confirm(commit)
+    return ids
+
+
+def _store(core: Core, queue: QueueState, checked: list[CheckedMessage]) -> list[bytes]:
+    now_ms = core.clock.now_ms()
+    fresh_ids = core.ids.next(now_ms, len(checked))
+    ids = _resolve_duplicates(core, queue, checked, fresh_ids, now_ms) if any(item.dedup_key for item in checked) else fresh_ids
+    messages = _messages(core, queue, checked, ids, fresh_ids, now_ms)
+    if messages:
+        _check_bounds(core, queue, messages)
+        core.commit([Enqueued(queue.queue_id, messages)])
+        _announce(core, queue, messages)
+    return ids
+
+
+def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids: list[bytes], fresh_ids: list[bytes], now_ms: int) -> list[Message]:
+    """The messages that are new; a duplicate's id differs from the fresh one made for it."""
+    config, queue_id, places = queue.config, queue.queue_id, core.places()
+    window_ms = config.dedup_window_ms
+    messages = []
+    for item, message_id, fresh_id in zip(checked, ids, fresh_ids, strict=True):
+        if message_id is not fresh_id:
+            continue
+        lane, weight, headers, payload, delay_ms, ttl_ms, dedup_key = item
+        if ttl_ms < 0:
+            ttl_ms = config.ttl_ms
+        messages.append(
+            Message(
+                message_id,
+                queue_id,
+                lane,
+                weight,
+                headers,
+                payload,
+                now_ms,
+                0 if delay_ms else next(places),
+                now_ms + delay_ms if delay_ms else 0,
+                now_ms + ttl_ms if ttl_ms else 0,
+                dedup_key,
+                now_ms + window_ms if dedup_key and window_ms else 0,
+                bool(dedup_key) and not window_ms,
+            )
+        )
+    return messages
+
+
+def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMessage], fresh_ids: list[bytes], now_ms: int) -> list[bytes]:
+    """Per message the id it goes by: its own, or that of the first with its dedup key."""
+    keys = list({item.dedup_key for item in checked if item.dedup_key})
+    known: dict[str, bytes] = {}
+    for key, row in zip(keys, core.store.dedup(queue.queue_id, keys), strict=True):
+        if row is not None and (row[1] == 0 or row[1] > now_ms):
+            known[key] = row[0]
+    ids = []
+    for item, fresh_id in zip(checked, fresh_ids, strict=True):
+        ids.append(known.setdefault(item.dedup_key, fresh_id) if item.dedup_key else fresh_id)
+    return ids
+
+
+def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> None:
+    config = queue.config
+    incoming = sum(len(message.payload) + len(message.headers) for message in messages)
+    if config.max_messages or config.max_bytes:
+        counters = core.store.counters(queue.queue_id)
+        if config.max_messages and counters.messages + len(messages) > config.max_messages:
+            raise QueueFull(queue.name, "max_messages", config.max_messages)
+        if config.max_bytes and counters.bytes + incoming > config.max_bytes:
+            raise QueueFull(queue.name, "max_bytes", config.max_bytes)
+    core.store.check_room(incoming)
+    if core.memory.lanes + len(messages) > core.memory.lane_limit:
+        queue.scheduler.check_lanes(message.lane for message in messages)
+
+
+def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
+    add = queue.scheduler.add
+    ready = 0
+    for message in messages:
+        if message.due_ms:
+            queue.next_due_ms = min(queue.next_due_ms, message.due_ms)
+        else:
+            add(message.lane, pack_row(message.place, message.id, message.weight, message.flags, len(message.headers) + len(message.payload)))
+            ready += 1
+        if message.expires_ms:
+            queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
+        if message.dedup_until_ms:
+            queue.next_dedup_ms = min(queue.next_dedup_ms, message.dedup_until_ms)
+    core.bodies.add(messages)
+    if queue.waiters:
+        queue.wake_waiters(ready)
+    core.wake_timer(queue.next_wake_ms())
+
+
+def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reason: FailureReason | str | int, error: str) -> list[str]:
+    """Straight into the dead letters of a queue, with a record of why."""
+    checked = check_messages(messages)
+    why = read_reason(reason)
+    if not isinstance(error, str):
+        raise InvalidRequest("error", "text", error)
+    text = bounded_error(error)
+    with core.lock:
+        source = core.queue(queue_name)
+        if source.is_dead_letter_queue:
+            raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue_name)
+        dead_letters = core.by_id[source.record.dlq_id]
+        now_ms = core.clock.now_ms()
+        raw_ids = core.ids.next(now_ms, len(checked))
+        stored, states = [], []
+        for item, raw_id, place in zip(checked, raw_ids, core.places(), strict=False):
+            record = FailureRecord(now_ms, 0, why, text, "", "quarantine")
+            stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0))
+            states.append(
+                MessageState(
+                    dead_letters.queue_id, place, reason=why, rule="quarantine", failures=(record,), source_queue_id=source.queue_id, dead_since_ms=now_ms
+                )
+            )
+        if stored:
+            core.store.check_room(sum(message.size for message in stored))
+            core.commit([Quarantined(dead_letters.queue_id, stored, states)])
+            for message, state in zip(stored, states, strict=True):
+                dead_letters.scheduler.add(DEAD_LETTER_LANE, message.row(state.place, Flag.STATE))
+            dead_letters.wake_waiters(len(stored))
+            core.look_ahead(dead_letters)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return [show_id(raw) for raw in raw_ids]

@@ -1,0 +1,154 @@
+"""Why is this not being delivered? One answer, with evidence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fairlead.broker.core import Core
+from fairlead.broker.looking import find_raw_id
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.timers import locate
+from fairlead.decide.drr import Lane
+from fairlead.errors import MessageNotFound
+from fairlead.model.durations import show_ms
+from fairlead.model.facts import InReady, InWaiting
+from fairlead.model.failure import FailureReason
+from fairlead.model.ids import show_id
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_place
+from fairlead.model.lease import Lease
+from fairlead.model.limits import COUNT_LIMIT
+from fairlead.model.message import HELD
+from fairlead.model.views import Explanation, Reason
+
+
+def explain_message(core: Core, text: str, queue_name: str | None = None) -> Explanation:
+    with core.lock:
+        core.check_open()
+        raw_id = find_raw_id(core, text, queue_name)
+        subject = f"message {show_id(raw_id)}"
+        lease = core.leases.find(raw_id)
+        if lease is not None:
+            return _leased(core, subject, lease)
+        spot = locate(core, raw_id)
+        queue = core.by_id.get(spot.queue_id) if spot is not None else None
+        if spot is None or queue is None:
+            raise MessageNotFound(text)
+        if isinstance(spot, InWaiting):
+            return _waiting(core, subject, queue, spot, raw_id)
+        if queue.is_dead_letter_queue:
+            return _dead(core, subject, queue, raw_id)
+        return _ready(core, subject, queue, spot)
+
+
+def explain_queue(core: Core, name: str) -> Explanation:
+    with core.lock:
+        queue = core.queue(name)
+        counters = core.store.counters(queue.queue_id)
+        reasons = _queue_reasons(core, queue)
+        if counters.ready == 0:
+            reasons.append(Reason("no_ready_messages", f"no message is ready: {counters.leased} leased, {counters.waiting} waiting"))
+        if queue.next_due_ms < HELD and counters.waiting and core.store.next_due(queue.queue_id) is not None:
+            reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(queue.next_due_ms)}", queue.next_due_ms))
+        if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
+            reasons.extend(_parked_reasons(core, queue))
+        blocked = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
+        summary = "nothing can be handed out now" if blocked else f"{counters.ready} ready, {queue.scheduler.active_keys} keys taking turns"
+        return Explanation(f"queue {name}", summary, tuple(reasons))
+
+
+def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
+    text = f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}, delivery {lease.deliveries}"
+    text += "" if lease.started else ", not started"
+    return Explanation(subject, "in the hands of a consumer", (Reason("leased", text, lease.expires_ms),))
+
+
+def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_id: bytes) -> Explanation:
+    if spot.due_ms == HELD:
+        return Explanation(subject, "held", (Reason("held", "held by an operator: it waits until it is let go"),))
+    state = core.store.states([raw_id])[0]
+    if state is None or not state.rule:
+        why = "its producer delayed it"
+    else:
+        why = f"it failed {state.attempts} times, last with {FailureReason(state.reason).word}; decided by {state.rule}"
+    left_ms = max(0, spot.due_ms - core.clock.now_ms())
+    text = f"waiting until {show_time(spot.due_ms)} ({show_ms(left_ms)} from now): {why}"
+    return Explanation(subject, "waiting for its time", (Reason("waiting", text, spot.due_ms), *_queue_reasons(core, queue)))
+
+
+def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explanation:
+    state = core.store.states([raw_id])[0]
+    if state is None:
+        return Explanation(subject, "a dead letter")
+    error = state.failures[-1].error if state.failures else ""
+    text = f"dead since {show_time(state.dead_since_ms)} after {state.attempts} failures, reason {FailureReason(state.reason).word}, decided by {state.rule}"
+    return Explanation(
+        subject, f"a dead letter in {queue.name}; redrive brings it back", (Reason("dead", text), Reason("last_error", f"last error: {error}"))
+    )
+
+
+def _ready(core: Core, subject: str, queue: QueueState, spot: InReady) -> Explanation:
+    reasons = _queue_reasons(core, queue)
+    lane = queue.scheduler.find_lane(spot.lane)
+    reasons.extend(_throttle_reasons(core, spot.lane, lane))
+    ahead = core.store.count_ahead(queue.queue_id, spot.lane, row_place(spot.row), COUNT_LIMIT + 1)
+    if ahead:
+        reasons.append(Reason("behind_in_lane", f"{_counted(ahead)} messages of its lane (key {lane_key(spot.lane)!r}) are ahead of it"))
+    if lane is not None:
+        keys_ahead = queue.scheduler.keys_ahead(lane.key)
+        if keys_ahead:
+            reasons.append(Reason("behind_in_ring", f"{keys_ahead} keys have their turn before {lane.key.name!r}"))
+        limit = queue.config.max_unsettled_per_key
+        if limit and lane.key.unsettled >= limit:
+            reasons.append(Reason("key_limit", f"key {lane.key.name!r} has {lane.key.unsettled} unsettled messages, its limit is {limit}"))
+    blocking = [reason for reason in reasons if reason.code not in ("behind_in_lane", "behind_in_ring")]
+    if blocking:
+        return Explanation(subject, "ready, but it cannot go out", tuple(reasons))
+    return Explanation(subject, "ready: it goes out with one of the next claims" if not reasons else "ready: it waits for its turn", tuple(reasons))
+
+
+def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:
+    reasons = []
+    if queue.record.paused:
+        reasons.append(Reason("paused", f"queue {queue.name!r} is paused"))
+    if queue.purging:
+        reasons.append(Reason("purging", f"queue {queue.name!r} is being purged"))
+    if not queue.waiters and not core.leases.consumers(queue.queue_id):
+        reasons.append(Reason("no_consumer", f"no consumer is waiting on queue {queue.name!r} or holds one of its messages"))
+    return reasons
+
+
+def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Reason]:
+    """The buckets that lack a token now; for a parked lane also those that are empty only because others wait first."""
+    now_ms, wall_ms = core.clock.monotonic_ms(), core.clock.now_ms()
+    reasons = []
+    for throttle_key in lane_throttle_keys(lane_id):
+        bucket = core.buckets.find(throttle_key, now_ms)
+        if bucket is None or (bucket.tokens >= 1 and (lane is None or lane.parked != throttle_key)):
+            continue
+        at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
+        when = None if at_ms is None else wall_ms + at_ms - now_ms
+        text = f"throttled on {throttle_key!r} ({bucket.rate:g}/s): " + ("its rate is 0" if when is None else f"next token at {show_time(when)}")
+        reasons.append(Reason("throttled", text, when))
+    return reasons
+
+
+def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
+    now_ms, wall_ms = core.clock.monotonic_ms(), core.clock.now_ms()
+    reasons = []
+    for throttle_key, lanes in queue.scheduler.parked():
+        at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
+        when = None if at_ms is None else wall_ms + at_ms - now_ms
+        text = f"{lanes} lanes are throttled on {throttle_key!r}, " + ("its rate is 0" if when is None else f"next token at {show_time(when)}")
+        reasons.append(Reason("throttled", text, when))
+    return reasons
+
+
+def _counted(count: int) -> str:
+    return f"more than {COUNT_LIMIT}" if count > COUNT_LIMIT else str(count)
+
+
+def show_time(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"

@@ -1,0 +1,230 @@
+"""Long operations: one durable intent, bounded steps, each step one commit that also says how far it has come.
+
+A purge, a delete or a redrive of millions of messages holds the lock for a step at a time. The selection is frozen when
+it begins (`cutoff`, `marker`). A crash between two steps leaves the intent, and the next open goes on with it; an
+operation that is done in its first step never needs to be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Literal
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.moves import Moves
+from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
+from fairlead.errors import SourceQueueGone
+from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
+from fairlead.model.lane import DEAD_LETTER_LANE, first_place, row_id, row_place
+from fairlead.model.limits import STEP_MESSAGES
+
+
+def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object) -> Intent:
+    """Freeze the selection. Nothing is stored yet."""
+    now_ms = core.clock.now_ms()
+    commit = core.store.last_commit
+    intent = Intent(
+        intent_id=max([commit + 1, *(known + 1 for known in core.intents)]),
+        kind=kind,
+        queue_id=queue_id,
+        created_ms=now_ms,
+        cutoff=first_place(commit + 1) - 1,
+        marker=core.ids.next(now_ms, 1)[0],
+    )
+    return msgspec.structs.replace(intent, **fields)
+
+
+def run_to_end(core: Core, intent: Intent) -> int:
+    """Without the lock: all steps, one after the other; returns how many messages were touched in all.
+
+    Should a step fail (a full disk), the error goes to the caller and the timer goes on with what was begun.
+    """
+    cursor = Cursor()
+    core.foreground.add(intent.intent_id)
+    try:
+        while True:
+            with core.lock:
+                core.check_open()
+                after = run_intent_step(core, intent, cursor, STEP_MESSAGES)
+                commit = core.store.last_commit
+            if after.ended:
+                core.confirm(commit)
+                return after.intent.done
+            intent = after.intent
+    finally:
+        core.foreground.discard(intent.intent_id)
+
+
+def run_background_step(core: Core) -> bool:
+    """A step of an operation that nobody waits for: it was found at open, or goes at a rate. False when none can go on."""
+    for intent in list(core.intents.values()):
+        if intent.intent_id in core.foreground:
+            continue
+        pace = core.paces.setdefault(intent.intent_id, Pace(core.clock.monotonic_ms(), intent.done))
+        allowed = pace.allowed(intent, core.clock.monotonic_ms())
+        if allowed > 0:
+            run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed)
+            return True
+    return False
+
+
+def next_background_ms(core: Core) -> int | None:
+    """When the next rated step may go (monotonic)."""
+    times = [pace.next_ms(core.intents[intent_id]) for intent_id, pace in core.paces.items() if intent_id in core.intents]
+    return min(times, default=None)
+
+
+def cancel_intent(core: Core, intent_id: int) -> bool:
+    """Stop a redrive where it is; what was moved stays moved. A purge or delete cannot be stopped halfway."""
+    with core.lock:
+        core.check_open()
+        intent = core.intents.get(intent_id)
+        if intent is None or intent.kind != "redrive":
+            return False
+        _end(core, intent, Moves(core, core.clock.now_ms()))
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return True
+
+
+class Cursor:
+    """Where the next step of this process goes on, so that it does not walk over what the last one removed.
+
+    Not stored: after a crash the first step begins at the beginning, and finds only what is left.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[int, InReady] = {}
+        self.waiting: dict[int, InWaiting] = {}
+
+
+class Pace:
+    """How fast an operation may go, counted from when this process took it up: no burst after a long stop."""
+
+    def __init__(self, since_ms: int, done: int) -> None:
+        self.cursor = Cursor()
+        self._since_ms = since_ms
+        self._done = done
+
+    def allowed(self, intent: Intent, now_ms: int) -> int:
+        if not intent.rate:
+            return STEP_MESSAGES
+        return int(intent.rate * (now_ms - self._since_ms) / 1000) + 1 - (intent.done - self._done)
+
+    def next_ms(self, intent: Intent) -> int:
+        if not intent.rate:
+            return self._since_ms
+        return self._since_ms + ceil((intent.done - self._done) * 1000 / intent.rate)
+
+
+class Step(msgspec.Struct, frozen=True):
+    intent: Intent
+    ended: bool
+
+
+def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most: int = STEP_MESSAGES) -> Step:
+    """One commit, under the lock: looks at up to `limit` messages and moves at most `most` of them."""
+    moves = Moves(core, core.clock.now_ms())
+    if intent.kind == "redrive":
+        intent, ended = _redrive_step(core, intent, moves, limit, most)
+    elif intent.kind == "purge":
+        state = core.by_id.get(intent.queue_id)
+        if state is None:
+            return Step(intent, ended=_end(core, intent, moves))
+        state.purging = True
+        intent, ended = _drop_step(core, intent, moves, [intent.queue_id], cursor, limit)
+    else:
+        intent, ended = _delete_step(core, intent, moves, cursor, limit)
+    if ended:
+        _end(core, intent, moves)
+    else:
+        moves.facts.append(IntentSaved(intent))
+        moves.commit()
+        core.intents[intent.intent_id] = intent
+    return Step(intent, ended)
+
+
+def _end(core: Core, intent: Intent, moves: Moves) -> bool:
+    if intent.intent_id in core.intents:
+        moves.facts.append(IntentEnded(intent.intent_id))
+    moves.commit()
+    core.intents.pop(intent.intent_id, None)
+    core.paces.pop(intent.intent_id, None)
+    state = core.by_id.get(intent.queue_id)
+    if intent.kind == "purge" and state is not None:
+        state.purging = False
+        core.reload_queue(state)
+        state.wake_all()
+    return True
+
+
+def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int], cursor: Cursor, limit: int) -> tuple[Intent, bool]:
+    """Ready and waiting messages of these queues, as many as the step allows."""
+    looked_at = dropped = 0
+    for queue_id in queue_ids:
+        if looked_at < limit:
+            ready = core.store.ready(queue_id, b"", cursor.ready.get(queue_id), limit - looked_at)
+            looked_at += len(ready)
+            if ready:
+                cursor.ready[queue_id] = ready[-1]
+            for spot in ready:
+                if intent.kind == "delete" or row_place(spot.row) <= intent.cutoff:
+                    moves.drop(spot)
+                    dropped += 1
+        if looked_at < limit:
+            waiting = core.store.waiting(queue_id, cursor.waiting.get(queue_id), limit - looked_at)
+            looked_at += len(waiting)
+            if waiting:
+                cursor.waiting[queue_id] = waiting[-1]
+            for late in waiting:
+                if intent.kind == "delete" or row_id(late.row) < intent.marker:
+                    moves.drop(late)
+                    dropped += 1
+    return msgspec.structs.replace(intent, done=intent.done + dropped), looked_at < limit
+
+
+def _delete_step(core: Core, intent: Intent, moves: Moves, cursor: Cursor, limit: int) -> tuple[Intent, bool]:
+    # The dead-letter queue was made in the same commit, with the next id.
+    queue_ids = [intent.queue_id, intent.queue_id + 1]
+    intent, emptied = _drop_step(core, intent, moves, queue_ids, cursor, limit)
+    if not emptied:
+        return intent, False
+    leases = [lease for queue_id in queue_ids for lease in core.leases.of_queue(queue_id)]
+    for lease in leases[:limit]:
+        moves.drop(InLease(lease))
+    intent = msgspec.structs.replace(intent, done=intent.done + min(len(leases), limit))
+    if len(leases) > limit:
+        return intent, False
+    moves.facts.extend(QueueCleared(queue_id) for queue_id in queue_ids)
+    return intent, True
+
+
+def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: int) -> tuple[Intent, bool]:
+    """The longest dead first. Leased dead letters are passed over."""
+    dead_letters = core.by_id.get(intent.queue_id)
+    if dead_letters is None:
+        return intent, True
+    source = core.by_id.get(dead_letters.record.source_id)
+    if source is None:
+        raise SourceQueueGone(dead_letters.name)
+    test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
+    left = min(most, intent.limit - intent.done) if intent.limit else most
+    rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, intent.cursor, limit)
+    ids = [row_id(row) for row in rows]
+    done, cursor, ended = intent.done, intent.cursor, len(rows) < limit
+    for row, message, state in zip(rows, core.messages(ids), core.store.states(ids), strict=True):
+        if row_place(row) > intent.cutoff:
+            ended = True
+            break
+        if left <= 0:
+            ended = False
+            break
+        cursor = row_place(row)
+        if message is not None and state is not None and test.selects(message, state):
+            moves.redrive(InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row), state, message.lane, source, clear_progress=intent.clear_progress)
+            done, left = done + 1, left - 1
+    reached = intent.limit != 0 and done >= intent.limit
+    return msgspec.structs.replace(intent, done=done, cursor=cursor), ended or reached

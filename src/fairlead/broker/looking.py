@@ -1,0 +1,193 @@
+"""Looking without touching: counts, peeks, and finding one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import check_count, check_text
+from fairlead.broker.timers import locate
+from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
+from fairlead.model.facts import InReady, InWaiting
+from fairlead.model.failure import FailureReason, Progress
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.lane import key_prefix, lane_key, lane_throttle_keys, row_id, row_place
+from fairlead.model.lease import Lease
+from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
+from fairlead.model.message import HELD, Message, MessageState, unpack_headers
+from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
+
+_PAGE = 1000
+_HEX = frozenset("0123456789abcdef-")
+_UNTOUCHED = MessageState(queue_id=0)
+
+Spot = InReady | InWaiting | Lease
+
+
+def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
+    with core.lock:
+        queue = core.queue(name)
+        counters = core.store.counters(queue.queue_id)
+        dlq_id = queue.queue_id if queue.is_dead_letter_queue else queue.record.dlq_id
+        dead = core.store.counters(dlq_id)
+        waiting = {waiter.consumer for waiter in queue.waiters}
+        return QueueStats(
+            queue=name,
+            ready=counters.ready,
+            waiting=counters.waiting,
+            leased=counters.leased,
+            dead=dead.messages,
+            done=counters.done,
+            bytes=counters.bytes,
+            consumers=len(waiting | core.leases.consumers(queue.queue_id)),
+            active_keys=queue.scheduler.active_keys,
+            paused=queue.record.paused,
+            keys=_key_stats(core, queue, key_limit) if keys else (),
+            throttles=_throttle_stats(core),
+        )
+
+
+def _key_stats(core: Core, queue: QueueState, key_limit: int) -> tuple[KeyStats, ...]:
+    found = []
+    for key in list(queue.scheduler.keys())[:key_limit]:
+        pending = core.store.count_ready(queue.queue_id, key_prefix(key.name), COUNT_LIMIT + 1)
+        found.append(KeyStats(key.name, key.weight, key.deficit, min(pending, COUNT_LIMIT), pending > COUNT_LIMIT))
+    return tuple(sorted(found, key=lambda entry: entry.key))
+
+
+def _throttle_stats(core: Core) -> tuple[ThrottleStats, ...]:
+    now_ms = core.clock.monotonic_ms()
+    return tuple(ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in sorted(core.buckets.all(now_ms).items()))
+
+
+def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None) -> list[MessageInfo]:
+    """The next messages in (key, place) order, or in due order for waiting ones; `after` is the id of the last one seen."""
+    check_count(limit, "limit", most=10_000)
+    if where not in ("ready", "waiting", "leased"):
+        raise InvalidRequest("where", '"ready", "waiting" or "leased"', where)
+    prefix = b"" if key is None else key_prefix(check_text(key, "key", MAX_KEY_BYTES))
+    with core.lock:
+        queue = core.queue(name)
+        last = None if after is None else _locate(core, _raw_id(after))
+        spots: Sequence[Spot]
+        if where == "ready":
+            spots = core.store.ready(queue.queue_id, prefix, last if isinstance(last, InReady) else None, limit)
+        elif where == "waiting":
+            waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else TAIL_SCAN_LIMIT)
+            spots = [spot for spot in waiting if spot.lane.startswith(prefix)][:limit]
+        else:
+            leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
+            spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
+        return _infos(core, spots)
+
+
+def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
+    """By full id, by a prefix that fits one message, or by the tail within a queue. Raises `MessageNotFound`, `AmbiguousId`."""
+    with core.lock:
+        core.check_open()
+        spot = _locate(core, find_raw_id(core, text, queue_name))
+        infos = _infos(core, [spot]) if spot is not None else []
+        if not infos:
+            raise MessageNotFound(text)
+        return infos[0]
+
+
+def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
+    raw_id = find_id(text)
+    if raw_id is not None:
+        return raw_id
+    if not isinstance(text, str) or len(text) < 4 or not _HEX.issuperset(text.lower()):
+        raise InvalidRequest("id", "a message id, at least its first or last 4 characters", text)
+    digits = text.lower().replace("-", "")
+    matches = _by_prefix(core, digits)
+    if queue_name is not None:
+        matches = list(dict.fromkeys([*matches, *_by_tail(core, core.queue(queue_name), digits)]))
+    if not matches:
+        raise MessageNotFound(text)
+    if len(matches) > 1:
+        raise AmbiguousId(text, [show_id(match) for match in matches[:5]])
+    return matches[0]
+
+
+def _by_prefix(core: Core, digits: str) -> list[bytes]:
+    low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32])
+    return core.store.ids_between(low, high, 5)
+
+
+def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
+    """Walks a bounded part of the queue: leased, ready, waiting."""
+    found = [lease.id for lease in core.leases.of_queue(queue.queue_id) if lease.id.hex().endswith(digits)]
+    ready: InReady | None = None
+    for _ in range(TAIL_SCAN_LIMIT // _PAGE):
+        rows = core.store.ready(queue.queue_id, b"", ready, _PAGE)
+        found.extend(row_id(spot.row) for spot in rows if row_id(spot.row).hex().endswith(digits))
+        if len(rows) < _PAGE:
+            break
+        ready = rows[-1]
+    waiting = core.store.waiting(queue.queue_id, None, TAIL_SCAN_LIMIT)
+    found.extend(row_id(spot.row) for spot in waiting if row_id(spot.row).hex().endswith(digits))
+    return found
+
+
+def _raw_id(text: str) -> bytes:
+    raw_id = find_id(text)
+    if raw_id is None:
+        raise InvalidRequest("after", "a full message id", text)
+    return raw_id
+
+
+def _locate(core: Core, raw_id: bytes) -> Spot | None:
+    return core.leases.find(raw_id) or locate(core, raw_id)
+
+
+def _infos(core: Core, spots: Iterable[Spot]) -> list[MessageInfo]:
+    listed = list(spots)
+    ids = [spot.id if isinstance(spot, Lease) else row_id(spot.row) for spot in listed]
+    states = core.store.states(ids)
+    name_of = _names(core)
+    return [
+        _info(message, state or _UNTOUCHED, spot, name_of)
+        for spot, message, state in zip(listed, core.messages(ids), states, strict=True)
+        if message is not None
+    ]
+
+
+def _names(core: Core) -> Callable[[int], str | None]:
+    def name_of(queue_id: int) -> str | None:
+        state = core.by_id.get(queue_id)
+        return state.name if state else None
+
+    return name_of
+
+
+def _info(message: Message, state: MessageState, spot: Spot, name_of: Callable[[int], str | None]) -> MessageInfo:
+    lease = spot if isinstance(spot, Lease) else None
+    due_ms = spot.due_ms if isinstance(spot, InWaiting) else None
+    return MessageInfo(
+        id=show_id(message.id),
+        queue=name_of(spot.queue_id) or "",
+        where="leased" if lease else "ready" if isinstance(spot, InReady) else "waiting",
+        payload=message.payload,
+        headers=unpack_headers(message.headers),
+        fairness_key=lane_key(message.lane),
+        weight=message.weight,
+        throttle_keys=lane_throttle_keys(message.lane),
+        stream=message.stream or None,
+        enqueued_at=message.enqueued_ms,
+        place=row_place(spot.row),
+        attempts=state.attempts,
+        deliveries=lease.deliveries if lease else state.deliveries,
+        progress=Progress(state.progress),
+        carry=state.carry,
+        failures=state.failures,
+        failures_cut=state.failures_cut,
+        reason=FailureReason(state.reason) if state.reason else None,
+        rule=state.rule,
+        due_at=None if due_ms == HELD else due_ms,
+        expires_at=message.expires_ms or None,
+        lease_until=lease.expires_ms if lease else None,
+        consumer=lease.consumer if lease else None,
+        source=name_of(state.source_queue_id),
+        dead_since=state.dead_since_ms or None,
+    )

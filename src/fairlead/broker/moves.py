@@ -1,0 +1,300 @@
+"""How one message moves on: what a release, a retry, a burial or a drop writes, and what memory must do afterwards.
+
+`Moves` collects the facts of one commit. `commit` writes them and then brings the lease book, the schedulers, the body
+cache and the waiting claims in line, so that no caller can forget one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
+from fairlead.model.facts import Completed, Extended, Fact, InLease, InReady, InWaiting, Moved, Spot, Started, TtlForgotten
+from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, lane_key, move_row, row_flags, row_id, row_place
+from fairlead.model.lease import Lease
+from fairlead.model.message import MessageState
+
+
+class Moves:
+    """Used under the engine lock, for one commit."""
+
+    def __init__(self, core: Core, now_ms: int) -> None:
+        self.core = core
+        self.now_ms = now_ms
+        self.facts: list[Fact] = []
+        self._places: Iterator[int] | None = None
+        self._ended: list[Lease] = []
+        self._completed: list[Lease] = []
+        self._live_dedup: list[tuple[int, str]] = []
+        self._returned: list[InReady] = []
+        self._appended: list[InReady] = []
+        self._removed: list[InReady] = []
+        self._waiting: list[InWaiting] = []
+        self._gone: list[bytes] = []
+        self._changed: list[tuple[Lease, Lease, int]] = []
+
+    # The moves
+
+    def complete(self, lease: Lease) -> None:
+        self._completed.append(lease)
+        flags = lease.row[26]
+        if flags & (Flag.TTL | Flag.LIVE_DEDUP):
+            expires_ms, dedup = self._side_rows(lease.id, flags)
+            if expires_ms:
+                self.facts.append(TtlForgotten(lease.queue_id, expires_ms, lease.id))
+            if dedup is not None:
+                self._live_dedup.append(dedup)
+
+    def release(self, lease: Lease, state: MessageState | None) -> str:
+        """Back to its old place; the outcome is "released", or "dead" when it was handed out too often."""
+        queue = self.core.by_id[lease.queue_id]
+        if queue.config.max_deliveries and lease.deliveries >= queue.config.max_deliveries and not queue.is_dead_letter_queue:
+            why = f"handed out {lease.deliveries} times without being settled, the limit is {queue.config.max_deliveries}"
+            self._bury_failed(lease, state, queue, FailureReason.UNKNOWN, why, "max_deliveries", 0)
+            return "dead"
+        place = row_place(lease.row)
+        known = state or MessageState(lease.queue_id)
+        kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
+        target = InReady(lease.queue_id, lease.lane, move_row(lease.row, place, lease.row[26] | Flag.STATE))
+        if self._dies_of_age(InLease(lease), kept, lease.row):
+            return "released"
+        self._move("released", InLease(lease), target, kept)
+        self._returned.append(target)
+        return "released"
+
+    def fail(
+        self, lease: Lease, state: MessageState | None, *, reason: FailureReason, error: str, progress: int, retry_in_ms: int | None, dead: bool
+    ) -> tuple[str, str, int]:
+        """The road from a failure to a decision. Returns (outcome, rule, due)."""
+        queue = self.core.by_id[lease.queue_id]
+        if queue.is_dead_letter_queue:
+            return self.release(lease, state), "dead_letter_queue", 0
+        attempts = (state.attempts if state else 0) + 1
+        decision = after_failure(
+            Failure(attempts, retry_in_ms, dead), queue.config.retry, max_attempts=queue.config.max_attempts, now_ms=self.now_ms
+        )
+        if isinstance(decision, Bury):
+            self._bury_failed(lease, state, queue, reason, error or decision.why, decision.rule, progress, attempts)
+            return "dead", decision.rule, 0
+        self._retry(lease, state, reason, error, progress, attempts, decision)
+        return "retry", decision.rule, decision.due_ms
+
+    def drop(self, source: Spot, kind: str = "dropped") -> None:
+        """Gone for good."""
+        row = _row(source)
+        expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
+        self._move(kind, source, None, None, expires_ms, dedup)
+        self._gone.append(row_id(row))
+
+    def become_due(self, waiting: InWaiting, state: MessageState | None) -> None:
+        place = self._place()
+        known = state or MessageState(waiting.queue_id)
+        target = InReady(waiting.queue_id, waiting.lane, move_row(waiting.row, place, row_flags(waiting.row) | Flag.STATE))
+        self._move("due", waiting, target, msgspec.structs.replace(known, place=place, due_ms=0))
+        self._appended.append(target)
+
+    def bury(self, source: Spot, state: MessageState, queue: QueueState) -> None:
+        """Into the dead letters of `queue`; `state` says why."""
+        row, place, dlq_id = _row(source), self._place(), queue.record.dlq_id
+        expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
+        target = InReady(dlq_id, DEAD_LETTER_LANE, move_row(row, place, Flag.STATE))
+        dead = msgspec.structs.replace(
+            state, queue_id=dlq_id, place=place, due_ms=0, deliveries=0, source_queue_id=queue.queue_id, dead_since_ms=self.now_ms
+        )
+        self._move("buried", source, target, dead, expires_ms, dedup)
+        self._appended.append(target)
+
+    def redrive(self, source: InReady, state: MessageState, lane: bytes, queue: QueueState, *, clear_progress: bool) -> None:
+        """A dead letter takes a new place at the tail of its lane in the source queue, with a new life."""
+        place = self._place()
+        target = InReady(queue.queue_id, lane, move_row(source.row, place, Flag.STATE))
+        alive = MessageState(
+            queue.queue_id,
+            place,
+            progress=0 if clear_progress else state.progress,
+            carry=b"" if clear_progress else state.carry,
+            failures=state.failures,
+            failures_cut=state.failures_cut,
+            redrives=state.redrives + 1,
+        )
+        self._move("redriven", source, target, alive)
+        self._appended.append(target)
+
+    def change_lease(self, held: Lease, changed: Lease, deadline_ms: int) -> None:
+        """The message stays where it is; its lease is extended, started or knows of a state. `held` changes with the commit."""
+        self._changed.append((held, changed, deadline_ms))
+
+    # The commit
+
+    def commit(self) -> None:
+        """Write all moves as one commit, then announce them. Nothing to do is no commit."""
+        core = self.core
+        facts = self.facts
+        if self._completed:
+            facts.append(Completed(self._completed, self._live_dedup))
+            self._ended.extend(self._completed)
+            self._gone.extend([lease.row[8:24] for lease in self._completed])
+        if self._changed:
+            self._add_changes()
+        if self._ended or self._changed:
+            moved_on = [(held, changed) for held, changed, _ in self._changed if held.expires_ms != changed.expires_ms]
+            facts.extend(core.leases.ended_by(self._ended + [held for held, _ in moved_on], [changed for _, changed in moved_on]))
+        if not facts:
+            return
+        core.commit(facts)
+        self._announce()
+
+    def _add_changes(self) -> None:
+        extended: dict[tuple[int, int], list[Lease]] = {}
+        started: list[Lease] = []
+        for held, changed, _ in self._changed:
+            if held.expires_ms == changed.expires_ms:
+                started.append(changed)
+            else:
+                extended.setdefault((changed.claim_id, changed.expires_ms), []).append(changed)
+        for (claim_id, _), leases in extended.items():
+            self.facts.append(Extended(self.core.leases.claim(claim_id), leases))
+        if started:
+            self.facts.append(Started(started))
+
+    def _announce(self) -> None:
+        core = self.core
+        for held, changed, deadline_ms in self._changed:
+            held.started, held.row = changed.started, changed.row
+            core.leases.extend(held, changed.expires_ms, deadline_ms)
+        queues = core.by_id
+        for lease in self._ended:
+            state = queues.get(lease.queue_id)
+            if state is not None and state.config.max_unsettled_per_key:
+                state.scheduler.settled(lane_key(lease.lane))
+                state.wake_waiters(1)
+        core.leases.remove(self._ended)
+        core.bodies.drop(self._gone)
+        for spot in self._removed:
+            if spot.queue_id in queues:
+                queues[spot.queue_id].scheduler.remove(spot.lane, spot.row)
+        for spot in self._returned:
+            queues[spot.queue_id].scheduler.give_back(spot.lane, spot.row)
+            queues[spot.queue_id].wake_waiters(1)
+        for spot in self._appended:
+            queue = queues[spot.queue_id]
+            queue.scheduler.add(spot.lane, spot.row)
+            queue.wake_waiters(1)
+            if queue.is_dead_letter_queue:
+                core.note_dead_letter(queue, self.now_ms)
+        for waiting in self._waiting:
+            queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
+            core.wake_timer(waiting.due_ms)
+
+    # Details
+
+    def _retry(
+        self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, progress: int, attempts: int, decision: RetryAt
+    ) -> None:
+        failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
+        if self._dies_of_age(InLease(lease), failed, lease.row):
+            return
+        flags = lease.row[26] | Flag.STATE
+        if decision.due_ms > self.now_ms:
+            waiting = InWaiting(lease.queue_id, decision.due_ms, lease.lane, move_row(lease.row, 0, flags))
+            self._move("delayed", InLease(lease), waiting, msgspec.structs.replace(failed, due_ms=decision.due_ms))
+            self._waiting.append(waiting)
+        else:
+            place = self._place()
+            target = InReady(lease.queue_id, lease.lane, move_row(lease.row, place, flags))
+            self._move("retried", InLease(lease), target, msgspec.structs.replace(failed, place=place))
+            self._appended.append(target)
+
+    def _bury_failed(
+        self,
+        lease: Lease,
+        state: MessageState | None,
+        queue: QueueState,
+        reason: FailureReason,
+        error: str,
+        rule: str,
+        progress: int,
+        attempts: int | None = None,
+    ) -> None:
+        tries = attempts if attempts is not None else (state.attempts if state else 0)
+        failed = self._failed_state(lease, state, reason, error, rule, progress, tries, 0)
+        if rule == "max_attempts":
+            # The record of the last try keeps its own reason; the message as a whole is poison.
+            failed = msgspec.structs.replace(failed, reason=int(FailureReason.POISON_MESSAGE))
+        self.bury(InLease(lease), failed, queue)
+
+    def _failed_state(
+        self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, rule: str, progress: int, attempts: int, due_ms: int
+    ) -> MessageState:
+        known = state or MessageState(lease.queue_id)
+        record = FailureRecord(self.now_ms, attempts, int(reason), error, lease.consumer, rule, due_ms)
+        failures, cut = remember_failure(known.failures, record)
+        return msgspec.structs.replace(
+            known,
+            queue_id=lease.queue_id,
+            place=0,
+            due_ms=0,
+            attempts=attempts,
+            deliveries=lease.deliveries,
+            progress=known.progress | progress | Progress.FAILED,
+            reason=int(reason),
+            rule=rule,
+            failures=failures,
+            failures_cut=known.failures_cut + cut,
+        )
+
+    def _dies_of_age(self, source: Spot, state: MessageState, row: bytes) -> bool:
+        """Its time to live ended while it was leased: it does not come back."""
+        if not row_flags(row) & Flag.TTL:
+            return False
+        message = self.core.message(row_id(row))
+        if message is None or message.expires_ms > self.now_ms:
+            return False
+        self.expire(source, state, self.core.by_id[state.queue_id])
+        return True
+
+    def expire(self, source: Spot, state: MessageState | None, queue: QueueState) -> None:
+        """Its time to live is over: dropped with a fact, or dead where the queue says so."""
+        if not queue.config.expired_to_dead:
+            self.drop(source, "expired")
+            return
+        known = state or MessageState(queue.queue_id)
+        record = FailureRecord(self.now_ms, known.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl")
+        failures, cut = remember_failure(known.failures, record)
+        self.bury(
+            source,
+            msgspec.structs.replace(known, reason=int(FailureReason.UNKNOWN), rule="ttl", failures=failures, failures_cut=known.failures_cut + cut),
+            queue,
+        )
+
+    def _side_rows(self, message_id: bytes, flags: int) -> tuple[int, tuple[int, str] | None]:
+        """The time-to-live and live dedup rows that end with the message, in the queue it was enqueued to."""
+        if not flags & (Flag.TTL | Flag.LIVE_DEDUP):
+            return 0, None
+        message = self.core.message(message_id)
+        if message is None:
+            return 0, None
+        return message.expires_ms, (message.queue_id, message.dedup_key) if message.live_dedup else None
+
+    def _move(
+        self, kind: str, source: Spot, target: Spot | None, state: MessageState | None, expires_ms: int = 0, live_dedup: tuple[int, str] | None = None
+    ) -> None:
+        self.facts.append(Moved(kind, row_id(_row(source)), source, target, state, expires_ms, live_dedup))  # type: ignore[arg-type]
+        if isinstance(source, InLease):
+            self._ended.append(source.lease)
+        elif isinstance(source, InReady):
+            self._removed.append(source)
+
+    def _place(self) -> int:
+        if self._places is None:
+            self._places = self.core.places()
+        return next(self._places)
+
+
+def _row(spot: Spot) -> bytes:
+    return spot.lease.row if isinstance(spot, InLease) else spot.row

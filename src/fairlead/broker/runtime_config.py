@@ -1,0 +1,125 @@
+"""The runtime configuration: text by key, kept in the store, live at once.
+
+Two kinds of keys mean something to the engine and are checked: `throttle:<key>:rate`, `throttle:<key>:burst` and
+`weight:<queue>:<key>`. All others are the users' own.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fairlead.broker.core import Core
+from fairlead.broker.requests import check_text
+from fairlead.errors import ConfigKeyNotFound, InvalidRequest
+from fairlead.model.facts import ConfigDeleted, ConfigSet
+from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES, MAX_WEIGHT
+from fairlead.model.names import check_queue_name
+
+
+class RuntimeConfig:
+    """`broker.config`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def get(self, key: str) -> str:
+        """Raises `ConfigKeyNotFound`."""
+        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+        with self._core.lock:
+            self._core.check_open()
+            found = self._core.store.config(key)
+        if key not in found:
+            raise ConfigKeyNotFound(key)
+        return found[key]
+
+    def set(self, key: str, value: str | float) -> None:
+        """Numbers are taken as their text. A throttle or weight takes effect for the next message."""
+        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        text = check_text(repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True)
+        _check_meaning(key, text)
+        core = self._core
+        with core.lock:
+            core.check_open()
+            core.commit([ConfigSet(key, text)])
+            apply(core, key)
+            commit = core.store.last_commit
+        core.confirm(commit)
+
+    def delete(self, key: str) -> None:
+        """Raises `ConfigKeyNotFound`."""
+        self.get(key)
+        core = self._core
+        with core.lock:
+            core.check_open()
+            core.commit([ConfigDeleted(key)])
+            apply(core, key)
+            commit = core.store.last_commit
+        core.confirm(commit)
+
+    def list(self, prefix: str = "") -> dict[str, str]:
+        check_text(prefix, "prefix", MAX_CONFIG_KEY_BYTES, may_be_empty=True)
+        with self._core.lock:
+            self._core.check_open()
+            return self._core.store.config(prefix)
+
+
+def apply_all(core: Core) -> None:
+    """At open: every throttle and weight in force."""
+    for prefix in ("throttle:", "weight:"):
+        for key in core.store.config(prefix):
+            apply(core, key)
+
+
+def apply(core: Core, key: str) -> None:
+    """Bring memory in line with what is stored under a key, now that it has changed."""
+    if key.startswith("throttle:"):
+        _apply_throttle(core, key.rpartition(":")[0].removeprefix("throttle:"))
+    elif key.startswith("weight:"):
+        queue_name, _, fairness_key = key.removeprefix("weight:").partition(":")
+        value = core.store.config(key).get(key)
+        if value is None:
+            core.weights.pop((queue_name, fairness_key), None)
+            return
+        core.weights[queue_name, fairness_key] = int(value)
+        state = core.by_name.get(queue_name)
+        if state is not None:
+            state.scheduler.reweigh(fairness_key, int(value))
+
+
+def _apply_throttle(core: Core, throttle_key: str) -> None:
+    stored = core.store.config(f"throttle:{throttle_key}:")
+    rate, burst = stored.get(f"throttle:{throttle_key}:rate"), stored.get(f"throttle:{throttle_key}:burst")
+    now_ms = core.clock.monotonic_ms()
+    if rate is None:
+        core.buckets.remove(throttle_key)
+    else:
+        core.buckets.set(throttle_key, float(rate), None if burst is None else float(burst), now_ms)
+    for state in core.by_id.values():
+        state.scheduler.bucket_changed(throttle_key, now_ms)
+        state.wake_all()
+
+
+def _check_meaning(key: str, value: str) -> None:
+    if key.startswith("throttle:"):
+        name, _, field = key.removeprefix("throttle:").rpartition(":")
+        if not name or field not in ("rate", "burst"):
+            raise InvalidRequest("key", "throttle:<key>:rate or throttle:<key>:burst", key)
+        lowest = 0 if field == "rate" else 1
+        if not lowest <= _number(value) <= 1e9:
+            raise InvalidRequest(key, f"a number from {lowest} to 1e9", value)
+    elif key.startswith("weight:"):
+        queue_name, colon, fairness_key = key.removeprefix("weight:").partition(":")
+        if not colon or not fairness_key:
+            raise InvalidRequest("key", "weight:<queue>:<fairness key>", key)
+        check_queue_name(queue_name)
+        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_WEIGHT:
+            raise InvalidRequest(key, f"a whole number from 1 to {MAX_WEIGHT}", value)
+
+
+def _number(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        return -1
+    return number if math.isfinite(number) else -1

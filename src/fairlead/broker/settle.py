@@ -1,0 +1,249 @@
+"""Hearing how it went: one batch, one commit, one result per item; a bad item never spoils the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.moves import Moves
+from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import to_ms
+from fairlead.model.facts import Restated
+from fairlead.model.failure import bounded_error, read_reason
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.lane import Flag, move_row, row_place
+from fairlead.model.lease import Lease
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.message import MessageState
+from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+
+_MAX_PROGRESS = (1 << 63) - 1
+
+
+def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", items)
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+    with core.lock:
+        core.check_open()
+        results = _Batch(core).settle(items)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return results
+
+
+class _Batch:
+    """The items of one settle call, decided one after the other against one view of the leases."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.now_ms = core.clock.now_ms()
+        self.monotonic_ms = core.clock.monotonic_ms()
+        self.moves = Moves(core, self.now_ms)
+        #: Leases that an earlier item of this batch has ended.
+        self.over: set[bytes] = set()
+        self.states: dict[bytes, MessageState] = {}
+        #: Leases that go on, with what changes about them.
+        self.held: dict[bytes, Lease] = {}
+        self.extensions: dict[bytes, int] = {}
+        self.starts: set[bytes] = set()
+        self.restated: set[bytes] = set()
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        self._load_states(items)
+        results = [self._one(item) for item in items]
+        self._commit()
+        return results
+
+    def _one(self, item: Settlement) -> SettleResult:
+        if type(item) is Complete:
+            handle = item.delivery
+            if type(handle) is Delivery:
+                lease = self.core.leases.find(handle.message.id)
+                if lease is not None and lease.claim_id == handle.claim_id and handle.message.id not in self.over:
+                    self.over.add(handle.message.id)
+                    self.moves.complete(lease)
+                    return SettleResult(handle.id, "completed")
+        elif not isinstance(item, (Complete, Fail, Release, Extend, Start)):
+            return SettleResult("", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}")
+        try:
+            raw_id, claim_id = _read_handle(item.delivery)
+        except InvalidRequest as wrong:
+            return SettleResult(str(getattr(item.delivery, "id", "")), "invalid", error=str(wrong))
+        shown = show_id(raw_id)
+        lease = None if raw_id in self.over else self.core.leases.find(raw_id)
+        if lease is None or lease.claim_id != claim_id or lease.queue_id not in self.core.by_id:
+            return SettleResult(shown, self._why_not(raw_id, lease))
+        try:
+            return self._settle_held(item, lease, shown)
+        except FairleadError as wrong:
+            if not isinstance(wrong, InvalidRequest):
+                raise
+            return SettleResult(shown, "invalid", error=str(wrong))
+
+    def _why_not(self, raw_id: bytes, lease: Lease | None) -> Outcome:
+        """Fenced off: "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
+        if raw_id not in self.over:
+            gone_queue = lease is not None and lease.queue_id not in self.core.by_id
+            return "not_found" if gone_queue or self.core.message(raw_id) is None else "lost_lease"
+        return "lost_lease"
+
+    def _settle_held(self, item: Settlement, lease: Lease, shown: str) -> SettleResult:
+        state = self._state(lease)
+        if isinstance(item, Complete):
+            _check_progress(item.progress)
+            self.over.add(lease.id)
+            self.moves.complete(lease)
+            return SettleResult(shown, "completed")
+        if isinstance(item, Fail):
+            return self._fail(item, lease, state, shown)
+        if isinstance(item, Release):
+            self.over.add(lease.id)
+            return SettleResult(shown, self.moves.release(lease, state))  # type: ignore[arg-type]
+        if isinstance(item, Extend):
+            return self._extend(item, lease, state, shown)
+        self.held[lease.id] = lease
+        self.starts.add(lease.id)
+        return SettleResult(shown, "started", lease_until=lease.expires_ms)
+
+    def _fail(self, item: Fail, lease: Lease, state: MessageState | None, shown: str) -> SettleResult:
+        reason, progress = read_reason(item.reason), _check_progress(item.progress)
+        if not isinstance(item.error, str):
+            raise InvalidRequest("error", "text", item.error)
+        if not isinstance(item.dead, bool):
+            raise InvalidRequest("dead", "True or False", item.dead)
+        if item.dead and item.retry_in is not None:
+            raise InvalidRequest("retry_in", "None when dead=True", item.retry_in)
+        retry_in_ms = None if item.retry_in is None else to_ms(item.retry_in, "retry_in")
+        self.over.add(lease.id)
+        outcome, rule, due_ms = self.moves.fail(
+            lease, state, reason=reason, error=bounded_error(item.error), progress=progress, retry_in_ms=retry_in_ms, dead=item.dead
+        )
+        return SettleResult(shown, outcome, rule, due_ms)  # type: ignore[arg-type]
+
+    def _extend(self, item: Extend, lease: Lease, state: MessageState | None, shown: str) -> SettleResult:
+        config = self.core.by_id[lease.queue_id].config
+        lease_ms = config.visibility_timeout_ms if item.duration is None else to_ms(item.duration, "duration")
+        if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
+            raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
+        progress = _check_progress(item.progress)
+        if item.carry is not None and (not isinstance(item.carry, bytes) or len(item.carry) > MAX_CARRY_BYTES):
+            raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(item.carry).__name__)
+        if progress or item.carry is not None:
+            known = state or MessageState(lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1)
+            self.states[lease.id] = msgspec.structs.replace(
+                known, progress=known.progress | progress, carry=known.carry if item.carry is None else item.carry
+            )
+            self.restated.add(lease.id)
+        self.held[lease.id] = lease
+        self.extensions[lease.id] = lease_ms
+        return SettleResult(shown, "extended", lease_until=self.now_ms + lease_ms)
+
+    def _commit(self) -> None:
+        """The facts carry changed copies of leases; the leases themselves change after the commit."""
+        for raw_id, lease in self.held.items():
+            if raw_id in self.over:
+                continue
+            changed = msgspec.structs.replace(lease, started=lease.started or raw_id in self.starts)
+            deadline_ms = lease.deadline_ms
+            if raw_id in self.extensions:
+                changed.expires_ms = self.now_ms + self.extensions[raw_id]
+                deadline_ms = self.monotonic_ms + self.extensions[raw_id]
+            if raw_id in self.restated:
+                changed.row = move_row(lease.row, row_place(lease.row), lease.row[26] | Flag.STATE)
+                self.moves.facts.append(Restated(changed, self.states[raw_id]))
+            self.moves.change_lease(lease, changed, deadline_ms)
+        self.moves.commit()
+
+    def _state(self, lease: Lease) -> MessageState | None:
+        return self.states.get(lease.id)
+
+    def _load_states(self, items: Sequence[Settlement]) -> None:
+        """One read for all items that need to know what happened before."""
+        wanted = []
+        for item in items:
+            if type(item) is Complete:
+                continue
+            try:
+                raw_id, claim_id = _read_handle(item.delivery)
+            except (InvalidRequest, AttributeError):
+                continue
+            lease = self.core.leases.find(raw_id)
+            if lease is not None and lease.claim_id == claim_id and lease.row[26] & Flag.STATE:
+                wanted.append(raw_id)
+        for raw_id, state in zip(wanted, self.core.store.states(wanted) if wanted else (), strict=True):
+            if state is not None:
+                self.states[raw_id] = state
+
+
+def _read_handle(handle: object) -> tuple[bytes, int]:
+    if isinstance(handle, Delivery):
+        return handle.message.id, handle.claim_id
+    raw_id = find_id(getattr(handle, "id", None))
+    if raw_id is None:
+        raise InvalidRequest("delivery", "a Delivery, or a DeliveryRef with a message id", handle)
+    try:
+        return raw_id, int(getattr(handle, "lease", ""), 16)
+    except (TypeError, ValueError):
+        # A token that is none of ours fences like any other stale one.
+        return raw_id, -1
+
+
+def _check_progress(progress: object) -> int:
+    if isinstance(progress, bool) or not isinstance(progress, int) or not 0 <= progress <= _MAX_PROGRESS:
+        raise InvalidRequest("progress", "64 bit flags, 0 or greater", progress)
+    return int(progress)
+
+
+def settle_current(core: Core, queue_name: str, message_id: str, make: type[Complete] | type[Fail], **fields: object) -> SettleResult:
+    """The unfenced forms by id: act on whatever lease is current at this moment."""
+    raw_id = find_id(message_id)
+    if raw_id is None:
+        raise InvalidRequest("id", "a full message id", message_id)
+    with core.lock:
+        queue = core.queue(queue_name)
+        lease = core.leases.find(raw_id)
+        if lease is None or lease.queue_id != queue.queue_id:
+            return SettleResult(message_id, "not_found")
+        token = core.leases.claim(lease.claim_id).lease_token
+        results = _Batch(core).settle([make(_Current(message_id, token), **fields)])  # type: ignore[arg-type]
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return results[0]
+
+
+class _Current:
+    __slots__ = ("id", "lease")
+
+    def __init__(self, message_id: str, lease: str) -> None:
+        self.id = message_id
+        self.lease = lease
+
+
+def goodbye(core: Core, consumer: str) -> int:
+    """Release everything a consumer holds, in one commit."""
+    with core.lock:
+        core.check_open()
+        leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id]
+        release_all(core, leases)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return len(leases)
+
+
+def release_all(core: Core, leases: list[Lease]) -> None:
+    moves = Moves(core, core.clock.now_ms())
+    for lease, state in zip(leases, states_of(core, leases), strict=True):
+        moves.release(lease, state)
+    moves.commit()
+
+
+def states_of(core: Core, leases: Sequence[Lease]) -> list[MessageState | None]:
+    """The stored states of leased messages, one read for all."""
+    touched = [lease.id for lease in leases if lease.row[26] & Flag.STATE]
+    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
+    return [states.get(lease.id) for lease in leases]

@@ -1,0 +1,214 @@
+"""What happens because time has passed: leases expire, waiting messages become due, lives and windows end.
+
+Each step is one bounded commit under the lock. The timer runs them from a thread of its own; claims run those of their
+queue first, so that neither can starve the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from fairlead.broker.core import Core
+from fairlead.broker.intents import next_background_ms, run_background_step
+from fairlead.broker.moves import Moves
+from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.errors import FairleadError
+from fairlead.model.durations import show_ms
+from fairlead.model.facts import DedupForgotten, InLease, InReady, InWaiting, TtlForgotten
+from fairlead.model.failure import FailureReason
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id
+from fairlead.model.lease import Lease
+from fairlead.model.message import MessageState
+
+STEP = 1000
+#: However far off the next wake-up is, the wall clock may be stepped meanwhile.
+LONGEST_SLEEP_MS = 30_000
+
+_log = logging.getLogger("fairlead.timers")
+
+
+def run_due(core: Core) -> None:
+    """Everything that is due now, step by step, letting others have the lock in between."""
+    while True:
+        with core.lock:
+            if core.closed:
+                return
+            core.check_open()
+            if not run_step(core):
+                return
+
+
+def run_step(core: Core) -> bool:
+    """One bounded step; False when nothing was due."""
+    if expire_leases(core):
+        return True
+    now_ms = core.clock.now_ms()
+    if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
+        return True
+    return run_background_step(core)
+
+
+def run_queue_due(core: Core, queue: QueueState) -> bool:
+    """What is due in one queue, at most a step of each kind."""
+    expired = expire_leases(core)
+    now_ms = core.clock.now_ms()
+    if queue.next_wake_ms() > now_ms:
+        return expired
+    worked = False
+    if queue.next_due_ms <= now_ms:
+        worked |= _become_due(core, queue, now_ms)
+    if queue.next_expiry_ms <= now_ms:
+        worked |= _end_lives(core, queue, now_ms)
+    if queue.next_dedup_ms <= now_ms:
+        worked |= _end_windows(core, queue, now_ms)
+    if queue.next_retention_ms <= now_ms:
+        worked |= _end_retention(core, queue, now_ms)
+    core.look_ahead(queue)
+    return worked or expired
+
+
+def expire_leases(core: Core) -> bool:
+    """A started delivery that was not settled in time has failed; an unstarted one is given back."""
+    monotonic_ms = core.clock.monotonic_ms()
+    deadline_ms = core.leases.next_deadline_ms()
+    if deadline_ms is None or deadline_ms > monotonic_ms:
+        return False
+    overdue = core.leases.overdue(monotonic_ms, STEP)
+    if not overdue:
+        return False
+    moves = Moves(core, core.clock.now_ms())
+    touched = [lease.id for lease in overdue if row_flags(lease.row) & Flag.STATE]
+    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
+    for lease in overdue:
+        _expire(core, moves, lease, states.get(lease.id))
+    moves.commit()
+    return True
+
+
+def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None) -> None:
+    if lease.queue_id not in core.by_id:
+        # Its queue was deleted; the steps of that may not have come to it yet.
+        moves.drop(InLease(lease))
+    elif lease.started:
+        lease_ms = core.leases.claim(lease.claim_id).lease_ms
+        error = f"not settled within its lease of {show_ms(lease_ms)} (consumer {lease.consumer!r})"
+        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=error, progress=0, retry_in_ms=None, dead=False)
+    else:
+        moves.release(lease, state)
+
+
+def _become_due(core: Core, queue: QueueState, now_ms: int) -> bool:
+    due = core.store.due(queue.queue_id, now_ms, STEP)
+    moves = Moves(core, now_ms)
+    touched = [row_id(waiting.row) for waiting in due if row_flags(waiting.row) & Flag.STATE]
+    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
+    for waiting in due:
+        moves.become_due(waiting, states.get(row_id(waiting.row)))
+    moves.commit()
+    return bool(due)
+
+
+def _end_lives(core: Core, queue: QueueState, now_ms: int) -> bool:
+    """Messages past their time to live go, unless they are leased: those are looked at again when their lease ends."""
+    ended = core.store.expired(queue.queue_id, now_ms, STEP)
+    moves = Moves(core, now_ms)
+    for expires_ms, message_id in ended:
+        lease = core.leases.find(message_id)
+        spot = None if lease is not None else locate(core, message_id)
+        if spot is None:
+            moves.facts.append(TtlForgotten(queue.queue_id, expires_ms, message_id))
+        else:
+            moves.expire(spot, core.store.states([message_id])[0], queue)
+    moves.commit()
+    return bool(ended)
+
+
+def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
+    rows = core.store.dedup_over(queue.queue_id, now_ms, STEP)
+    if rows:
+        core.commit([DedupForgotten(rows)])
+    return bool(rows)
+
+
+def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:
+    """Dead letters older than their queue keeps them, oldest first; a leased one waits for its release."""
+    source = core.by_id.get(dead_letters.record.source_id)
+    retention_ms = source.config.dead_retention_ms if source else 0
+    head = dead_letters.scheduler.head(DEAD_LETTER_LANE)
+    if not retention_ms or head is None:
+        return False
+    place = int.from_bytes(head[:8], "big") - 1
+    rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, place, STEP)
+    moves = Moves(core, now_ms)
+    for row, state in zip(rows, core.store.states([row_id(row) for row in rows]), strict=True):
+        if state is None or state.dead_since_ms + retention_ms > now_ms:
+            break
+        moves.drop(InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row), "expired")
+    worked = bool(moves.facts)
+    moves.commit()
+    return worked
+
+
+def locate(core: Core, message_id: bytes) -> InReady | InWaiting | None:
+    """Where a message that is not leased is; None when there is no such message."""
+    message = core.message(message_id)
+    if message is None:
+        return None
+    state = core.store.states([message_id])[0]
+    if state is None:
+        if message.due_ms:
+            return InWaiting(message.queue_id, message.due_ms, message.lane, message.row(0, message.flags))
+        return InReady(message.queue_id, message.lane, message.row(message.place, message.flags))
+    dead = state.source_queue_id != 0
+    # A dead letter and a redriven one have lost their time to live and their dedup key.
+    flags = Flag.STATE if dead or state.redrives else message.flags | Flag.STATE
+    lane = DEAD_LETTER_LANE if dead else message.lane
+    if state.due_ms:
+        return InWaiting(state.queue_id, state.due_ms, lane, message.row(0, flags))
+    return InReady(state.queue_id, lane, message.row(state.place, flags))
+
+
+class Timer:
+    """The thread that runs what is due, when it is due. With a clock that is moved by hand there is no thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._unsubscribe = core.clock.subscribe(lambda: run_due(core))
+        self._thread: threading.Thread | None = None
+        if core.clock.ticks:
+            self._thread = threading.Thread(target=self._run, name="fairlead-timer", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Called without the lock, after `core.closed` was set."""
+        self._unsubscribe()
+        with self._core.lock:
+            self._core.timer.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        core = self._core
+        while True:
+            try:
+                run_due(core)
+            except FairleadError as error:
+                # A full disk passes; a broken store has stopped the broker and every caller is told.
+                _log.warning("due work is put off: %s", error)
+            with core.lock:
+                if core.closed:
+                    return
+                sleep_ms = _sleep_ms(core)
+                core.timer_wakes_ms = core.clock.now_ms() + sleep_ms
+                core.clock.wait(core.timer, sleep_ms)
+                core.timer_wakes_ms = NEVER_MS
+
+
+def _sleep_ms(core: Core) -> int:
+    wall_ms = min((state.next_wake_ms() for state in core.by_id.values()), default=NEVER_MS) - core.clock.now_ms()
+    deadline_ms = core.leases.next_deadline_ms()
+    lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
+    step_ms = next_background_ms(core)
+    rated_ms = NEVER_MS if step_ms is None else step_ms - core.clock.monotonic_ms()
+    return max(1, min(wall_ms, lease_ms, rated_ms, LONGEST_SLEEP_MS))
