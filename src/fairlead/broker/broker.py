@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fairlead.broker import claim as claiming
 from fairlead.broker import dead_letters, enqueue, explain, looking, queues, settle
 from fairlead.broker.core import Core
-from fairlead.broker.intents import cancel_intent
+from fairlead.broker.intents import cancel_intent, take_up
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
 from fairlead.broker.timers import Timer, run_due
 from fairlead.clock import Clock, SystemClock
@@ -44,6 +44,8 @@ class Broker:
         self._core = Core(store, clock or SystemClock(), settings or Settings(), synced=durability == "fsync")
         apply_all(self._core)
         self._core.load()
+        for intent in self._core.intents.values():
+            take_up(self._core, intent)
         self.config = RuntimeConfig(self._core)
         self._timer = Timer(self._core)
 

@@ -55,6 +55,7 @@ class Core:
         self.intents: dict[int, Intent] = {}
         #: Intents whose caller runs their steps; the timer leaves them alone.
         self.foreground: set[int] = set()
+        self.last_intent_id = 0
         self.paces: dict[int, Pace] = {}
         #: Claims over several queues start each with the next one.
         self.claim_turn = 0

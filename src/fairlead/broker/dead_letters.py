@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.broker.core import Core
-from fairlead.broker.intents import begin_intent, run_to_end
+from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
@@ -54,6 +54,7 @@ def redrive(
             if per_second and not dry_run:
                 core.commit([IntentSaved(intent)])
                 core.intents[intent.intent_id] = intent
+                take_up(core, intent)
                 core.wake_timer(0)
             commit = core.store.last_commit
     if ids is not None:

@@ -26,8 +26,10 @@ def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_
     """Freeze the selection. Nothing is stored yet."""
     now_ms = core.clock.now_ms()
     commit = core.store.last_commit
+    # Two may begin before either is stored, so an id is used up when it is given out.
+    core.last_intent_id = max(core.last_intent_id, commit, *core.intents) + 1
     intent = Intent(
-        intent_id=max([commit + 1, *(known + 1 for known in core.intents)]),
+        intent_id=core.last_intent_id,
         kind=kind,
         queue_id=queue_id,
         created_ms=now_ms,
@@ -63,12 +65,20 @@ def run_background_step(core: Core) -> bool:
     for intent in list(core.intents.values()):
         if intent.intent_id in core.foreground:
             continue
-        pace = core.paces.setdefault(intent.intent_id, Pace(core.clock.monotonic_ms(), intent.done))
+        pace = take_up(core, intent)
         allowed = pace.allowed(intent, core.clock.monotonic_ms())
         if allowed > 0:
             run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed)
             return True
     return False
+
+
+def take_up(core: Core, intent: Intent) -> Pace:
+    """An intent without a caller: from now on the timer runs its steps."""
+    pace = core.paces.get(intent.intent_id)
+    if pace is None:
+        pace = core.paces[intent.intent_id] = Pace(core.clock.monotonic_ms(), intent.done)
+    return pace
 
 
 def next_background_ms(core: Core) -> int | None:

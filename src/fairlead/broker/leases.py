@@ -77,11 +77,14 @@ class LeaseBook:
     def overdue(self, now_ms: int, limit: int) -> list[Lease]:
         """Leases past their deadline. They stay in the book until their expiry is committed."""
         found: list[Lease] = []
+        seen: set[int] = set()
         while self._deadlines and self._deadlines[0][0] <= now_ms and len(found) < limit:
             claim_id = heappop(self._deadlines)[1]
             state = self._claims.get(claim_id)
-            if state is None:
+            # A claim has several entries when leases were loaded at open or moved to an earlier end.
+            if state is None or claim_id in seen:
                 continue
+            seen.add(claim_id)
             live = self._live(state)
             found.extend(lease for lease in live if lease.deadline_ms <= now_ms)
             if live:
@@ -122,23 +125,27 @@ class LeaseBook:
         heappush(self._deadlines, (lease.deadline_ms, claim.claim_id))
 
     def remove(self, leases: Iterable[Lease]) -> None:
+        held = self._leases
+        groups = Counter([(lease.claim_id, lease.expires_ms, lease.queue_id) for lease in leases])
         for lease in leases:
-            del self._leases[lease.row[8:24]]
-            state = self._claims[lease.claim_id]
-            state.live -= 1
-            self._leave_expiry(state, lease.expires_ms)
-            queues = self._by_consumer[state.claim.consumer]
-            queues[lease.queue_id] -= 1
-            if not queues[lease.queue_id]:
-                del queues[lease.queue_id]
+            del held[lease.row[8:24]]
+        for (claim_id, expires_ms, queue_id), count in groups.items():
+            state = self._claims[claim_id]
+            state.live -= count
+            self._leave_expiry(state, expires_ms, count)
+            consumer = state.claim.consumer
+            queues = self._by_consumer[consumer]
+            queues[queue_id] -= count
+            if not queues[queue_id]:
+                del queues[queue_id]
                 if not queues:
-                    del self._by_consumer[state.claim.consumer]
+                    del self._by_consumer[consumer]
             if not state.live:
                 self._forget(state.claim)
 
     def extend(self, lease: Lease, expires_ms: int, deadline_ms: int) -> None:
         state = self._claims[lease.claim_id]
-        self._leave_expiry(state, lease.expires_ms)
+        self._leave_expiry(state, lease.expires_ms, 1)
         before_ms = lease.deadline_ms
         lease.expires_ms, lease.deadline_ms = expires_ms, deadline_ms
         state.by_expiry[expires_ms] = state.by_expiry.get(expires_ms, 0) + 1
@@ -146,8 +153,8 @@ class LeaseBook:
         if deadline_ms < before_ms:
             heappush(self._deadlines, (deadline_ms, lease.claim_id))
 
-    def _leave_expiry(self, state: _ClaimState, expires_ms: int) -> None:
-        left = state.by_expiry[expires_ms] - 1
+    def _leave_expiry(self, state: _ClaimState, expires_ms: int, count: int) -> None:
+        left = state.by_expiry[expires_ms] - count
         if left:
             state.by_expiry[expires_ms] = left
         else:

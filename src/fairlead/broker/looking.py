@@ -12,7 +12,7 @@ from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.facts import InReady, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.lane import key_prefix, lane_key, lane_throttle_keys, row_id, row_place
+from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
@@ -185,7 +185,7 @@ def _info(message: Message, state: MessageState, spot: Spot, name_of: Callable[[
         reason=FailureReason(state.reason) if state.reason else None,
         rule=state.rule,
         due_at=None if due_ms == HELD else due_ms,
-        expires_at=message.expires_ms or None,
+        expires_at=message.expires_ms if row_flags(spot.row) & Flag.TTL else None,
         lease_until=lease.expires_ms if lease else None,
         consumer=lease.consumer if lease else None,
         source=name_of(state.source_queue_id),

@@ -99,6 +99,8 @@ def delete_queue(core: Core, name: str) -> None:
         unlinked = [QueueUnlinked(gone.queue_id, gone.name) for gone in (state, dead_letters)]
         core.commit([*unlinked, IntentSaved(intent)])
         core.intents[intent.intent_id] = intent
+        # Still under the lock, or the timer takes it for an intent without a caller.
+        core.foreground.add(intent.intent_id)
         for gone in (state, dead_letters):
             del core.by_name[gone.name], core.by_id[gone.queue_id]
             gone.scheduler.discard()

@@ -13,7 +13,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.facts import Restated
 from fairlead.model.failure import bounded_error, read_reason
-from fairlead.model.ids import find_id, show_id
+from fairlead.model.ids import find_id
 from fairlead.model.lane import Flag, move_row, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
@@ -67,23 +67,22 @@ class _Batch:
                 if lease is not None and lease.claim_id == handle.claim_id and handle.message.id not in self.over:
                     self.over.add(handle.message.id)
                     self.moves.complete(lease)
-                    return SettleResult(handle.id, "completed")
+                    return SettleResult(handle.message.id, "completed")
         elif not isinstance(item, (Complete, Fail, Release, Extend, Start)):
-            return SettleResult("", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}")
+            return SettleResult(b"", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}")
         try:
             raw_id, claim_id = _read_handle(item.delivery)
         except InvalidRequest as wrong:
-            return SettleResult(str(getattr(item.delivery, "id", "")), "invalid", error=str(wrong))
-        shown = show_id(raw_id)
+            return SettleResult(b"", "invalid", error=str(wrong))
         lease = None if raw_id in self.over else self.core.leases.find(raw_id)
         if lease is None or lease.claim_id != claim_id or lease.queue_id not in self.core.by_id:
-            return SettleResult(shown, self._why_not(raw_id, lease))
+            return SettleResult(raw_id, self._why_not(raw_id, lease))
         try:
-            return self._settle_held(item, lease, shown)
+            return self._settle_held(item, lease)
         except FairleadError as wrong:
             if not isinstance(wrong, InvalidRequest):
                 raise
-            return SettleResult(shown, "invalid", error=str(wrong))
+            return SettleResult(raw_id, "invalid", error=str(wrong))
 
     def _why_not(self, raw_id: bytes, lease: Lease | None) -> Outcome:
         """Fenced off: "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
@@ -92,25 +91,25 @@ class _Batch:
             return "not_found" if gone_queue or self.core.message(raw_id) is None else "lost_lease"
         return "lost_lease"
 
-    def _settle_held(self, item: Settlement, lease: Lease, shown: str) -> SettleResult:
-        state = self._state(lease)
+    def _settle_held(self, item: Settlement, lease: Lease) -> SettleResult:
+        raw_id, state = lease.id, self._state(lease)
         if isinstance(item, Complete):
             _check_progress(item.progress)
             self.over.add(lease.id)
             self.moves.complete(lease)
-            return SettleResult(shown, "completed")
+            return SettleResult(raw_id, "completed")
         if isinstance(item, Fail):
-            return self._fail(item, lease, state, shown)
+            return self._fail(item, lease, state)
         if isinstance(item, Release):
             self.over.add(lease.id)
-            return SettleResult(shown, self.moves.release(lease, state))  # type: ignore[arg-type]
+            return SettleResult(raw_id, self.moves.release(lease, state))  # type: ignore[arg-type]
         if isinstance(item, Extend):
-            return self._extend(item, lease, state, shown)
+            return self._extend(item, lease, state)
         self.held[lease.id] = lease
         self.starts.add(lease.id)
-        return SettleResult(shown, "started", lease_until=lease.expires_ms)
+        return SettleResult(raw_id, "started", lease_until=lease.expires_ms)
 
-    def _fail(self, item: Fail, lease: Lease, state: MessageState | None, shown: str) -> SettleResult:
+    def _fail(self, item: Fail, lease: Lease, state: MessageState | None) -> SettleResult:
         reason, progress = read_reason(item.reason), _check_progress(item.progress)
         if not isinstance(item.error, str):
             raise InvalidRequest("error", "text", item.error)
@@ -123,9 +122,9 @@ class _Batch:
         outcome, rule, due_ms = self.moves.fail(
             lease, state, reason=reason, error=bounded_error(item.error), progress=progress, retry_in_ms=retry_in_ms, dead=item.dead
         )
-        return SettleResult(shown, outcome, rule, due_ms)  # type: ignore[arg-type]
+        return SettleResult(lease.id, outcome, rule, due_ms)  # type: ignore[arg-type]
 
-    def _extend(self, item: Extend, lease: Lease, state: MessageState | None, shown: str) -> SettleResult:
+    def _extend(self, item: Extend, lease: Lease, state: MessageState | None) -> SettleResult:
         config = self.core.by_id[lease.queue_id].config
         lease_ms = config.visibility_timeout_ms if item.duration is None else to_ms(item.duration, "duration")
         if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
@@ -141,7 +140,7 @@ class _Batch:
             self.restated.add(lease.id)
         self.held[lease.id] = lease
         self.extensions[lease.id] = lease_ms
-        return SettleResult(shown, "extended", lease_until=self.now_ms + lease_ms)
+        return SettleResult(lease.id, "extended", lease_until=self.now_ms + lease_ms)
 
     def _commit(self) -> None:
         """The facts carry changed copies of leases; the leases themselves change after the commit."""
@@ -208,7 +207,7 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
         queue = core.queue(queue_name)
         lease = core.leases.find(raw_id)
         if lease is None or lease.queue_id != queue.queue_id:
-            return SettleResult(message_id, "not_found")
+            return SettleResult(raw_id, "not_found")
         token = core.leases.claim(lease.claim_id).lease_token
         results = _Batch(core).settle([make(_Current(message_id, token), **fields)])  # type: ignore[arg-type]
         commit = core.store.last_commit

@@ -5,32 +5,37 @@
 
 from __future__ import annotations
 
-import random
 import re
+import struct
+from collections.abc import Callable
+from os import urandom
 
 _FULL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _COUNTER_LIMIT = 1 << 12
+_HALVES = struct.Struct(">QQ")
+_VARIANT = 0x8000_0000_0000_0000
+_RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 
 
 class IdSource:
     """Makes ids from a time given by the caller; a clock that steps back never makes an id that sorts before an earlier one."""
 
-    def __init__(self, rng: random.Random | None = None) -> None:
-        self._random_bits = (rng or random.SystemRandom()).getrandbits
+    def __init__(self, random_bytes: Callable[[int], bytes] = urandom) -> None:
+        self._random_bytes = random_bytes
         self._ms = 0
         self._counter = 0
 
     def next(self, now_ms: int, count: int) -> list[bytes]:
         ids = []
-        ms, counter, bits = self._ms, self._counter, self._random_bits(62 * count) if count else 0
+        ms, counter, pack = self._ms, self._counter, _HALVES.pack
         if now_ms > ms:
             ms, counter = now_ms, 0
-        for _ in range(count):
+        for random in struct.unpack(f">{count}Q", self._random_bytes(8 * count)):
             counter += 1
             if counter >= _COUNTER_LIMIT:
+                # More than 4095 ids in this millisecond: borrow from the next.
                 ms, counter = ms + 1, 0
-            ids.append((ms << 80 | 0x7000_8000_0000_0000_0000 | counter << 64 | bits & 0x3FFF_FFFF_FFFF_FFFF).to_bytes(16, "big"))
-            bits >>= 62
+            ids.append(pack(ms << 16 | 0x7000 | counter, random & _RANDOM_BITS | _VARIANT))
         self._ms, self._counter = ms, counter
         return ids
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -15,8 +14,7 @@ from fairlead.model.lane import DEFAULT_KEY, pack_row
 HELD = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=False)
-class NewMessage:
+class NewMessage(msgspec.Struct, frozen=True):
     """What a producer hands in. `ttl` beats the queue's own time to live."""
 
     payload: bytes

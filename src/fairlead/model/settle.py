@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureReason
+from fairlead.model.ids import show_id
 
 
 class Handle(Protocol):
@@ -19,22 +21,19 @@ class Handle(Protocol):
     def lease(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRef:
+class DeliveryRef(msgspec.Struct, frozen=True):
     id: str
     lease: str
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(msgspec.Struct, frozen=True):
     """The work is done; the message is gone."""
 
     delivery: Handle
     progress: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """The work failed. `retry_in` and `dead` beat the queue's policy (but not its ceiling `max_attempts`)."""
 
     delivery: Handle
@@ -45,16 +44,14 @@ class Fail:
     dead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Give it back unworked, at its old place; no attempt is counted."""
 
     delivery: Handle
     keep_order: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(msgspec.Struct, frozen=True):
     """A heartbeat: the lease now ends `duration` from now (the queue's visibility timeout when None)."""
 
     delivery: Handle
@@ -63,8 +60,7 @@ class Extend:
     carry: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Work on an unstarted delivery begins: from here on its expiry is a failure."""
 
     delivery: Handle
@@ -75,16 +71,20 @@ Settlement = Complete | Fail | Release | Extend | Start
 Outcome = Literal["completed", "retry", "dead", "released", "extended", "started", "lost_lease", "not_found", "invalid"]
 
 
-@dataclass(frozen=True, slots=True)
-class SettleResult:
+class SettleResult(msgspec.Struct, frozen=True):
     """One item's result. `rule` names the deciding rule of a failure, `due_ms` when it comes back (0: at once)."""
 
-    id: str
+    raw_id: bytes
     outcome: Outcome
     rule: str = ""
     due_ms: int = 0
     lease_until: int = 0
-    error: str = field(default="")
+    error: str = ""
+
+    @property
+    def id(self) -> str:
+        """The message's id; "" when the item did not name one."""
+        return show_id(self.raw_id) if self.raw_id else ""
 
     @property
     def ok(self) -> bool:
