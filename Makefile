@@ -26,7 +26,7 @@ test: $(STAMP) ## Run all tests (ARGS="-k fairness" for some)
 check: $(STAMP) ## Lint, check types, check the direction of imports
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-cache
 
 fix: $(STAMP) ## Repair what the linter can repair by itself
 	@$(RUN) -m ruff check --fix .

@@ -30,7 +30,7 @@ LIMITS = {
     "MAX_CONSUMER_BYTES": "a consumer's name, in UTF-8",
     "MAX_CLAIM_TOKEN_BYTES": "a claim token, in UTF-8",
     "MAX_BATCH_MESSAGES": "messages in one `enqueue_many`, items in one `settle`",
-    "MAX_BATCH_BYTES": "headers and payloads in one `enqueue_many`",
+    "MAX_BATCH_BYTES": "payloads in one `enqueue_many`",
     "MAX_CLAIM": "messages in one `claim`",
     "MAX_ERROR_BYTES": "error text of one failure; longer text is cut and marked, not refused",
     "MAX_CARRY_BYTES": "the value a worker carries from step to step",

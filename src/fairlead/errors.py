@@ -97,7 +97,9 @@ class LostLease(Rejected):
     code = "lost_lease"
 
     def __init__(self, message_id: str) -> None:
-        super().__init__(f"the lease on message {message_id} is over; another delivery may be under way, so nothing was changed", message_id=message_id)
+        super().__init__(
+            f"the lease on message {message_id} is over; another delivery may be under way, so nothing was changed", message_id=message_id
+        )
 
 
 class NotADeadLetterQueue(Rejected):
@@ -127,7 +129,9 @@ class FormatTooNew(Rejected):
     code = "format_too_new"
 
     def __init__(self, path: str, found: int, known: int) -> None:
-        super().__init__(f"expected {path} to have format {known} or older, got {found}; open it with a newer fairlead", path=path, found=found, known=known)
+        super().__init__(
+            f"expected {path} to have format {known} or older, got {found}; open it with a newer fairlead", path=path, found=found, known=known
+        )
 
 
 class BrokerClosed(Rejected):
@@ -141,7 +145,9 @@ class QueueFull(Unavailable):
     code = "queue_full"
 
     def __init__(self, queue: str, bound: str, limit: int) -> None:
-        super().__init__(f"queue {queue!r} is at its bound {bound}={limit}; try again when consumers have caught up", queue=queue, bound=bound, limit=limit)
+        super().__init__(
+            f"queue {queue!r} is at its bound {bound}={limit}; try again when consumers have caught up", queue=queue, bound=bound, limit=limit
+        )
 
 
 class TooManyLanes(Unavailable):
