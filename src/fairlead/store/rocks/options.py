@@ -11,9 +11,9 @@ MIB = 1 << 20
 CACHE_BYTES = 32 * MIB
 WAL_BYTES = 256 * MIB
 #: Over all families: beyond it the largest memtable is flushed.
-MEMTABLE_BYTES = 96 * MIB
+MEMTABLE_BYTES = 64 * MIB
 #: Families with a write per message get room for rows to be written and deleted before they are flushed.
-_WRITE_BUFFER = {"messages": 48 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
+_WRITE_BUFFER = {"messages": 32 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
 _SMALL_WRITE_BUFFER = 4 * MIB
 _POINT_LOOKUPS = ("messages", "state", "leases", "dedup")
 #: Rows here are deleted from the front while a scan starts at the front.
