@@ -118,15 +118,17 @@ class Broker:
         limit: int = 1,
         wait: Duration | None = None,
         consumer: str = "",
+        max_per_stream: int = 1,
         token: str | None = None,
         started: bool = True,
     ) -> list[Delivery]:
         """Lease up to `limit` messages, waiting up to `wait` for the first.
 
+        `max_per_stream` lets one claim take a run of a stream, in order.
         `token` makes the claim idempotent: while any of it is leased, the same token returns that instead of more.
         `started=False` is for prefetching: send `Start` before work begins; until then expiry counts as a release.
         """
-        return claiming.claim(self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started)
+        return claiming.claim(self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started, max_per_stream=max_per_stream)
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """One commit for all items, one result for each. A stale lease changes nothing and says `lost_lease`."""

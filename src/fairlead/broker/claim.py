@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
-from fairlead.broker.requests import check_consumer, check_limit, check_token
+from fairlead.broker.requests import check_consumer, check_count, check_limit, check_token
+from fairlead.broker.runs import followers_of
 from fairlead.broker.timers import run_queue_due
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import Leased
-from fairlead.model.lane import Flag
+from fairlead.model.lane import ROW_BYTES, Flag
 from fairlead.model.lease import Lease
+from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.message import Message, MessageState
 
 
 def claim(
-    core: Core, queues: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, token: str | None, started: bool
+    core: Core, queues: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, token: str | None, started: bool, max_per_stream: int
 ) -> list[Delivery]:
     """Long-polls up to `wait`; the same token again returns what is still leased under it."""
     names = _names(queues)
-    check_limit(limit)
-    consumer, token = check_consumer(consumer), check_token(token)
+    order = Order(check_limit(limit), check_consumer(consumer), check_token(token), started, check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM))
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
-        leases = core.leases.under_token(token) if token else []
+        leases = core.leases.under_token(order.token) if order.token else []
         if not leases:
-            leases = _claim_or_wait(core, names, limit, wait_ms, consumer, token, started)
+            leases = _claim_or_wait(core, names, order, wait_ms)
         parts = _parts(core, leases)
     return _deliveries(core, parts)
+
+
+class Order(NamedTuple):
+    """What a claim asks for."""
+
+    limit: int
+    consumer: str
+    token: str
+    started: bool
+    max_per_stream: int
 
 
 def _names(queues: str | Sequence[str]) -> list[str]:
@@ -41,12 +53,12 @@ def _names(queues: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(queues))
 
 
-def _claim_or_wait(core: Core, names: list[str], limit: int, wait_ms: int, consumer: str, token: str, started: bool) -> list[Lease]:
-    leases = _claim_now(core, names, limit, consumer, token, started)
+def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> list[Lease]:
+    leases = claim_now(core, names, order)
     if leases or not wait_ms:
         return leases
     deadline_ms = core.clock.monotonic_ms() + wait_ms
-    waiter = Waiter(core.lock, consumer)
+    waiter = Waiter(core.lock, order.consumer)
     listening: list[QueueState] = []
     try:
         while not leases:
@@ -61,7 +73,7 @@ def _claim_or_wait(core: Core, names: list[str], limit: int, wait_ms: int, consu
                 break
             waiter.woken = False
             core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(listening)]) - now_ms)
-            leases = _claim_now(core, names, limit, consumer, token, started)
+            leases = claim_now(core, names, order)
         return leases
     finally:
         for state in listening:
@@ -73,7 +85,7 @@ def _token_times(queues: list[QueueState]) -> list[int]:
     return [at_ms for state in queues if (at_ms := state.scheduler.next_wake_ms()) is not None]
 
 
-def _claim_now(core: Core, names: list[str], limit: int, consumer: str, token: str, started: bool) -> list[Lease]:
+def claim_now(core: Core, names: list[str], order: Order) -> list[Lease]:
     """Several queues are tried in the order given, each next claim of this broker starting one further."""
     leases: list[Lease] = []
     states = [core.queue(name) for name in names]
@@ -85,33 +97,67 @@ def _claim_now(core: Core, names: list[str], limit: int, consumer: str, token: s
         run_queue_due(core, state)
         if state.closed_to_claims:
             continue
-        most = limit - len(leases)
+        most = order.limit - len(leases)
         if state.config.max_unsettled_per_consumer:
-            most = min(most, state.config.max_unsettled_per_consumer - core.leases.unsettled(consumer, state.queue_id))
+            most = min(most, state.config.max_unsettled_per_consumer - core.leases.unsettled(order.consumer, state.queue_id))
         if most > 0:
-            leases.extend(_lease(core, state, most, consumer, token, started))
-        if len(leases) >= limit:
+            leases.extend(_lease(core, state, most, order))
+        if len(leases) >= order.limit:
             break
     return leases
 
 
-def _lease(core: Core, queue: QueueState, limit: int, consumer: str, token: str, started: bool) -> list[Lease]:
+def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Lease]:
     monotonic_ms = core.clock.monotonic_ms()
-    picked = queue.scheduler.take(limit, monotonic_ms)
+    consumer, started = order.consumer, order.started
+    run: _Picked = []
+    if order.max_per_stream > 1:
+        picked, run = _pick_runs(core, queue, limit, order.max_per_stream, monotonic_ms)
+    else:
+        picked = queue.scheduler.take(limit, monotonic_ms)
     if not picked:
         return []
     now_ms, lease_ms, queue_id = core.clock.now_ms(), queue.config.visibility_timeout_ms, queue.queue_id
-    granted = core.next_claim(consumer, token, now_ms, lease_ms)
+    granted = core.next_claim(consumer, order.token, now_ms, lease_ms)
     claim_id, expires_ms, deadline_ms = granted.claim_id, now_ms + lease_ms, monotonic_ms + lease_ms
     leases = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in picked]
+    followers = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in run]
+    fronts, leases = leases, leases + followers
     again = [lease for lease in leases if lease.row[26] & Flag.STATE]
     if again:
         for lease, state in zip(again, core.store.states([lease.id for lease in again]), strict=True):
             lease.deliveries = (state.deliveries if state else 0) + 1
-    core.commit([Leased(granted, leases)])
+    core.commit([Leased(granted, fronts, followers)])
     core.leases.add(granted, leases)
     core.wake_timer(expires_ms)
-    return leases
+    return _in_runs(leases) if followers else leases
+
+
+_Picked = list[tuple[bytes, bytes]]
+
+
+def _pick_runs(core: Core, queue: QueueState, limit: int, max_per_stream: int, now_ms: int) -> tuple[_Picked, _Picked]:
+    """Heads by their turn, and behind each head of a stream the messages that may follow it in the same claim."""
+    picked: _Picked = []
+    followers: _Picked = []
+    while len(picked) + len(followers) < limit:
+        # One at a time: a run uses up room that the next turn must not count on.
+        head = queue.scheduler.take(1, now_ms)
+        if not head:
+            break
+        picked += head
+        if len(head[0][1]) > ROW_BYTES:
+            room = min(max_per_stream - 1, limit - len(picked) - len(followers))
+            followers += followers_of(core, queue, head[0], room, now_ms)
+    return picked, followers
+
+
+def _in_runs(leases: list[Lease]) -> list[Lease]:
+    """Each run together and in order, where its head was picked."""
+    heads: dict[bytes, list[Lease]] = {}
+    for lease in leases:
+        heads.setdefault(lease.row[ROW_BYTES:] or lease.id, []).append(lease)
+    return [lease for run in heads.values() for lease in run]
 
 
 _Part = tuple[Lease, str, str | None, int, Message | None, MessageState | None]

@@ -7,6 +7,7 @@ from the scheduler, say), so it is rebuilt from the store: there is no undo code
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,9 +18,11 @@ from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.decide.drr import Memory, QueueScheduler
+from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueNotFound
 from fairlead.model.facts import Fact, Intent
+from fairlead.model.failure import FailureReason
 from fairlead.model.ids import IdSource
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
@@ -43,6 +46,8 @@ class Core:
         self.bodies = BodyCache(settings.body_cache_bytes)
         self.buckets = Buckets()
         self.weights: dict[tuple[str, str], int] = {}
+        self.rng = random.Random()
+        self._breakers: dict[tuple[int, FailureReason], BreakerState] = {}
         self.timer = threading.Condition(self.lock)
         self.timer_wakes_ms = NEVER_MS
         self.closed = False
@@ -129,6 +134,9 @@ class Core:
 
     def next_claim(self, consumer: str, token: str, now_ms: int, lease_ms: int) -> Claim:
         return Claim(self.store.boot << 32 | next(self._claim_numbers), consumer, token, now_ms, lease_ms)
+
+    def breaker(self, queue_id: int, reason: FailureReason) -> BreakerState:
+        return self._breakers.setdefault((queue_id, reason), BreakerState())
 
     # Timers
 

@@ -9,7 +9,7 @@ from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
-from fairlead.broker.timers import locate
+from fairlead.broker.locate import locate
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, SourceQueueGone
 from fairlead.model.facts import InReady, IntentSaved
@@ -99,7 +99,7 @@ def _redrive_ids(
         if message is not None and state is not None and test.selects(message, state):
             matched += 1
             if not dry_run:
-                moves.redrive(spot, state, message.lane, source, clear_progress=clear_progress)
+                moves.redrive(spot, state, message, source, clear_progress=clear_progress)
     moves.commit()
     return RedriveResult(matched, 0 if dry_run else matched)
 

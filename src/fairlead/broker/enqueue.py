@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import CheckedMessage, check_messages
+from fairlead.broker.streams import StreamDrafts
+from fairlead.decide.ordering import Standing
 from fairlead.errors import InvalidRequest, QueueFull
-from fairlead.model.facts import Enqueued, Quarantined
+from fairlead.model.facts import Enqueued, Fact, Moved, Quarantined
 from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason
 from fairlead.model.ids import show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, lane_key, lane_throttle_keys, pack_lane, pack_row, row_id
 from fairlead.model.message import Message, MessageState, NewMessage
+from fairlead.model.stream import StreamRow
 
 
 def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) -> list[str]:
@@ -35,22 +38,48 @@ def _store(core: Core, queue: QueueState, checked: list[CheckedMessage]) -> list
     messages = _messages(core, queue, checked, ids, fresh_ids, now_ms)
     if messages:
         _check_bounds(core, queue, messages)
-        core.commit([Enqueued(queue.queue_id, messages)])
-        _announce(core, queue, messages)
+        streams = StreamDrafts(core)
+        stream_facts = _join_streams(streams, queue, messages) if any(message.seq for message in messages) else []
+        behind = _behind(messages, streams) if stream_facts else frozenset()
+        core.commit([Enqueued(queue.queue_id, messages, behind), *stream_facts])
+        _announce(core, queue, messages, behind, streams)
     return ids
+
+
+def _join_streams(streams: StreamDrafts, queue: QueueState, messages: list[Message]) -> list[Fact]:
+    """The facts about streams; a new message that is the front of its stream goes to the ready rows straight away."""
+    queue_id, new = queue.queue_id, set()
+    streams.load(queue_id, [message.stream for message in messages if message.seq])
+    for message in messages:
+        if message.seq:
+            new.add(message.id)
+            standing = Standing.WAITING if message.due_ms else Standing.READY
+            streams.join(queue_id, StreamRow(message.lane, message.row(message.seq, message.flags)), standing)
+    return [fact for fact in streams.finish() if not (isinstance(fact, Moved) and fact.kind == "promoted" and fact.id in new)]
+
+
+def _behind(messages: list[Message], streams: StreamDrafts) -> frozenset[bytes]:
+    fronts = {row_id(spot.row) for spot in streams.promoted}
+    return frozenset(message.id for message in messages if message.seq and not message.due_ms and message.id not in fronts)
 
 
 def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids: list[bytes], fresh_ids: list[bytes], now_ms: int) -> list[Message]:
     """The messages that are new; a duplicate's id differs from the fresh one made for it."""
     config, queue_id, places = queue.config, queue.queue_id, core.places()
     window_ms = config.dedup_window_ms
+    keys: dict[str, str] = {}
     messages = []
     for item, message_id, fresh_id in zip(checked, ids, fresh_ids, strict=True):
         if message_id is not fresh_id:
             continue
-        lane, weight, headers, payload, delay_ms, ttl_ms, dedup_key = item
+        lane, weight, headers, payload, delay_ms, ttl_ms, dedup_key, stream = item
         if ttl_ms < 0:
             ttl_ms = config.ttl_ms
+        place = next(places)
+        seq = 0
+        if stream and config.ordering != "none":
+            seq = place
+            lane = _bound_lane(core, queue_id, stream, lane, keys)
         messages.append(
             Message(
                 message_id,
@@ -60,15 +89,25 @@ def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids:
                 headers,
                 payload,
                 now_ms,
-                0 if delay_ms else next(places),
+                0 if delay_ms else place,
                 now_ms + delay_ms if delay_ms else 0,
                 now_ms + ttl_ms if ttl_ms else 0,
                 dedup_key,
                 now_ms + window_ms if dedup_key and window_ms else 0,
                 bool(dedup_key) and not window_ms,
+                stream,
+                seq,
             )
         )
     return messages
+
+
+def _bound_lane(core: Core, queue_id: int, stream: str, lane: bytes, keys: dict[str, str]) -> bytes:
+    """A stream keeps the key of the message that opened it; `keys` remembers those met in this batch."""
+    if stream not in keys:
+        record = core.store.streams(queue_id, [stream])[0]
+        keys[stream] = record.key if record else lane_key(lane)
+    return lane if lane_key(lane) == keys[stream] else pack_lane(keys[stream], lane_throttle_keys(lane))
 
 
 def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMessage], fresh_ids: list[bytes], now_ms: int) -> list[bytes]:
@@ -98,12 +137,15 @@ def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> Non
         queue.scheduler.check_lanes(message.lane for message in messages)
 
 
-def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
+def _announce(core: Core, queue: QueueState, messages: list[Message], behind: frozenset[bytes], streams: StreamDrafts) -> None:
     add = queue.scheduler.add
     ready = 0
     for message in messages:
         if message.due_ms:
             queue.next_due_ms = min(queue.next_due_ms, message.due_ms)
+        elif message.seq:
+            if message.id not in behind:
+                ready += 1
         else:
             add(message.lane, pack_row(message.place, message.id, message.weight, message.flags, len(message.headers) + len(message.payload)))
             ready += 1
@@ -111,6 +153,10 @@ def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
             queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
         if message.dedup_until_ms:
             queue.next_dedup_ms = min(queue.next_dedup_ms, message.dedup_until_ms)
+    for spot in streams.demoted:
+        queue.scheduler.remove(spot.lane, spot.row)
+    for spot in streams.promoted:
+        queue.scheduler.give_back(spot.lane, spot.row)
     core.bodies.add(messages)
     if queue.waiters:
         queue.wake_waiters(ready)
@@ -134,7 +180,7 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
         stored, states = [], []
         for item, raw_id, place in zip(checked, raw_ids, core.places(), strict=False):
             record = FailureRecord(now_ms, 0, why, text, "", "quarantine")
-            stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0))
+            stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0, stream=item.stream))
             states.append(
                 MessageState(
                     dead_letters.queue_id, place, reason=why, rule="quarantine", failures=(record,), source_queue_id=source.queue_id, dead_since_ms=now_ms

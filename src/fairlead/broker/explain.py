@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from fairlead.broker.core import Core
 from fairlead.broker.looking import find_raw_id
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.timers import locate
+from fairlead.broker.locate import locate
 from fairlead.decide.drr import Lane
 from fairlead.errors import MessageNotFound
 from fairlead.model.durations import show_ms
-from fairlead.model.facts import InReady, InWaiting
+from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
-from fairlead.model.lane import lane_key, lane_throttle_keys, row_place
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT
 from fairlead.model.message import HELD
@@ -86,8 +86,10 @@ def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explana
     )
 
 
-def _ready(core: Core, subject: str, queue: QueueState, spot: InReady) -> Explanation:
+def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream) -> Explanation:
     reasons = _queue_reasons(core, queue)
+    if isinstance(spot, InStream):
+        return Explanation(subject, "ready, but not at the front of its stream", (_behind(core, queue, spot), *reasons))
     lane = queue.scheduler.find_lane(spot.lane)
     reasons.extend(_throttle_reasons(core, spot.lane, lane))
     ahead = core.store.count_ahead(queue.queue_id, spot.lane, row_place(spot.row), COUNT_LIMIT + 1)
@@ -104,6 +106,33 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady) -> Explan
     if blocking:
         return Explanation(subject, "ready, but it cannot go out", tuple(reasons))
     return Explanation(subject, "ready: it goes out with one of the next claims" if not reasons else "ready: it waits for its turn", tuple(reasons))
+
+
+def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
+    """Who holds it up: the first message of its stream, or the one at the front."""
+    name = row_stream(spot.row)
+    blocker = find_blocker(core, queue.queue_id, name)
+    if blocker is None:
+        return Reason("behind_in_stream", f"earlier messages of stream {name!r} go before it")
+    message_id, why, until_ms = blocker
+    return Reason("behind_in_stream", f"stream {name!r} is held up by {show_id(message_id)}, which is {why}", until_ms)
+
+
+def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:
+    """The earliest message of a stream that is leased or waiting, what it does, and until when."""
+    record = core.store.streams(queue_id, [stream])[0]
+    if record is None:
+        return None
+    first = record.first
+    lease = core.leases.find(first.id)
+    if lease is not None:
+        return first.id, f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}", lease.expires_ms
+    spot = locate(core, first.id)
+    if not isinstance(spot, InWaiting):
+        return None
+    if spot.due_ms == HELD:
+        return first.id, "held", None
+    return first.id, f"waiting until {show_time(spot.due_ms)}", spot.due_ms
 
 
 def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:

@@ -14,12 +14,14 @@ from typing import Literal
 import msgspec
 
 from fairlead.broker.core import Core
+from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.errors import SourceQueueGone
 from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
-from fairlead.model.lane import DEAD_LETTER_LANE, first_place, row_id, row_place
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
+from fairlead.model.stream import StreamRow
 
 
 def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object) -> Intent:
@@ -109,6 +111,8 @@ class Cursor:
     def __init__(self) -> None:
         self.ready: dict[int, InReady] = {}
         self.waiting: dict[int, InWaiting] = {}
+        self.stream: dict[int, str] = {}
+        self.seq: dict[int, int] = {}
 
 
 class Pace:
@@ -172,15 +176,29 @@ def _end(core: Core, intent: Intent, moves: Moves) -> bool:
 
 
 def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int], cursor: Cursor, limit: int) -> tuple[Intent, bool]:
-    """Ready and waiting messages of these queues, as many as the step allows."""
+    """Ready and waiting messages of these queues, as many as the step allows. Streams go whole, one after the other."""
     looked_at = dropped = 0
     for queue_id in queue_ids:
+        while looked_at < limit and (streams := core.store.streams_after(queue_id, cursor.stream.get(queue_id, ""), 100)):
+            for name, record in streams:
+                if looked_at >= limit:
+                    break
+                members = [record.first, *core.store.stream_rows(queue_id, name, cursor.seq.get(queue_id, record.first.seq), limit - looked_at)]
+                looked_at += len(members)
+                dropped += _drop_members(core, intent, moves, members)
+                if looked_at >= limit:
+                    cursor.seq[queue_id] = members[-1].seq
+                else:
+                    cursor.seq.pop(queue_id, None)
+                    cursor.stream[queue_id] = name
         if looked_at < limit:
             ready = core.store.ready(queue_id, b"", cursor.ready.get(queue_id), limit - looked_at)
             looked_at += len(ready)
             if ready:
                 cursor.ready[queue_id] = ready[-1]
             for spot in ready:
+                if len(spot.row) > ROW_BYTES:
+                    continue
                 if intent.kind == "delete" or row_place(spot.row) <= intent.cutoff:
                     moves.drop(spot)
                     dropped += 1
@@ -190,10 +208,23 @@ def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int
             if waiting:
                 cursor.waiting[queue_id] = waiting[-1]
             for late in waiting:
+                if len(late.row) > ROW_BYTES:
+                    continue
                 if intent.kind == "delete" or row_id(late.row) < intent.marker:
                     moves.drop(late)
                     dropped += 1
     return msgspec.structs.replace(intent, done=intent.done + dropped), looked_at < limit
+
+
+def _drop_members(core: Core, intent: Intent, moves: Moves, members: list[StreamRow]) -> int:
+    dropped = 0
+    for member in members:
+        if core.leases.find(member.id) is None and (intent.kind == "delete" or member.id < intent.marker):
+            spot = locate(core, member.id)
+            if spot is not None and not moves.moves(member.id):
+                moves.drop(spot)
+                dropped += 1
+    return dropped
 
 
 def _delete_step(core: Core, intent: Intent, moves: Moves, cursor: Cursor, limit: int) -> tuple[Intent, bool]:
@@ -234,7 +265,7 @@ def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: in
             break
         cursor = row_place(row)
         if message is not None and state is not None and test.selects(message, state):
-            moves.redrive(InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row), state, message.lane, source, clear_progress=intent.clear_progress)
+            moves.redrive(InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row), state, message, source, clear_progress=intent.clear_progress)
             done, left = done + 1, left - 1
     reached = intent.limit != 0 and done >= intent.limit
     return msgspec.structs.replace(intent, done=done, cursor=cursor), ended or reached

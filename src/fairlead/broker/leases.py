@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from fairlead.model.facts import ClaimEnded
+from fairlead.model.lane import ROW_BYTES, row_place
 from fairlead.model.lease import Claim, Lease
 
 
@@ -31,6 +32,7 @@ class LeaseBook:
         self._by_token: dict[str, list[int]] = {}
         self._by_consumer: dict[str, dict[int, int]] = {}
         self._deadlines: list[tuple[int, int]] = []
+        self._streams: dict[tuple[int, bytes], dict[int, int]] = {}
 
     # Asking
 
@@ -60,6 +62,19 @@ class LeaseBook:
 
     def consumers(self, queue_id: int) -> set[str]:
         return {consumer for consumer, queues in self._by_consumer.items() if queue_id in queues}
+
+    def leased_seqs(self, queue_id: int, stream: str) -> Iterable[int]:
+        """Which messages of a stream are being worked on."""
+        return self._streams.get((queue_id, stream.encode()), {})
+
+    def holds_seq(self, queue_id: int, stream: str, seq: int) -> bool:
+        return seq in self._streams.get((queue_id, stream.encode()), {})
+
+    def first_of_run(self, lease: Lease) -> bool:
+        """Is it the earliest message of its stream that is still leased under its claim?"""
+        held = self._streams.get((lease.queue_id, lease.row[ROW_BYTES:]), {})
+        seq = row_place(lease.row)
+        return not any(other < seq and claim_id == lease.claim_id for other, claim_id in held.items())
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
@@ -102,6 +117,8 @@ class LeaseBook:
         held = self._leases
         for lease in leases:
             held[lease.row[8:24]] = lease
+            if len(lease.row) > ROW_BYTES:
+                self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
         first = leases[0]
         state.by_expiry[first.expires_ms] = len(leases)
         if claim.token:
@@ -120,6 +137,8 @@ class LeaseBook:
         state.live += 1
         state.by_expiry[lease.expires_ms] = state.by_expiry.get(lease.expires_ms, 0) + 1
         self._leases[lease.id] = lease
+        if len(lease.row) > ROW_BYTES:
+            self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
         queues = self._by_consumer[claim.consumer]
         queues[lease.queue_id] = queues.get(lease.queue_id, 0) + 1
         heappush(self._deadlines, (lease.deadline_ms, claim.claim_id))
@@ -129,6 +148,8 @@ class LeaseBook:
         groups = Counter([(lease.claim_id, lease.expires_ms, lease.queue_id) for lease in leases])
         for lease in leases:
             del held[lease.row[8:24]]
+            if len(lease.row) > ROW_BYTES:
+                self._leave_stream(lease)
         for (claim_id, expires_ms, queue_id), count in groups.items():
             state = self._claims[claim_id]
             state.live -= count
@@ -152,6 +173,13 @@ class LeaseBook:
         # A deadline moved ahead is found when the old one comes up; one moved back needs an entry of its own.
         if deadline_ms < before_ms:
             heappush(self._deadlines, (deadline_ms, lease.claim_id))
+
+    def _leave_stream(self, lease: Lease) -> None:
+        stream = lease.queue_id, lease.row[ROW_BYTES:]
+        seqs = self._streams[stream]
+        del seqs[row_place(lease.row)]
+        if not seqs:
+            del self._streams[stream]
 
     def _leave_expiry(self, state: _ClaimState, expires_ms: int, count: int) -> None:
         left = state.by_expiry[expires_ms] - count

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count, check_text
-from fairlead.broker.timers import locate
+from fairlead.broker.locate import locate
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
-from fairlead.model.facts import InReady, InWaiting
+from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
@@ -22,7 +22,7 @@ _PAGE = 1000
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
-Spot = InReady | InWaiting | Lease
+Spot = InReady | InStream | InWaiting | Lease
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
@@ -167,7 +167,7 @@ def _info(message: Message, state: MessageState, spot: Spot, name_of: Callable[[
     return MessageInfo(
         id=show_id(message.id),
         queue=name_of(spot.queue_id) or "",
-        where="leased" if lease else "ready" if isinstance(spot, InReady) else "waiting",
+        where="leased" if lease else "waiting" if isinstance(spot, InWaiting) else "ready",
         payload=message.payload,
         headers=unpack_headers(message.headers),
         fairness_key=lane_key(message.lane),

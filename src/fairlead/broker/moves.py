@@ -11,13 +11,18 @@ from collections.abc import Iterator
 import msgspec
 
 from fairlead.broker.core import Core
+from fairlead.broker.locate import seq_of
 from fairlead.broker.queue_state import QueueState
-from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
-from fairlead.model.facts import Completed, Extended, Fact, InLease, InReady, InWaiting, Moved, Spot, Started, TtlForgotten
+from fairlead.broker.streams import StreamDrafts
+from fairlead.decide.ordering import Standing
+from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
+from fairlead.errors import BrokenInvariant
+from fairlead.model.facts import Completed, Extended, Fact, InLease, InReady, InStream, InWaiting, Moved, Spot, Started, TtlForgotten
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, lane_key, move_row, row_flags, row_id, row_place
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.message import MessageState
+from fairlead.model.message import Message, MessageState
+from fairlead.model.stream import StreamRow
 
 
 class Moves:
@@ -37,12 +42,15 @@ class Moves:
         self._waiting: list[InWaiting] = []
         self._gone: list[bytes] = []
         self._changed: list[tuple[Lease, Lease, int]] = []
+        self.streams = StreamDrafts(core)
 
     # The moves
 
     def complete(self, lease: Lease) -> None:
         self._completed.append(lease)
         flags = lease.row[26]
+        if len(lease.row) > ROW_BYTES:
+            self._leave_stream(InLease(lease))
         if flags & (Flag.TTL | Flag.LIVE_DEDUP):
             expires_ms, dedup = self._side_rows(lease.id, flags)
             if expires_ms:
@@ -50,34 +58,52 @@ class Moves:
             if dedup is not None:
                 self._live_dedup.append(dedup)
 
-    def release(self, lease: Lease, state: MessageState | None) -> str:
-        """Back to its old place; the outcome is "released", or "dead" when it was handed out too often."""
+    def release(self, lease: Lease, state: MessageState | None, *, keep_order: bool = True) -> tuple[str, str]:
+        """Back to its old place. Returns ("released", rule), or ("dead", rule) when it was handed out too often.
+
+        In a stream, without `keep_order`, it says: go on without the earlier ones that wait.
+        """
         queue = self.core.by_id[lease.queue_id]
         if queue.config.max_deliveries and lease.deliveries >= queue.config.max_deliveries and not queue.is_dead_letter_queue:
             why = f"handed out {lease.deliveries} times without being settled, the limit is {queue.config.max_deliveries}"
             self._bury_failed(lease, state, queue, FailureReason.UNKNOWN, why, "max_deliveries", 0)
-            return "dead"
+            return "dead", "max_deliveries"
         place = row_place(lease.row)
         known = state or MessageState(lease.queue_id)
         kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
-        target = InReady(lease.queue_id, lease.lane, move_row(lease.row, place, lease.row[26] | Flag.STATE))
+        row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
         if self._dies_of_age(InLease(lease), kept, lease.row):
-            return "released"
-        self._move("released", InLease(lease), target, kept)
-        self._returned.append(target)
-        return "released"
+            return "released", "ttl"
+        if len(row) == ROW_BYTES:
+            target = InReady(lease.queue_id, lease.lane, row)
+            self._move("released", InLease(lease), target, kept)
+            self._returned.append(target)
+            return "released", ""
+        self._move("released", InLease(lease), InStream(lease.queue_id, lease.lane, row), kept)
+        if keep_order or queue.config.ordering == "strict":
+            return "released", "release.order_kept"
+        return "released", self.streams.get(lease.queue_id, row_stream(row)).let_pass(place)
 
     def fail(
-        self, lease: Lease, state: MessageState | None, *, reason: FailureReason, error: str, progress: int, retry_in_ms: int | None, dead: bool
+        self,
+        lease: Lease,
+        state: MessageState | None,
+        *,
+        reason: FailureReason,
+        error: str,
+        progress: int = 0,
+        retry_in_ms: int | None = None,
+        dead: bool = False,
+        hook: HookAnswer | None = None,
     ) -> tuple[str, str, int]:
         """The road from a failure to a decision. Returns (outcome, rule, due)."""
         queue = self.core.by_id[lease.queue_id]
         if queue.is_dead_letter_queue:
-            return self.release(lease, state), "dead_letter_queue", 0
+            return self.release(lease, state)[0], "dead_letter_queue", 0
         attempts = (state.attempts if state else 0) + 1
-        decision = after_failure(
-            Failure(attempts, retry_in_ms, dead), queue.config.retry, max_attempts=queue.config.max_attempts, now_ms=self.now_ms
-        )
+        failure = Failure(attempts, reason, len(lease.row) > ROW_BYTES, retry_in_ms, dead, hook)
+        decision = after_failure(failure, queue.config, now_ms=self.now_ms, jitter=self.core.rng.random())
+        decision = self._behind_breaker(queue, reason, decision)
         if isinstance(decision, Bury):
             self._bury_failed(lease, state, queue, reason, error or decision.why, decision.rule, progress, attempts)
             return "dead", decision.rule, 0
@@ -92,27 +118,26 @@ class Moves:
         self._gone.append(row_id(row))
 
     def become_due(self, waiting: InWaiting, state: MessageState | None) -> None:
-        place = self._place()
-        known = state or MessageState(waiting.queue_id)
-        target = InReady(waiting.queue_id, waiting.lane, move_row(waiting.row, place, row_flags(waiting.row) | Flag.STATE))
-        self._move("due", waiting, target, msgspec.structs.replace(known, place=place, due_ms=0))
-        self._appended.append(target)
+        """Ready: at the tail of its lane, or where its stream has it."""
+        self._make_ready("due", waiting, state or MessageState(waiting.queue_id))
 
     def bury(self, source: Spot, state: MessageState, queue: QueueState) -> None:
         """Into the dead letters of `queue`; `state` says why."""
         row, place, dlq_id = _row(source), self._place(), queue.record.dlq_id
         expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
-        target = InReady(dlq_id, DEAD_LETTER_LANE, move_row(row, place, Flag.STATE))
+        # Dead letters are in no order but that of their deaths.
+        target = InReady(dlq_id, DEAD_LETTER_LANE, move_row(row[:ROW_BYTES], place, Flag.STATE))
         dead = msgspec.structs.replace(
-            state, queue_id=dlq_id, place=place, due_ms=0, deliveries=0, source_queue_id=queue.queue_id, dead_since_ms=self.now_ms
+            state, queue_id=dlq_id, place=place, due_ms=0, deliveries=0, source_queue_id=queue.queue_id, dead_since_ms=self.now_ms, seq=0
         )
         self._move("buried", source, target, dead, expires_ms, dedup)
         self._appended.append(target)
 
-    def redrive(self, source: InReady, state: MessageState, lane: bytes, queue: QueueState, *, clear_progress: bool) -> None:
-        """A dead letter takes a new place at the tail of its lane in the source queue, with a new life."""
-        place = self._place()
-        target = InReady(queue.queue_id, lane, move_row(source.row, place, Flag.STATE))
+    def redrive(self, source: InReady, state: MessageState, message: Message, queue: QueueState, *, clear_progress: bool) -> None:
+        """A dead letter takes a new place at the tail of its lane and its stream in the source queue, with a new life."""
+        place, lane = self._place(), message.lane
+        in_stream = bool(message.stream) and queue.config.ordering != "none"
+        row = move_row(source.row, place, Flag.STATE) + (message.stream.encode() if in_stream else b"")
         alive = MessageState(
             queue.queue_id,
             place,
@@ -121,13 +146,23 @@ class Moves:
             failures=state.failures,
             failures_cut=state.failures_cut,
             redrives=state.redrives + 1,
+            seq=place if in_stream else 0,
         )
-        self._move("redriven", source, target, alive)
-        self._appended.append(target)
+        if in_stream:
+            self._move("redriven", source, InStream(queue.queue_id, lane, row), alive)
+            self.streams.join(queue.queue_id, StreamRow(lane, row), Standing.READY)
+        else:
+            target = InReady(queue.queue_id, lane, row)
+            self._move("redriven", source, target, alive)
+            self._appended.append(target)
 
     def change_lease(self, held: Lease, changed: Lease, deadline_ms: int) -> None:
         """The message stays where it is; its lease is extended, started or knows of a state. `held` changes with the commit."""
         self._changed.append((held, changed, deadline_ms))
+
+    def moves(self, message_id: bytes) -> bool:
+        """Does this commit move the message already?"""
+        return any(isinstance(fact, Moved) and fact.id == message_id for fact in self.facts)
 
     # The commit
 
@@ -144,6 +179,7 @@ class Moves:
         if self._ended or self._changed:
             moved_on = [(held, changed) for held, changed, _ in self._changed if held.expires_ms != changed.expires_ms]
             facts.extend(core.leases.ended_by(self._ended + [held for held, _ in moved_on], [changed for _, changed in moved_on]))
+        facts.extend(self.streams.finish())
         if not facts:
             return
         core.commit(facts)
@@ -175,10 +211,12 @@ class Moves:
                 state.wake_waiters(1)
         core.leases.remove(self._ended)
         core.bodies.drop(self._gone)
-        for spot in self._removed:
+        for spot in self._removed + self.streams.demoted:
             if spot.queue_id in queues:
                 queues[spot.queue_id].scheduler.remove(spot.lane, spot.row)
-        for spot in self._returned:
+        for spot in self._returned + self.streams.promoted:
+            if spot.queue_id not in queues:
+                continue
             queues[spot.queue_id].scheduler.give_back(spot.lane, spot.row)
             queues[spot.queue_id].wake_waiters(1)
         for spot in self._appended:
@@ -205,10 +243,30 @@ class Moves:
             self._move("delayed", InLease(lease), waiting, msgspec.structs.replace(failed, due_ms=decision.due_ms))
             self._waiting.append(waiting)
         else:
+            self._make_ready("retried", InLease(lease), failed)
+
+    def _make_ready(self, kind: str, source: Spot, state: MessageState) -> None:
+        """A new place at the tail of its lane; a message of a stream keeps its seq and stands where that puts it."""
+        row, queue_id, lane = _row(source), _queue_id(source), _lane(source)
+        flags = row_flags(row) | Flag.STATE
+        if len(row) > ROW_BYTES:
+            place = self._seq(source)
+            self._move(kind, source, InStream(queue_id, lane, move_row(row, place, flags)), msgspec.structs.replace(state, place=place, due_ms=0))
+        else:
             place = self._place()
-            target = InReady(lease.queue_id, lease.lane, move_row(lease.row, place, flags))
-            self._move("retried", InLease(lease), target, msgspec.structs.replace(failed, place=place))
+            target = InReady(queue_id, lane, move_row(row, place, flags))
+            self._move(kind, source, target, msgspec.structs.replace(state, place=place, due_ms=0))
             self._appended.append(target)
+
+    def _behind_breaker(self, queue: QueueState, reason: FailureReason, decision: RetryAt | Bury) -> RetryAt | Bury:
+        """The queue's failure breaker may put a retry off; it never kills."""
+        settings = queue.config.failure_breaker
+        if not settings.failures:
+            return decision
+        earliest_ms = self.core.breaker(queue.queue_id, reason).after_failure(settings, self.now_ms)
+        if isinstance(decision, Bury) or earliest_ms <= max(decision.due_ms, self.now_ms):
+            return decision
+        return RetryAt(earliest_ms, decision.rule + " + failure_breaker")
 
     def _bury_failed(
         self,
@@ -289,6 +347,29 @@ class Moves:
             self._ended.append(source.lease)
         elif isinstance(source, InReady):
             self._removed.append(source)
+        if len(_row(source)) > ROW_BYTES:
+            if target is None or len(_row(target)) == ROW_BYTES:
+                self._leave_stream(source)
+            else:
+                self._stand(source, _row(target), Standing.WAITING if isinstance(target, InWaiting) else Standing.READY)
+
+    def _leave_stream(self, source: Spot) -> None:
+        row = _row(source)
+        self.streams.get(_queue_id(source), row_stream(row)).leave(StreamRow(_lane(source), move_row(row, self._seq(source), row_flags(row))))
+
+    def _stand(self, source: Spot, row: bytes, standing: Standing) -> None:
+        draft = self.streams.get(_queue_id(source), row_stream(row))
+        draft.move(StreamRow(_lane(source), move_row(row, self._seq(source), row_flags(row))), standing)
+
+    def _seq(self, source: Spot) -> int:
+        """The seq of a message of a stream; a waiting one has it in its record only."""
+        row = _row(source)
+        if not isinstance(source, InWaiting):
+            return row_place(row)
+        state, message = self.core.store.states([row_id(row)])[0], self.core.message(row_id(row))
+        if message is None:
+            raise BrokenInvariant(f"expected the waiting message {row_id(row).hex()} to be stored")
+        return seq_of(message, state)
 
     def _place(self) -> int:
         if self._places is None:
@@ -298,3 +379,11 @@ class Moves:
 
 def _row(spot: Spot) -> bytes:
     return spot.lease.row if isinstance(spot, InLease) else spot.row
+
+
+def _lane(spot: Spot) -> bytes:
+    return spot.lease.lane if isinstance(spot, InLease) else spot.lane
+
+
+def _queue_id(spot: Spot) -> int:
+    return spot.lease.queue_id if isinstance(spot, InLease) else spot.queue_id

@@ -50,6 +50,7 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
             refused = sorted(set(options) - _DEAD_LETTER_OPTIONS)[0]
             raise InvalidRequest(refused, "set on the source queue; a dead-letter queue has only " + ", ".join(sorted(_DEAD_LETTER_OPTIONS)), options[refused])
         before, config = state.config, read_queue_options(options, state.config)
+        _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
         if (before.quantum, before.max_unsettled_per_key) != (config.quantum, config.max_unsettled_per_key):
             core.reload_queue(state)
@@ -61,6 +62,13 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         info, commit = queue_info(core, state), core.store.last_commit
     core.confirm(commit)
     return info
+
+
+def _check_ordering(core: Core, state: QueueState, config: QueueConfig) -> None:
+    """Whether streams order a message is decided when it is enqueued."""
+    before = state.config.ordering
+    if before != config.ordering and "none" in (before, config.ordering) and core.store.counters(state.queue_id).messages:
+        raise InvalidRequest("ordering", f"{before!r} as long as the queue holds messages", config.ordering)
 
 
 def set_paused(core: Core, name: str, paused: bool) -> None:

@@ -32,6 +32,7 @@ class CheckedMessage(NamedTuple):
     delay_ms: int
     ttl_ms: int
     dedup_key: str
+    stream: str
 
 
 def check_messages(messages: object) -> list[CheckedMessage]:
@@ -58,8 +59,6 @@ def _check(message: object, at: str) -> CheckedMessage:
         payload = bytes(payload)
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise InvalidRequest(f"{at}payload", f"at most {MAX_PAYLOAD_BYTES} bytes", f"{len(payload)} bytes")
-    if message.stream is not None:
-        raise InvalidRequest(f"{at}stream", "None: ordered streams are not part of this version yet", message.stream)
     weight = message.weight
     if type(weight) is not int:
         raise InvalidRequest(f"{at}weight", f"a whole number from 1 to {MAX_WEIGHT}", weight)
@@ -74,6 +73,7 @@ def _check(message: object, at: str) -> CheckedMessage:
         0 if message.delay is None else to_ms(message.delay, f"{at}delay"),
         -1 if message.ttl is None else to_ms(message.ttl, f"{at}ttl"),
         "" if message.dedup_key is None else check_text(message.dedup_key, f"{at}dedup_key", MAX_DEDUP_KEY_BYTES),
+        "" if message.stream is None else check_text(message.stream, f"{at}stream", MAX_KEY_BYTES),
     )
 
 

@@ -55,9 +55,12 @@ class _Batch:
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         self._load_states(items)
-        results = [self._one(item) for item in items]
+        # Releases come last: whether one lets its message pass depends on what failed in the same batch.
+        results: dict[int, SettleResult] = {}
+        for at in sorted(range(len(items)), key=lambda at: type(items[at]) is Release):
+            results[at] = self._one(items[at])
         self._commit()
-        return results
+        return [results[at] for at in range(len(items))]
 
     def _one(self, item: Settlement) -> SettleResult:
         if type(item) is Complete:
@@ -102,7 +105,8 @@ class _Batch:
             return self._fail(item, lease, state)
         if isinstance(item, Release):
             self.over.add(lease.id)
-            return SettleResult(raw_id, self.moves.release(lease, state))  # type: ignore[arg-type]
+            outcome, rule = self.moves.release(lease, state, keep_order=item.keep_order)
+            return SettleResult(raw_id, outcome, rule)  # type: ignore[arg-type]
         if isinstance(item, Extend):
             return self._extend(item, lease, state)
         self.held[lease.id] = lease

@@ -15,7 +15,8 @@ from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
-from fairlead.model.facts import DedupForgotten, InLease, InReady, InWaiting, TtlForgotten
+from fairlead.broker.locate import locate
+from fairlead.model.facts import DedupForgotten, InLease, InReady, TtlForgotten
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id
 from fairlead.model.lease import Lease
@@ -90,10 +91,10 @@ def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None) 
     if lease.queue_id not in core.by_id:
         # Its queue was deleted; the steps of that may not have come to it yet.
         moves.drop(InLease(lease))
-    elif lease.started:
+    elif lease.started and core.leases.first_of_run(lease):
         lease_ms = core.leases.claim(lease.claim_id).lease_ms
         error = f"not settled within its lease of {show_ms(lease_ms)} (consumer {lease.consumer!r})"
-        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=error, progress=0, retry_in_ms=None, dead=False)
+        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=error)
     else:
         moves.release(lease, state)
 
@@ -148,25 +149,6 @@ def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:
     worked = bool(moves.facts)
     moves.commit()
     return worked
-
-
-def locate(core: Core, message_id: bytes) -> InReady | InWaiting | None:
-    """Where a message that is not leased is; None when there is no such message."""
-    message = core.message(message_id)
-    if message is None:
-        return None
-    state = core.store.states([message_id])[0]
-    if state is None:
-        if message.due_ms:
-            return InWaiting(message.queue_id, message.due_ms, message.lane, message.row(0, message.flags))
-        return InReady(message.queue_id, message.lane, message.row(message.place, message.flags))
-    dead = state.source_queue_id != 0
-    # A dead letter and a redriven one have lost their time to live and their dedup key.
-    flags = Flag.STATE if dead or state.redrives else message.flags | Flag.STATE
-    lane = DEAD_LETTER_LANE if dead else message.lane
-    if state.due_ms:
-        return InWaiting(state.queue_id, state.due_ms, lane, message.row(0, flags))
-    return InReady(state.queue_id, lane, message.row(state.place, flags))
 
 
 class Timer:

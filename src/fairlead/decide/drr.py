@@ -248,7 +248,7 @@ class QueueScheduler:
             allowed = key.deficit if key.deficit < left else left
             if per_key and key.unsettled + allowed > per_key:
                 allowed = max(0, per_key - key.unsettled)
-            served = self._serve(key, allowed, now_ms, picked) if allowed else 0
+            served = self._serve(key, allowed, now_ms, picked) if allowed > 0 else 0
             left -= served
             key.deficit -= served
             if per_key:
@@ -267,6 +267,21 @@ class QueueScheduler:
                 key.in_turn = False
                 ring.rotate(-1)
         return picked
+
+    def charge(self, key: str, throttle_keys: tuple[str, ...], now_ms: int) -> bool:
+        """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or does not go."""
+        entry = self._key(key, 1)
+        if self.max_unsettled_per_key and entry.unsettled >= self.max_unsettled_per_key:
+            return False
+        if throttle_keys and self._buckets.take(throttle_keys, now_ms) is not None:
+            return False
+        if self.max_unsettled_per_key:
+            entry.unsettled += 1
+        # May go below zero: the key pays for its long run by turns it then sits out.
+        entry.deficit -= 1
+        if not entry.lane_count and not entry.in_ring and not entry.unsettled:
+            del self._keys[key]
+        return True
 
     def next_wake_ms(self) -> int | None:
         """When a parked lane may get a token (monotonic); None when no lane waits for one."""

@@ -29,6 +29,8 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "held": (frozenset({Where.READY, Where.LEASED, Where.WAITING}), frozenset({Where.WAITING})),
     "buried": (frozenset({Where.LEASED, Where.READY, Where.WAITING}), frozenset({Where.READY})),
     "redriven": (frozenset({Where.READY}), frozenset({Where.READY})),
+    "promoted": (frozenset({Where.READY}), frozenset({Where.READY})),
+    "demoted": (frozenset({Where.READY}), frozenset({Where.READY})),
     "expired": (frozenset({Where.READY, Where.WAITING, Where.LEASED}), frozenset({NOWHERE})),
     "dropped": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
 }

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from fairlead.model.failure import FailureReason
 from fairlead.model.policy import RetryPolicy
+from fairlead.model.queue import QueueConfig
+
+#: 2^60 ms is 36 million years: past it every policy is at its cap, and floats stay exact enough.
+_HIGHEST_POWER = 60
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswer:
+    """What `on_failure` returned. A hook that is missing, broken or switched off gives no answer at all."""
+
+    action: Literal["retry", "dlq"]
+    delay_ms: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +27,11 @@ class Failure:
     """`attempts` counts this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle call, if any."""
 
     attempts: int
+    reason: FailureReason = FailureReason.UNKNOWN
+    in_stream: bool = False
     retry_in_ms: int | None = None
     dead: bool = False
+    hook: HookAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +48,51 @@ class Bury:
     rule: str
 
 
-def after_failure(failure: Failure, policy: RetryPolicy, *, max_attempts: int, now_ms: int) -> RetryAt | Bury:
-    """The road from a failure to a decision: the first rule that applies, by name."""
-    if max_attempts and failure.attempts >= max_attempts:
-        return Bury(f"failed {failure.attempts} times, the ceiling is {max_attempts}", "max_attempts")
+def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
+    """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller from [0, 1)."""
+    if config.max_attempts and failure.attempts >= config.max_attempts:
+        return Bury(f"failed {failure.attempts} times, the ceiling is {config.max_attempts}", "max_attempts")
     if failure.dead:
         return Bury("the consumer said so", "instruction")
     if failure.retry_in_ms is not None:
-        return RetryAt(now_ms + failure.retry_in_ms if failure.retry_in_ms else 0, "instruction")
+        return _again_in(failure.retry_in_ms, "instruction", now_ms)
+    if failure.hook is not None:
+        note = f" ({failure.hook.note})" if failure.hook.note else ""
+        if failure.hook.action == "dlq":
+            return Bury("the on_failure hook said so", "on_failure" + note)
+        return _again_in(failure.hook.delay_ms, "on_failure" + note, now_ms)
+    policy, name = policy_for(failure, config)
+    return _by_policy(policy, f"{name}.{policy.kind}", failure.attempts, now_ms, jitter)
+
+
+def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]:
+    """Steps 4 and 5: a policy for the reason, else the queue's own, with one of its own for messages of a stream."""
+    by_reason = config.retry_on.get(failure.reason.word)
+    if by_reason is not None:
+        return by_reason, f"retry_on.{failure.reason.word}"
+    if failure.in_stream and config.retry_in_stream is not None:
+        return config.retry_in_stream, "retry_in_stream"
+    return config.retry, "retry"
+
+
+def _by_policy(policy: RetryPolicy, rule: str, attempts: int, now_ms: int, jitter: float) -> RetryAt | Bury:
     if policy.kind == "none":
-        return Bury("the policy is to never retry", "retry.none")
-    if policy.attempts is not None and failure.attempts >= policy.attempts:
-        return Bury(f"failed {failure.attempts} of {policy.attempts} attempts", f"retry.{policy.kind}")
-    return RetryAt(0, f"retry.{policy.kind}")
+        return Bury("the policy is to never retry", rule)
+    if policy.attempts is not None and attempts >= policy.attempts:
+        return Bury(f"failed {attempts} of {policy.attempts} attempts", rule)
+    longest_ms = delay_ms(policy, attempts)
+    return _again_in(round(longest_ms * jitter) if policy.jitter == "full" else longest_ms, rule, now_ms)
+
+
+def delay_ms(policy: RetryPolicy, attempts: int) -> int:
+    """How long after the `attempts`-th failure, before jitter."""
+    if policy.kind == "fixed":
+        return policy.base_ms
+    if policy.kind != "exponential":
+        return 0
+    grown = policy.base_ms * policy.factor ** min(attempts, _HIGHEST_POWER)
+    return int(min(grown, policy.cap_ms))
+
+
+def _again_in(wait_ms: int, rule: str, now_ms: int) -> RetryAt:
+    return RetryAt(now_ms + wait_ms if wait_ms else 0, rule)

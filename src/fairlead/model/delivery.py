@@ -66,7 +66,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def seq(self) -> int:
-        return self.message.seq
+        """Its order in its stream; 0 without one."""
+        return self.state.seq if self.state is not None and self.state.redrives else self.message.seq
 
     @property
     def enqueued_at(self) -> int:

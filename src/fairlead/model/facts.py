@@ -14,9 +14,18 @@ import msgspec
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
+from fairlead.model.stream import StreamRecord, StreamRow
 
 
 class InReady(msgspec.Struct, frozen=True, gc=False):
+    queue_id: int
+    lane: bytes
+    row: bytes
+
+
+class InStream(msgspec.Struct, frozen=True, gc=False):
+    """Ready, but not at the front of its stream: counted, found through its stream, in no ready row."""
+
     queue_id: int
     lane: bytes
     row: bytes
@@ -44,17 +53,23 @@ class InDone(msgspec.Struct, frozen=True, gc=False):
     row: bytes
 
 
-Spot = InReady | InWaiting | InLease | InDone
+Spot = InReady | InStream | InWaiting | InLease | InDone
 
 #: The events of the lifecycle table (decide/lifecycle.py) that move one message.
-MoveKind = Literal["released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held"]
+MoveKind = Literal[
+    "released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held", "completed", "promoted", "demoted", "retired"
+]
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """New messages; each enters ready at its `place`, or waiting when it has a `due_ms`. All of one queue."""
+    """New messages; each enters ready at its `place`, or waiting when it has a `due_ms`. All of one queue.
+
+    Those in `behind` enter their stream instead of the ready rows.
+    """
 
     queue_id: int
     messages: list[Message]
+    behind: frozenset[bytes] = frozenset()
 
 
 class Quarantined(msgspec.Struct, frozen=True):
@@ -66,10 +81,14 @@ class Quarantined(msgspec.Struct, frozen=True):
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """Messages left ready under one claim. All leases have the claim's expiry."""
+    """Messages left ready under one claim. All leases have the claim's expiry.
+
+    `followers` are the later messages of a run: they left their streams, not the ready rows.
+    """
 
     claim: Claim
     leases: list[Lease]
+    followers: list[Lease] = []
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -120,6 +139,35 @@ class ClaimEnded(msgspec.Struct, frozen=True):
 
     expires_ms: int
     claim_id: int
+
+
+class StreamSaved(msgspec.Struct, frozen=True):
+    queue_id: int
+    stream: str
+    record: StreamRecord
+
+
+class StreamEnded(msgspec.Struct, frozen=True):
+    """None of its messages is live."""
+
+    queue_id: int
+    stream: str
+
+
+class StreamJoined(msgspec.Struct, frozen=True):
+    """A message behind the first one of its stream."""
+
+    queue_id: int
+    stream: str
+    row: StreamRow
+
+
+class StreamLeft(msgspec.Struct, frozen=True):
+    """A message is gone from its stream, or is its first one now."""
+
+    queue_id: int
+    stream: str
+    seq: int
 
 
 class QueueSaved(msgspec.Struct, frozen=True):
@@ -195,5 +243,5 @@ class IntentEnded(msgspec.Struct, frozen=True):
 
 Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
-    | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
 )

@@ -1,7 +1,8 @@
 """Packed forms that the scheduler holds by the hundred thousand.
 
 A *lane* is a (fairness key, throttle keys) pair; its packed id is injective, self-delimiting and sorts all lanes of a
-key together. A *row* is one ready message of a lane: place, id, weight, flags and size in 31 bytes that sort by place.
+key together. A *row* is one ready message of a lane: place, id, weight, flags and size in 31 bytes that sort by place,
+and behind them the name of its stream, if it has one.
 Bytes instead of objects, because the garbage collector does not walk them and a window of read-ahead rows costs a
 third of what tuples do. Everything else treats both as opaque and asks the functions below.
 """
@@ -23,6 +24,8 @@ class Flag:
     STATE: Final = 1
     TTL: Final = 2
     LIVE_DEDUP: Final = 4
+    #: Began waiting: until it has a state, its due time is in the message itself.
+    DELAYED: Final = 8
 
 
 def pack_lane(key: str, throttle_keys: tuple[str, ...] = ()) -> bytes:
@@ -45,6 +48,12 @@ def lane_throttle_keys(lane: bytes) -> tuple[str, ...]:
         keys.append(lane[at + 2 : at + 2 + length].decode())
         at += 2 + length
     return tuple(keys)
+
+
+def lane_end(raw: bytes, start: int) -> int:
+    """Where a lane that begins at `start` ends."""
+    at = start + 2 + int.from_bytes(raw[start : start + 2], "big")
+    return at + 2 + int.from_bytes(raw[at : at + 2], "big")
 
 
 def key_prefix(key: str) -> bytes:
@@ -79,6 +88,11 @@ def row_flags(row: bytes) -> int:
 
 def row_size(row: bytes) -> int:
     return int.from_bytes(row[27:31], "big")
+
+
+def row_stream(row: bytes) -> str:
+    """The stream that orders the message; "" when none does."""
+    return row[ROW_BYTES:].decode() if len(row) > ROW_BYTES else ""
 
 
 def move_row(row: bytes, place: int, flags: int) -> bytes:

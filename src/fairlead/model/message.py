@@ -32,6 +32,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """Written once at enqueue and never changed; where it is now and how it fared is its `MessageState`.
 
     `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see `pack_headers`).
+    `seq` is its order in its stream, 0 when no stream orders it (then `stream` is only data).
     `live_dedup` says that its dedup row lives as long as it does, instead of for a window.
     """
 
@@ -57,10 +58,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def flags(self) -> int:
-        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0)
+        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0) | (8 if self.due_ms else 0)
 
     def row(self, place: int, flags: int) -> bytes:
-        return pack_row(place, self.id, self.weight, flags, len(self.headers) + len(self.payload))
+        """Its row while it lives; `seq` says whether its stream orders it."""
+        row = pack_row(place, self.id, self.weight, flags, len(self.headers) + len(self.payload))
+        return row + self.stream.encode() if self.seq else row
 
 
 class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -87,6 +90,8 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dead_since_ms: int = 0
     #: How often it was brought back from the dead; a redriven message has no time to live and no dedup key any more.
     redrives: int = 0
+    #: Its order in its stream since the last redrive; 0: the one it was enqueued with.
+    seq: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,7 +9,7 @@ import msgspec
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
-from fairlead.model.policy import IMMEDIATE, RetryPolicy, read_policy
+from fairlead.model.policy import EXPONENTIAL, IMMEDIATE, FailureBreaker, RetryPolicy, read_breaker, read_policies_by_reason, read_policy
 
 
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,13 @@ class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
 
     visibility_timeout_ms: int = 30_000
     retry: RetryPolicy = IMMEDIATE
+    retry_in_stream: RetryPolicy | None = None
+    retry_on: dict[str, RetryPolicy] = {}
+    on_enqueue: str = ""
+    on_failure: str = ""
     max_attempts: int = 0
+    poison_after: int = 10
+    failure_breaker: FailureBreaker = FailureBreaker()
     max_deliveries: int = 0
     quantum: int = 1
     max_messages: int = 0
@@ -63,10 +69,33 @@ class Counters(msgspec.Struct, frozen=True, array_like=True):
 
 #: How the options of create_queue and update_queue read: option -> (field, reader)
 _DURATIONS = {"visibility_timeout": "visibility_timeout_ms", "ttl": "ttl_ms", "dead_retention": "dead_retention_ms"}
-_COUNTS = ("max_attempts", "max_deliveries", "max_messages", "max_bytes", "max_unsettled_per_consumer", "max_unsettled_per_key")
+_COUNTS = ("max_attempts", "max_deliveries", "max_messages", "max_bytes", "max_unsettled_per_consumer", "max_unsettled_per_key", "poison_after")
 _MAX_COUNT = 1 << 50
 _MAX_QUANTUM = 100_000
-QUEUE_OPTIONS = (*_DURATIONS, "retry", *_COUNTS, "quantum", "dedup", "expired_to_dead", "ordering")
+_SCRIPTS = ("on_enqueue", "on_failure")
+QUEUE_OPTIONS = (
+    *_DURATIONS,
+    "retry",
+    "retry_in_stream",
+    "retry_on",
+    "failure_breaker",
+    *_SCRIPTS,
+    *_COUNTS,
+    "quantum",
+    "dedup",
+    "expired_to_dead",
+    "ordering",
+)
+
+
+def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """What a queue made through the API or CLI has when nothing is said, written out so that nothing stays implicit.
+
+    With an `on_failure` hook and no `retry`, an open breaker must mean: again at once. So there is no `retry_in_stream`.
+    """
+    if "retry" in options or "retry_in_stream" in options or options.get("on_failure"):
+        return options
+    return {**options, "retry_in_stream": EXPONENTIAL}
 
 
 def read_queue_options(options: dict[str, Any], base: QueueConfig) -> QueueConfig:
@@ -81,6 +110,16 @@ def read_queue_options(options: dict[str, Any], base: QueueConfig) -> QueueConfi
             changes[option] = _count(option, value, 1, _MAX_QUANTUM)
         elif option == "retry":
             changes[option] = read_policy(value)
+        elif option == "retry_in_stream":
+            changes[option] = None if value is None else read_policy(value, option)
+        elif option == "retry_on":
+            changes[option] = read_policies_by_reason(value)
+        elif option == "failure_breaker":
+            changes[option] = read_breaker(value)
+        elif option in _SCRIPTS:
+            if value is not None and not isinstance(value, str):
+                raise InvalidRequest(option, "the text of a Lua script, or None", value)
+            changes[option] = value or ""
         elif option == "dedup":
             changes["dedup_window_ms"] = 0 if value == "live" else _positive_window(value)
         elif option == "expired_to_dead":

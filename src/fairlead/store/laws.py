@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from fairlead.model.facts import InReady, InWaiting
+from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.ids import show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id, row_place, row_size
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
@@ -35,6 +35,8 @@ class _Check:
         self.problems: list[str] = []
         self.queues: dict[int, QueueRecord] = {record.queue_id: record for record in store.queues()}
         self.placed: set[bytes] = set()
+        self.ready_in_stream: set[bytes] = set()
+        self.in_streams: set[bytes] = set()
         self.counted: dict[int, Counter[str]] = {queue_id: Counter() for queue_id in self.queues}
         self.expiring: set[tuple[int, int, bytes]] = set()
 
@@ -45,6 +47,8 @@ class _Check:
             self._ready(queue_id)
             self._waiting(queue_id)
         self._leases()
+        for queue_id in self.queues:
+            self._streams(queue_id)
         self._messages()
         for queue_id, record in self.queues.items():
             self._counters(queue_id)
@@ -65,6 +69,8 @@ class _Check:
                 if last is not None and at <= last:
                     self._say(f"ready rows of queue id {queue_id} are out of order at place {at[1]}")
                 last = at
+                if len(spot.row) > ROW_BYTES:
+                    self.ready_in_stream.add(row_id(spot.row))
                 ends[spot.lane] = (ends.get(spot.lane, (spot.row, b""))[0], spot.row)
             self._rows("ready", queue_id, page)
         seen = {lane: (first, tail) for lane, first, tail in self.store.lanes(queue_id)}
@@ -93,7 +99,31 @@ class _Check:
         for expires_ms, claim_id in groups - {(lease.expires_ms, lease.claim_id) for lease in leases}:
             self._say(f"claim {claim_id:x} has a group expiring at {expires_ms} without a lease")
 
-    def _rows(self, where: str, queue_id: int | None, spots: Sequence[InReady | InWaiting | Lease]) -> None:
+    def _streams(self, queue_id: int) -> None:
+        """Members agree with the record; whoever is in no other place is ready behind the front; one front each at most."""
+        name = ""
+        while page := self.store.streams_after(queue_id, name, _PAGE):
+            for name, record in page:
+                members = [record.first]
+                while rows := self.store.stream_rows(queue_id, name, members[-1].seq, _PAGE):
+                    members += rows
+                if len(members) != record.live:
+                    self._say(f"stream {name!r} of queue id {queue_id} counts {record.live} live messages, has {len(members)}")
+                behind = [InStream(queue_id, member.lane, member.row) for member in members if member.id not in self.placed]
+                fronts = [member.seq for member in members if member.id in self.ready_in_stream]
+                if len(fronts) > 1 or (fronts and fronts[0] != record.front):
+                    self._say(f"stream {name!r} of queue id {queue_id} has fronts {fronts}, its record says {record.front}")
+                self.in_streams |= {member.id for member in members}
+                stated = self.store.states([row_id(spot.row) for spot in behind])
+                exact = [
+                    InStream(spot.queue_id, spot.lane, move_row(spot.row, row_place(spot.row), row_flags(spot.row) | (Flag.STATE if state else 0)))
+                    for spot, state in zip(behind, stated, strict=True)
+                ]
+                self._rows("ready", queue_id, exact)
+        for id in self.ready_in_stream - self.in_streams:
+            self._say(f"message {show_id(id)} is ready for a stream that does not know it")
+
+    def _rows(self, where: str, queue_id: int | None, spots: Sequence[InReady | InStream | InWaiting | Lease]) -> None:
         ids = [row_id(spot.row) for spot in spots]
         for spot, id, message, state in zip(spots, ids, self.store.messages(ids), self.store.states(ids), strict=True):
             if id in self.placed:
@@ -110,7 +140,7 @@ class _Check:
             else:
                 self._row(where, spot, message, state)
 
-    def _row(self, where: str, spot: InReady | InWaiting | Lease, message: Message, state: MessageState | None) -> None:
+    def _row(self, where: str, spot: InReady | InStream | InWaiting | Lease, message: Message, state: MessageState | None) -> None:
         name, row, flags = f"message {show_id(message.id)}", spot.row, row_flags(spot.row)
         known_queue = state.queue_id if state else message.queue_id
         known_place = state.place if state else message.place

@@ -19,6 +19,7 @@ from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.port import NO_EPOCHS
 
 _MISSING: Any = object()
@@ -155,6 +156,16 @@ class MemoryStore:
         head = self._data.dedup_end.between((queue_id,), (queue_id + 1,), 1)
         return head[0][0][1] if head else None
 
+    def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]:
+        return [self._data.streams.rows.get((queue_id, name)) for name in names]
+
+    def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
+        start = (queue_id, name + "\0") if name else (queue_id,)
+        return [(stream, record) for (_, stream), record in self._data.streams.between(start, (queue_id + 1,), limit)]
+
+    def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
+        return [row for _, row in self._data.stream_rows.between((queue_id, name, after_seq + 1), (queue_id, name, 1 << 64), limit)]
+
     def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
         return [self._data.messages.rows.get(id) for id in ids]
 
@@ -238,6 +249,8 @@ class _Data:
     ttl: _Table
     dedup: _Table
     dedup_end: _Table
+    streams: _Table
+    stream_rows: _Table
     queues: _Table
     counters: _Table
     config: _Table
@@ -265,12 +278,10 @@ class _Data:
 
 def apply(data: _Data, fact: f.Fact) -> None:
     match fact:
-        case f.Enqueued(queue_id, messages):
+        case f.Enqueued(queue_id, messages, _):
             for message in messages:
                 _store(data, message)
-                row = message.row(message.place, message.flags)
-                spot = f.InWaiting(queue_id, message.due_ms, message.lane, row) if message.due_ms else f.InReady(queue_id, message.lane, row)
-                _enter(data, spot)
+                _enter(data, _first_spot(fact, message))
                 _remember_dedup(data, queue_id, message)
                 if message.expires_ms:
                     data.ttl.add((queue_id, message.expires_ms, message.id), None)
@@ -279,10 +290,13 @@ def apply(data: _Data, fact: f.Fact) -> None:
                 _store(data, message)
                 data.states.add(message.id, state)
                 _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
-        case f.Leased(claim, leases):
+        case f.Leased(claim, leases, followers):
             data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
             for lease in leases:
                 _leave(data, f.InReady(lease.queue_id, lease.lane, lease.row))
+                _enter(data, f.InLease(lease))
+            for lease in followers:
+                _leave(data, f.InStream(lease.queue_id, lease.lane, lease.row))
                 _enter(data, f.InLease(lease))
         case f.Completed(leases, live_dedup):
             for lease in leases:
@@ -304,6 +318,14 @@ def apply(data: _Data, fact: f.Fact) -> None:
                 _rewrite(data, lease)
         case f.ClaimEnded(expires_ms, claim_id):
             data.claims.remove((expires_ms, claim_id))
+        case f.StreamSaved(queue_id, stream, record):
+            data.streams.put((queue_id, stream), record)
+        case f.StreamEnded(queue_id, stream):
+            data.streams.remove((queue_id, stream))
+        case f.StreamJoined(queue_id, stream, row):
+            data.stream_rows.add((queue_id, stream, row.seq), row)
+        case f.StreamLeft(queue_id, stream, seq):
+            data.stream_rows.remove((queue_id, stream, seq))
         case f.QueueSaved(record):
             data.queues.put(record.queue_id, record)
             if record.queue_id not in data.counters.rows:
@@ -336,6 +358,15 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.intents.discard(intent_id)
         case _:
             raise TypeError(f"expected a fact, got {fact!r}")
+
+
+def _first_spot(fact: f.Enqueued, message: Message) -> f.Spot:
+    row = message.row(message.place, message.flags)
+    if message.due_ms:
+        return f.InWaiting(fact.queue_id, message.due_ms, message.lane, row)
+    if message.id in fact.behind:
+        return f.InStream(fact.queue_id, message.lane, row)
+    return f.InReady(fact.queue_id, message.lane, row)
 
 
 def _move(data: _Data, fact: f.Moved) -> None:
@@ -376,6 +407,8 @@ def _enter(data: _Data, spot: f.Spot) -> None:
         case f.InReady(queue_id, lane, row):
             data.ready.add((queue_id, lane, row_place(row)), row)
             data.count(queue_id, ready=1, bytes=row_size(row))
+        case f.InStream(queue_id, _, row):
+            data.count(queue_id, ready=1, bytes=row_size(row))
         case f.InWaiting(queue_id, due_ms, lane, row):
             data.waiting.add((queue_id, due_ms, row_id(row)), f.InWaiting(queue_id, due_ms, lane, move_row(row, 0, row_flags(row))))
             data.count(queue_id, waiting=1, bytes=row_size(row))
@@ -391,6 +424,8 @@ def _leave(data: _Data, spot: f.Spot) -> None:
     match spot:
         case f.InReady(queue_id, lane, row):
             data.ready.remove((queue_id, lane, row_place(row)))
+            data.count(queue_id, ready=-1, bytes=-row_size(row))
+        case f.InStream(queue_id, _, row):
             data.count(queue_id, ready=-1, bytes=-row_size(row))
         case f.InWaiting(queue_id, due_ms, _, row):
             data.waiting.remove((queue_id, due_ms, row_id(row)))

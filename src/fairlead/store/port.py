@@ -20,6 +20,7 @@ from fairlead.model.facts import Fact, InReady, InWaiting, Intent
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.model.stream import StreamRecord, StreamRow
 
 NO_EPOCHS: Mapping[int, int] = {}
 
@@ -127,6 +128,18 @@ class Store(Protocol):
         ...
 
     def next_dedup_end(self, queue_id: int) -> int | None: ...
+
+    # Streams
+
+    def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]: ...
+
+    def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
+        """Streams with live messages, each once, in an order of the store's own, after the one named ("": from the start)."""
+        ...
+
+    def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
+        """Live messages behind the first one, with a greater seq than the one given, in order."""
+        ...
 
     # Messages and leases
 

@@ -13,18 +13,20 @@ import msgspec
 
 from fairlead.errors import StoreCorrupt
 from fairlead.model.facts import Intent
+from fairlead.model.lane import lane_end
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
+from fairlead.model.stream import StreamRecord, StreamRow
 
 VERSION = 1
 V1 = bytes((VERSION,))
 
 #: version, queue_id, weight, enqueued_ms, place, then the lengths of lane, headers and extras; those three and the payload follow.
 MESSAGE = struct.Struct(">BIHQQHIH")
-#: version, id, weight, flags, size
+#: version, id, weight, flags, size; the name of the stream follows, if it has one.
 READY = struct.Struct(">B16sHBI")
-#: version, queue_id, claim_id, expires_ms, deliveries, started; the row without its id, and the lane follow.
+#: version, queue_id, claim_id, expires_ms, deliveries, started; the row without its id, the lane and the stream follow.
 LEASE = struct.Struct(">BIQQIB")
 _LEASE_ROW = LEASE.size
 _LEASE_LANE = LEASE.size + 15
@@ -107,7 +109,8 @@ def decode_messages(ids: Sequence[bytes], raws: Sequence[bytes | None]) -> list[
 
 def encode_lease(lease: Lease) -> bytes:
     row = lease.row
-    return LEASE.pack(VERSION, lease.queue_id, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started) + row[:8] + row[24:] + lease.lane
+    fixed = LEASE.pack(VERSION, lease.queue_id, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started)
+    return fixed + row[:8] + row[24:31] + lease.lane + row[31:]
 
 
 def decode_lease(id: bytes, raw: bytes) -> Lease:
@@ -117,8 +120,9 @@ def decode_lease(id: bytes, raw: bytes) -> Lease:
             raise ValueError(f"version {version}, {len(raw)} bytes")
     except (struct.error, ValueError) as why:
         raise undecodable("leases", id, why) from None
-    row = raw[_LEASE_ROW : _LEASE_ROW + 8] + id + raw[_LEASE_ROW + 8 : _LEASE_LANE]
-    return Lease(queue_id, raw[_LEASE_LANE:], row, claim_id, expires_ms, deliveries, bool(started))
+    end = lane_end(raw, _LEASE_LANE)
+    row = raw[_LEASE_ROW : _LEASE_ROW + 8] + id + raw[_LEASE_ROW + 8 : _LEASE_LANE] + raw[end:]
+    return Lease(queue_id, raw[_LEASE_LANE:end], row, claim_id, expires_ms, deliveries, bool(started))
 
 
 def decode_fixed(family: str, key: bytes, raw: bytes, shape: struct.Struct) -> tuple[Any, ...]:
@@ -146,6 +150,8 @@ decode_state = packed_decoder("state", MessageState)
 decode_claim = packed_decoder("lease_expiry", Claim)
 decode_queue = packed_decoder("queues", QueueRecord)
 decode_intent = packed_decoder("intents", Intent)
+decode_stream = packed_decoder("streams", StreamRecord)
+decode_stream_row = packed_decoder("stream_rows", StreamRow)
 
 
 def decode_text(family: str, key: bytes, raw: bytes) -> str:

@@ -19,7 +19,7 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import Message
 from fairlead.model.queue import QueueRecord
 from fairlead.store.rocks.codec import COUNTERS, DEDUP, LEASE, MESSAGE, META, READY, V1, VERSION, encode, encode_extras, encode_lease, encode_message
-from fairlead.store.rocks.layout import after_prefix, dedup_end_key, dedup_key, expiry_key, number, queue_key, ready_key, timed_key
+from fairlead.store.rocks.layout import after_prefix, dedup_end_key, dedup_key, expiry_key, number, queue_key, ready_key, stream_key, stream_row_key, timed_key
 
 READY_AT, WAITING_AT, LEASED_AT, DONE_AT, BYTES_AT = range(5)
 
@@ -101,12 +101,12 @@ class Draft:
         for m in special:
             delayed += 1 if m.due_ms else 0
             self._special(queue_id, m)
-        prefix, pack = queue_key(queue_id), READY.pack
+        prefix, pack, behind = queue_key(queue_id), READY.pack, fact.behind
         batch.set_default_column_family(self._families["ready"])
         if special:
             for m in messages:
-                if not m.due_ms:
-                    batch[prefix + m.lane + m.place.to_bytes(8, "big")] = pack(VERSION, m.id, m.weight, m.flags, m.size)
+                if not m.due_ms and m.id not in behind:
+                    batch[prefix + m.lane + m.place.to_bytes(8, "big")] = V1 + m.row(m.place, m.flags)[8:]
         else:
             for m in messages:
                 batch[prefix + m.lane + m.place.to_bytes(8, "big")] = pack(VERSION, m.id, m.weight, 0, len(m.headers) + len(m.payload))
@@ -117,7 +117,7 @@ class Draft:
 
     def _special(self, queue_id: int, m: Message) -> None:
         if m.due_ms:
-            self._put("waiting", timed_key(queue_id, m.due_ms, m.id), V1 + m.row(0, m.flags)[24:] + m.lane)
+            self._put("waiting", timed_key(queue_id, m.due_ms, m.id), _waiting_value(m.row(0, m.flags), m.lane))
         if m.expires_ms:
             self._put("ttl", timed_key(queue_id, m.expires_ms, m.id), V1)
         if m.dedup_key:
@@ -133,7 +133,13 @@ class Draft:
         batch.set_default_column_family(self._families["leases"])
         for lease in leases:
             row = lease.row
-            batch[row[8:24]] = pack(VERSION, lease.queue_id, claim_id, expires_ms, lease.deliveries, lease.started) + row[:8] + row[24:] + lease.lane
+            fixed = pack(VERSION, lease.queue_id, claim_id, expires_ms, lease.deliveries, lease.started)
+            batch[row[8:24]] = fixed + row[:8] + row[24:31] + lease.lane + row[31:]
+        for lease in fact.followers:
+            batch[lease.id] = encode_lease(lease)
+            counts = self._count(lease.queue_id)
+            counts[READY_AT] -= 1
+            counts[LEASED_AT] += 1
         batch.set_default_column_family(self._families["ready"])
         for queue_id, group in _by_queue(leases):
             prefix = queue_key(queue_id)
@@ -192,15 +198,17 @@ class Draft:
         if type(spot) is f.InLease:
             queue_id, row, at = spot.lease.queue_id, spot.lease.row, LEASED_AT
             self._put("leases", id, encode_lease(spot.lease))
+        elif type(spot) is f.InStream:
+            queue_id, row, at = spot.queue_id, spot.row, READY_AT
         elif type(spot) is f.InReady:
             queue_id, row, at = spot.queue_id, spot.row, READY_AT
             self._put("ready", ready_key(queue_id, spot.lane, row), V1 + row[8:])
         elif type(spot) is f.InWaiting:
             queue_id, row, at = spot.queue_id, spot.row, WAITING_AT
-            self._put("waiting", timed_key(queue_id, spot.due_ms, id), V1 + row[24:] + spot.lane)
+            self._put("waiting", timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane))
         elif type(spot) is f.InDone:
             queue_id, row, at = spot.queue_id, spot.row, DONE_AT
-            self._put("done", timed_key(queue_id, spot.done_ms, id), V1 + row[:8] + row[24:] + spot.lane)
+            self._put("done", timed_key(queue_id, spot.done_ms, id), V1 + row[:8] + row[24:31] + spot.lane + row[31:])
         else:
             raise TypeError(f"expected a spot, got {spot!r}")
         counts = self._count(queue_id)
@@ -211,6 +219,8 @@ class Draft:
         if type(spot) is f.InLease:
             queue_id, row, at = spot.lease.queue_id, spot.lease.row, LEASED_AT
             self._delete("leases", id)
+        elif type(spot) is f.InStream:
+            queue_id, row, at = spot.queue_id, spot.row, READY_AT
         elif type(spot) is f.InReady:
             queue_id, row, at = spot.queue_id, spot.row, READY_AT
             self._delete("ready", ready_key(queue_id, spot.lane, row))
@@ -245,6 +255,18 @@ class Draft:
 
     def _claim_ended(self, fact: f.ClaimEnded) -> None:
         self._delete("lease_expiry", expiry_key(fact.expires_ms, fact.claim_id))
+
+    def _stream_saved(self, fact: f.StreamSaved) -> None:
+        self._put("streams", stream_key(fact.queue_id, fact.stream), V1 + encode(fact.record))
+
+    def _stream_ended(self, fact: f.StreamEnded) -> None:
+        self._delete("streams", stream_key(fact.queue_id, fact.stream))
+
+    def _stream_joined(self, fact: f.StreamJoined) -> None:
+        self._put("stream_rows", stream_row_key(fact.queue_id, fact.stream, fact.row.seq), V1 + encode(fact.row))
+
+    def _stream_left(self, fact: f.StreamLeft) -> None:
+        self._delete("stream_rows", stream_row_key(fact.queue_id, fact.stream, fact.seq))
 
     def _queue_saved(self, fact: f.QueueSaved) -> None:
         record = fact.record
@@ -297,6 +319,10 @@ class Draft:
         self._delete("intents", number(fact.intent_id))
 
 
+def _waiting_value(row: bytes, lane: bytes) -> bytes:
+    return V1 + row[24:31] + lane + row[31:]
+
+
 def _by_queue(leases: list[Lease]) -> list[tuple[int, list[Lease]]]:
     queue_ids = {lease.queue_id for lease in leases}
     if len(queue_ids) == 1:
@@ -317,6 +343,10 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.Extended: Draft._extended,
     f.Started: Draft._started,
     f.ClaimEnded: Draft._claim_ended,
+    f.StreamSaved: Draft._stream_saved,
+    f.StreamEnded: Draft._stream_ended,
+    f.StreamJoined: Draft._stream_joined,
+    f.StreamLeft: Draft._stream_left,
     f.QueueSaved: Draft._queue_saved,
     f.QueueUnlinked: Draft._queue_unlinked,
     f.QueueCleared: Draft._queue_cleared,

@@ -6,7 +6,7 @@ import struct
 
 FAMILIES = (
     "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
-    "ttl", "dedup", "dedup_end", "queues", "counters", "config", "intents", "meta",
+    "ttl", "dedup", "dedup_end", "streams", "stream_rows", "queues", "counters", "config", "intents", "meta",
 )  # fmt: skip
 
 queue_key = struct.Struct(">I").pack
@@ -30,6 +30,15 @@ def dedup_key(queue_id: int, key: str) -> bytes:
 
 def dedup_end_key(queue_id: int, until_ms: int, key: str) -> bytes:
     return timed_prefix(queue_id, until_ms) + key.encode()
+
+
+def stream_key(queue_id: int, name: str) -> bytes:
+    raw = name.encode()
+    return queue_key(queue_id) + len(raw).to_bytes(2, "big") + raw
+
+
+def stream_row_key(queue_id: int, name: str, seq: int) -> bytes:
+    return stream_key(queue_id, name) + number(seq)
 
 
 def after_prefix(prefix: bytes) -> bytes:

@@ -10,11 +10,12 @@ from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
 from fairlead.model.facts import InReady, InWaiting, Intent
-from fairlead.model.lane import row_id
+from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.rocks import codec
-from fairlead.store.rocks.layout import LAST_PLACE, after_prefix, dedup_key, queue_key, read_expiry_key, read_timed_key, timed_key, timed_prefix
+from fairlead.store.rocks.layout import LAST_PLACE, after_prefix, dedup_key, queue_key, read_expiry_key, read_timed_key, stream_key, timed_key, timed_prefix
 
 EVERYTHING = 1 << 62
 
@@ -59,7 +60,7 @@ class Questions:
         prefix = queue_key(queue_id) + lane
         rows = self._scan("ready", prefix + (place + 1).to_bytes(8, "big"), prefix + LAST_PLACE, limit)
         found = [key[-8:] + raw[1:] for key, raw in rows]
-        if not {(len(raw), raw[:1]) for _, raw in rows} <= {(codec.READY.size, codec.V1)}:
+        if not {(len(raw) >= codec.READY.size, raw[:1]) for _, raw in rows} <= {(True, codec.V1)}:
             for key, raw in rows:
                 self._row(key, raw)
         return found
@@ -113,6 +114,21 @@ class Questions:
     def next_dedup_end(self, queue_id: int) -> int | None:
         return self._first_time("dedup_end", queue_id)
 
+    def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]:
+        keys = [stream_key(queue_id, name) for name in names]
+        return [None if raw is None else codec.decode_stream(key, raw) for key, raw in zip(keys, self._get("streams", keys), strict=True)]
+
+    def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
+        prefix = queue_key(queue_id)
+        start = stream_key(queue_id, name) + b"\0" if name else prefix
+        rows = self._scan("streams", start, after_prefix(prefix), limit)
+        return [(codec.decode_text("streams", key, b"\1" + key[6:]), codec.decode_stream(key, raw)) for key, raw in rows]
+
+    def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
+        prefix = stream_key(queue_id, name)
+        rows = self._scan("stream_rows", prefix + (after_seq + 1).to_bytes(8, "big"), prefix + LAST_PLACE, limit)
+        return [codec.decode_stream_row(key, raw) for key, raw in rows]
+
     def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
         return codec.decode_messages(ids, self._get("messages", ids))
 
@@ -141,7 +157,8 @@ class Questions:
             queue_id, due_ms, id = self._timed("waiting", key)
             if len(raw) < 8 or raw[0] != codec.VERSION:
                 raise codec.undecodable("waiting", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
-            found.append(InWaiting(queue_id, due_ms, raw[8:], b"\0" * 8 + id + raw[1:8]))
+            lane_to = lane_end(raw, 8)
+            found.append(InWaiting(queue_id, due_ms, raw[8:lane_to], b"\0" * 8 + id + raw[1:8] + raw[lane_to:]))
         return found
 
     def _first_time(self, family: str, queue_id: int, before: int | None = None) -> int | None:
@@ -150,7 +167,7 @@ class Questions:
         return int.from_bytes(head[0][0][4:12], "big") if head else None
 
     def _row(self, key: bytes, raw: bytes) -> bytes:
-        if len(raw) != 24 or raw[0] != codec.VERSION or len(key) < 12:
+        if len(raw) < codec.READY.size or raw[0] != codec.VERSION or len(key) < 12:
             raise codec.undecodable("ready", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
         return key[-8:] + raw[1:]
 

@@ -13,7 +13,7 @@ from fairlead.store.rocks.questions import Questions
 _PAGE = 2000
 _MOST_PROBLEMS = 1000
 #: Families whose keys begin with a queue id.
-_OF_A_QUEUE = ("ready", "waiting", "done", "ttl", "dedup", "dedup_end", "counters")
+_OF_A_QUEUE = ("ready", "waiting", "done", "ttl", "dedup", "dedup_end", "streams", "stream_rows", "counters")
 
 
 def check_records(store: Questions) -> list[str]:
@@ -81,7 +81,7 @@ def _at_least(family: str, key_bytes: int, value_bytes: int) -> Callable[[bytes,
 _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "messages": lambda key, raw: codec.decode_messages([key], [raw]),
     "state": codec.decode_state,
-    "ready": _fixed("ready", codec.READY),
+    "ready": _at_least("ready", 12, codec.READY.size),
     "waiting": _at_least("waiting", 28, 8),
     "leases": codec.decode_lease,
     "lease_expiry": codec.decode_claim,
@@ -89,6 +89,8 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "ttl": _at_least("ttl", 28, 1),
     "dedup": _fixed("dedup", codec.DEDUP),
     "dedup_end": _at_least("dedup_end", 12, 1),
+    "streams": codec.decode_stream,
+    "stream_rows": codec.decode_stream_row,
     "queues": codec.decode_queue,
     "counters": _fixed("counters", codec.COUNTERS),
     "config": lambda key, raw: codec.decode_text("config", key, raw),

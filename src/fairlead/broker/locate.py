@@ -1,0 +1,44 @@
+"""Where a message is that nobody holds: read from its records, as exactly as its rows have it."""
+
+from __future__ import annotations
+
+from fairlead.broker.core import Core
+from fairlead.model.facts import InReady, InStream, InWaiting
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
+from fairlead.model.message import Message, MessageState
+
+Resting = InReady | InStream | InWaiting
+
+
+def locate(core: Core, message_id: bytes) -> Resting | None:
+    """None when there is no such message. Not for leased ones: ask the lease book first."""
+    message = core.message(message_id)
+    if message is None:
+        return None
+    state = core.store.states([message_id])[0]
+    queue_id, due_ms, place = (state.queue_id, state.due_ms, state.place) if state else (message.queue_id, message.due_ms, message.place)
+    dead = state is not None and state.source_queue_id != 0
+    lane = DEAD_LETTER_LANE if dead else message.lane
+    in_stream = not dead and seq_of(message, state) != 0
+    row = pack_row(0 if due_ms else place, message_id, message.weight, _flags(message, state), message.size)
+    if in_stream:
+        row += message.stream.encode()
+    if due_ms:
+        return InWaiting(queue_id, due_ms, lane, row)
+    if in_stream:
+        record = core.store.streams(queue_id, [message.stream])[0]
+        if record is None or record.front != place:
+            return InStream(queue_id, lane, row)
+    return InReady(queue_id, lane, row)
+
+
+def seq_of(message: Message, state: MessageState | None) -> int:
+    """Its order in its stream; 0 when no stream orders it."""
+    return state.seq if state is not None and state.redrives else message.seq
+
+
+def _flags(message: Message, state: MessageState | None) -> int:
+    """A dead letter and a redriven one have lost their time to live and their dedup key."""
+    if state is None:
+        return message.flags
+    return Flag.STATE if state.source_queue_id or state.redrives else message.flags | Flag.STATE

@@ -1,0 +1,33 @@
+"""Runs: the later messages of a stream that go out in the same claim as its head."""
+
+from __future__ import annotations
+
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.streams import StreamDraft
+from fairlead.decide.ordering import Standing, may_follow
+from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, row_place, row_stream
+
+
+def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, now_ms: int) -> list[tuple[bytes, bytes]]:
+    """In order, without a gap, as long as each may go, has its tokens, and its key has room. They pay like any other."""
+    if room < 1:
+        return []
+    name, seq = row_stream(head[1]), row_place(head[1])
+    record = core.store.streams(queue.queue_id, [name])[0]
+    if record is None or record.live == 1:
+        return []
+    draft = StreamDraft(core, queue.queue_id, name, record)
+    found: list[tuple[bytes, bytes]] = []
+    for row in draft.rows_from(seq + 1):
+        standing = Standing.LEASED if core.leases.find(row.id) is not None else draft.standing(row)
+        free = record.first.seq == seq
+        if not may_follow(row, standing, nothing_earlier_waits=free, let_by=record.let_by, all_after=record.all_after):
+            break
+        if not queue.scheduler.charge(lane_key(row.lane), lane_throttle_keys(row.lane), now_ms):
+            break
+        stated = core.store.states([row.id])[0] is not None
+        found.append((row.lane, move_row(row.row, row.seq, row.row[26] | Flag.STATE) if stated else row.row))
+        if len(found) == room:
+            break
+    return found
