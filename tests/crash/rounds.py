@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,17 @@ def plan_round(seed: int, work: str) -> Plan:
 def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda: None) -> Report:
     """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its problems."""
     report = Report(plan, directory, [])
+    try:
+        _kill_again_and_again(plan, directory, report, on_kill)
+        if not report.problems:
+            _settle_account(plan, directory, report)
+    except Exception:
+        # Whatever the broker threw at us in here, the seed must be told with it.
+        report.problems.append(traceback.format_exc())
+    return report
+
+
+def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: Callable[[], None]) -> None:
     data = directory / "data"
     for number, kill in enumerate(plan.kills):
         life = Life(str(data), str(directory), plan.seed, number, plan.work, plan.durability, kill.die_at, kill.die_before)
@@ -95,13 +107,11 @@ def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda:
         on_kill()
         if complaint:
             report.problems.append(complaint)
-            return report
+            return
         verified = fairlead.verify(data)
         if not verified.ok:
             report.problems += [f"verify after kill {number}: {problem}" for problem in verified.problems]
-            return report
-    _settle_account(plan, directory, report)
-    return report
+            return
 
 
 def _live_and_die(life: Life, kill: Kill, stderr: Path) -> str | None:
