@@ -117,9 +117,9 @@ class RecordedBroker:
         self._run(verb, lambda: act(queue, message_id), lambda r: {"outcome": r.outcome}, queue=queue, id=message_id)
 
     def operate(self, verb: str, queue: str, **options: Any) -> Any:
-        """create_queue, purge, delete_queue, redrive."""
+        """create_queue, purge, delete_queue, redrive. One with a rate is confirmed when it begins, and goes on by itself."""
         act = getattr(self.broker, verb)
-        return self._run(verb, lambda: act(queue, **options), lambda result: {"result": str(result)}, queue=queue)
+        return self._run(verb, lambda: act(queue, **options), lambda result: {"result": str(result)}, queue=queue, goes_on="rate" in options)
 
     def goodbye(self, consumer: str) -> None:
         self._run("goodbye", lambda: self.broker.goodbye(consumer), lambda count: {"count": count}, consumer=consumer)

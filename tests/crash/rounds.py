@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 
 import fairlead
+from fairlead.broker.broker import Durability
 from fairlead.testing import ManualClock
 
-from .bulk import VERBS, half_done
+from .bulk import VERBS, half_done, happened
 from .child import Life
 from .history import History
 from .journal import Journal, RecordedBroker, read_journal, read_tag
@@ -44,7 +45,7 @@ class Kill:
 class Plan:
     seed: int
     work: str
-    durability: str
+    durability: Durability
     kills: tuple[Kill, ...]
 
     @property
@@ -54,7 +55,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """`cut_off` counts kills that hit an operation which had begun and was not confirmed."""
+    """`cut_off` counts operations that had begun and were not confirmed at a kill; `resumed` says that a bulk operation
+    was among them, had left its mark, and was finished in a later life."""
 
     plan: Plan
     directory: Path
@@ -63,6 +65,7 @@ class Report:
     messages: int = 0
     deliveries: int = 0
     cut_off: int = 0
+    resumed: bool = False
 
     def __str__(self) -> str:
         shown = "\n  ".join(self.problems[:20])
@@ -73,7 +76,7 @@ class Report:
 def plan_round(seed: int, work: str) -> Plan:
     """The same seed and work give the same plan; the moment a timer fires is the only thing that cannot be replayed."""
     rng = random.Random(f"{seed}-{work}")
-    durability = rng.choice(("os", "fsync"))
+    durability: Durability = rng.choice(("os", "fsync"))
     if work == "load":
         return Plan(seed, work, durability, tuple(Kill(rng.randint(20, 400)) for _ in range(4)))
     kills = []
@@ -157,9 +160,9 @@ def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
         history.add_life(read_journal(directory / f"life-{number:03}.jsonl"))
     report.problems += [str(problem) for problem in check(history)]
     if plan.work != "load":
-        operation = history.of(plan.work)
-        whole = half_done(plan.work, bool(operation) and operation[0].confirmed, drained.values())
-        report.problems += [f"half done: {what}" for what in whole]
+        (operation,) = history.of(plan.work)
+        report.problems += [f"half done: {what}" for what in half_done(plan.work, operation.confirmed, drained.values())]
+        report.resumed = operation.goes_on and happened(plan.work, drained.values())
     report.messages, report.deliveries = len(history.enqueues), len(history.deliveries)
     report.cut_off = sum(not o.confirmed and not o.refused for o in history.operations)
 
@@ -167,8 +170,11 @@ def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
 def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str, tuple[str, str]]]:
     """How many messages the counters know once resumed operations are through, and id -> (tag, queue) of all that came out."""
     broker = recorded.broker
-    for _ in range(100):
-        broker.run_due()
+    broker.run_due()
+    for _ in range(1000):
+        if not broker.intents():
+            break
+        clock.advance(ms=10)
     counted = _stored(broker)
     drained: dict[str, tuple[str, str]] = {}
     step_ms = 50

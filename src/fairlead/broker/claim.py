@@ -26,7 +26,8 @@ def claim(
     consumer, token = check_consumer(consumer), check_token(token)
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
-        leases = core.leases.under_token(token) if token else []
+        # Leases of a deleted queue stay until the steps of the deletion come to them.
+        leases = [lease for lease in core.leases.under_token(token) if lease.queue_id in core.by_id] if token else []
         if not leases:
             leases = _claim_or_wait(core, names, limit, wait_ms, consumer, token, started)
         parts = _parts(core, leases)
