@@ -17,12 +17,13 @@ import msgspec
 import fairlead
 from bench.bare import Bare
 from bench.rates import Spread, per_second, ratio, spread
+from fairlead.broker.broker import Durability
 from fairlead.model.ids import IdSource
 
 PAYLOAD_BYTES = 1024
 BATCHES = (1, 10, 100, 500)
 KEYS = (10, 1_000, 10_000, 100_000)
-DURABILITIES = ("os", "fsync")
+DURABILITIES: tuple[Durability, ...] = ("os", "fsync")
 
 _COUNT = {1: 3_000, 10: 15_000, 100: 40_000, 500: 50_000}
 #: With a sync per step a small batch takes its time from the disk; fewer messages show that just as well.
@@ -34,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     share: float = 1.0
     batches: tuple[int, ...] = BATCHES
     keys: tuple[int, ...] = KEYS
-    durabilities: tuple[str, ...] = DURABILITIES
+    durabilities: tuple[Durability, ...] = DURABILITIES
     drained: int = 100_000
 
 
@@ -94,7 +95,7 @@ def drafts_over(keys: int, count: int, batch: int, first: int = 0) -> list[list[
     return [made[at : at + batch] for at in range(0, count, batch)]
 
 
-def _measure(shape: str, plan: Plan, home: Path, durability: str, batch: int, count: int, tick: Callable[[str], None]) -> list[Measured]:
+def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: int, count: int, tick: Callable[[str], None]) -> list[Measured]:
     label = f"{shape}, {durability}, batch {batch}"
     run = in_step if shape == "in step" else drain
     rates: dict[int, list[float]] = {keys: [] for keys in plan.keys}

@@ -75,7 +75,7 @@ nothing else: no index, no schedule, no lease, no counters. With `fsync` its put
 """
 
 
-def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[tuple[str, ...]]]]:
     if figures.in_step:
         yield "In step: enqueue a batch, claim it, complete it", _LIFECYCLE, [_lifecycle_row(m) for m in figures.in_step]
     if figures.drain:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 import fairlead
+from fairlead.broker.broker import Durability
 from fairlead.clock import SystemClock
 
 from .bulk import Bulk, die_at_step
@@ -24,7 +25,7 @@ class Life(msgspec.Struct, frozen=True):
     seed: int
     number: int
     work: str
-    durability: str
+    durability: Durability
     die_at: int = 0
     die_before: bool = False
 

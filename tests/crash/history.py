@@ -33,6 +33,11 @@ class Operation:
     def may_have_happened(self) -> bool:
         return not self.refused
 
+    @property
+    def goes_on(self) -> bool:
+        """Of a resumable operation: its steps may run on after its end, also in later lives."""
+        return not self.confirmed or bool(self.told.get("goes_on"))
+
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:

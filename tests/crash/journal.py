@@ -16,6 +16,7 @@ from typing import Any
 
 import fairlead
 from fairlead.errors import Rejected, Unavailable
+from fairlead.model.settle import Settlement
 
 Line = dict[str, Any]
 
@@ -103,7 +104,7 @@ class RecordedBroker:
         call = lambda: self.broker.claim(queue, **options)  # noqa: E731 as above
         return self._run("claim", call, lambda got: {"deliveries": [_tell(d) for d in got]}, queue=queue, **told) or []
 
-    def settle(self, items: Sequence[fairlead.Settlement]) -> list[fairlead.SettleResult]:
+    def settle(self, items: Sequence[Settlement]) -> list[fairlead.SettleResult]:
         if not items:
             return []
         told = [[*_name(i), getattr(i, "error", ""), delay_ms(getattr(i, "duration", None))] for i in items]
@@ -116,9 +117,9 @@ class RecordedBroker:
         self._run(verb, lambda: act(queue, message_id), lambda r: {"outcome": r.outcome}, queue=queue, id=message_id)
 
     def operate(self, verb: str, queue: str, **options: Any) -> Any:
-        """create_queue, purge, delete_queue, redrive."""
+        """create_queue, purge, delete_queue, redrive. One with a rate is confirmed when it begins, and goes on by itself."""
         act = getattr(self.broker, verb)
-        return self._run(verb, lambda: act(queue, **options), lambda result: {"result": str(result)}, queue=queue)
+        return self._run(verb, lambda: act(queue, **options), lambda result: {"result": str(result)}, queue=queue, goes_on="rate" in options)
 
     def goodbye(self, consumer: str) -> None:
         self._run("goodbye", lambda: self.broker.goodbye(consumer), lambda count: {"count": count}, consumer=consumer)
@@ -139,7 +140,7 @@ def delay_ms(duration: object) -> int:
     return int(duration.removesuffix("ms")) if isinstance(duration, str) else 0
 
 
-def _name(item: fairlead.Settlement) -> tuple[str, str, str]:
+def _name(item: Settlement) -> tuple[str, str, str]:
     return type(item).__name__.lower(), item.delivery.id, item.delivery.lease
 
 

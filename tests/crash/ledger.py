@@ -110,9 +110,9 @@ class _Ledger:
             if e.dedup_key is not None and e.id:
                 twins[e.queue, e.dedup_key].add(e.id)
         for d in self.history.deliveries:
-            e = self.enqueues.get(d.tag)
-            if e is not None and e.dedup_key is not None:
-                twins[e.queue, e.dedup_key].add(d.id)
+            enqueue = self.enqueues.get(d.tag)
+            if enqueue is not None and enqueue.dedup_key is not None:
+                twins[enqueue.queue, enqueue.dedup_key].add(d.id)
         for (queue, key), found in twins.items():
             if len(found) > 1:
                 yield Problem("dedup", f"{queue} {key}", f"one dedup key, several messages: {sorted(found)}")
@@ -230,8 +230,8 @@ class _Ledger:
 
 
 def _touches(resumable: Operation, earlier: Operation, later: Operation) -> bool:
-    """Could the operation have worked between the two? One that was cut off goes on in later lives."""
-    return resumable.begin < later.end and (resumable.end > earlier.begin or not resumable.confirmed)
+    """Could the operation have worked between the two?"""
+    return resumable.begin < later.end and (resumable.end > earlier.begin or resumable.goes_on)
 
 
 def _by_queue(operations: list[Operation]) -> dict[str, list[Operation]]:

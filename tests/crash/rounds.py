@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from pathlib import Path
 import msgspec
 
 import fairlead
+from fairlead.broker.broker import Durability
 from fairlead.testing import ManualClock
 
-from .bulk import VERBS, half_done
+from .bulk import VERBS, half_done, happened
 from .child import Life
 from .history import History
 from .journal import Journal, RecordedBroker, read_journal, read_tag
@@ -43,7 +45,7 @@ class Kill:
 class Plan:
     seed: int
     work: str
-    durability: str
+    durability: Durability
     kills: tuple[Kill, ...]
 
     @property
@@ -53,7 +55,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """`cut_off` counts kills that hit an operation which had begun and was not confirmed."""
+    """`cut_off` counts operations that had begun and were not confirmed at a kill; `resumed` says that a bulk operation
+    was among them, had left its mark, and was finished in a later life."""
 
     plan: Plan
     directory: Path
@@ -62,6 +65,7 @@ class Report:
     messages: int = 0
     deliveries: int = 0
     cut_off: int = 0
+    resumed: bool = False
 
     def __str__(self) -> str:
         shown = "\n  ".join(self.problems[:20])
@@ -72,7 +76,7 @@ class Report:
 def plan_round(seed: int, work: str) -> Plan:
     """The same seed and work give the same plan; the moment a timer fires is the only thing that cannot be replayed."""
     rng = random.Random(f"{seed}-{work}")
-    durability = rng.choice(("os", "fsync"))
+    durability: Durability = rng.choice(("os", "fsync"))
     if work == "load":
         return Plan(seed, work, durability, tuple(Kill(rng.randint(20, 400)) for _ in range(4)))
     kills = []
@@ -87,6 +91,17 @@ def plan_round(seed: int, work: str) -> Plan:
 def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda: None) -> Report:
     """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its problems."""
     report = Report(plan, directory, [])
+    try:
+        _kill_again_and_again(plan, directory, report, on_kill)
+        if not report.problems:
+            _settle_account(plan, directory, report)
+    except Exception:
+        # Whatever the broker threw at us in here, the seed must be told with it.
+        report.problems.append(traceback.format_exc())
+    return report
+
+
+def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: Callable[[], None]) -> None:
     data = directory / "data"
     for number, kill in enumerate(plan.kills):
         life = Life(str(data), str(directory), plan.seed, number, plan.work, plan.durability, kill.die_at, kill.die_before)
@@ -95,13 +110,11 @@ def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda:
         on_kill()
         if complaint:
             report.problems.append(complaint)
-            return report
+            return
         verified = fairlead.verify(data)
         if not verified.ok:
             report.problems += [f"verify after kill {number}: {problem}" for problem in verified.problems]
-            return report
-    _settle_account(plan, directory, report)
-    return report
+            return
 
 
 def _live_and_die(life: Life, kill: Kill, stderr: Path) -> str | None:
@@ -147,9 +160,9 @@ def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
         history.add_life(read_journal(directory / f"life-{number:03}.jsonl"))
     report.problems += [str(problem) for problem in check(history)]
     if plan.work != "load":
-        operation = history.of(plan.work)
-        whole = half_done(plan.work, bool(operation) and operation[0].confirmed, drained.values())
-        report.problems += [f"half done: {what}" for what in whole]
+        (operation,) = history.of(plan.work)
+        report.problems += [f"half done: {what}" for what in half_done(plan.work, operation.confirmed, drained.values())]
+        report.resumed = operation.goes_on and happened(plan.work, drained.values())
     report.messages, report.deliveries = len(history.enqueues), len(history.deliveries)
     report.cut_off = sum(not o.confirmed and not o.refused for o in history.operations)
 
@@ -157,8 +170,11 @@ def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
 def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str, tuple[str, str]]]:
     """How many messages the counters know once resumed operations are through, and id -> (tag, queue) of all that came out."""
     broker = recorded.broker
-    for _ in range(100):
-        broker.run_due()
+    broker.run_due()
+    for _ in range(1000):
+        if not broker.intents():
+            break
+        clock.advance(ms=10)
     counted = _stored(broker)
     drained: dict[str, tuple[str, str]] = {}
     step_ms = 50

@@ -74,13 +74,14 @@ def _run(options: argparse.Namespace, home: Path, console: Console) -> list[Repo
 
 
 def _show(reports: list[Report], console: Console) -> None:
-    table = Table("work", "rounds", "kills", "messages", "deliveries", "operations cut off", "bad rounds")
+    table = Table("work", "rounds", "kills", "messages", "deliveries", "operations cut off", "resumed", "bad rounds")
     sums: dict[str, Counter[str]] = {}
     for r in reports:
-        found = Counter(rounds=1, kills=r.kills, messages=r.messages, deliveries=r.deliveries, cut_off=r.cut_off, bad=bool(r.problems))
+        found = Counter(rounds=1, kills=r.kills, messages=r.messages, deliveries=r.deliveries)
+        found.update(cut_off=r.cut_off, resumed=r.resumed, bad=bool(r.problems))
         sums.setdefault(r.plan.work, Counter()).update(found)
     for work, found in sorted(sums.items()):
-        table.add_row(work, *(f"{found[column]:,}" for column in ("rounds", "kills", "messages", "deliveries", "cut_off", "bad")))
+        table.add_row(work, *(f"{found[column]:,}" for column in ("rounds", "kills", "messages", "deliveries", "cut_off", "resumed", "bad")))
     console.print(table)
 
 

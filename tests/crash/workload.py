@@ -29,6 +29,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "side-0": {"visibility_timeout": LEASE, "retry": "none"},
     "side-1": {"visibility_timeout": LEASE, "max_deliveries": 20},
 }
+CLAIMED: tuple[str | list[str], ...] = (*MAIN, *MAIN, *SIDE, "main.dlq", "second.dlq", [*MAIN])
 REDRIVES: tuple[dict[str, Any], ...] = (
     {},
     {"count": 20},
@@ -76,7 +77,7 @@ class Workload:
         self.backlog += len(self.recorded.enqueue(queue, batch))
 
     def consume(self, rng: random.Random, name: str) -> None:
-        queue: str | list[str] = rng.choice([*MAIN, *MAIN, *SIDE, "main.dlq", "second.dlq", [*MAIN]])
+        queue = rng.choice(CLAIMED)
         options: dict[str, Any] = {"limit": rng.choice((1, 5, 30, 100)), "consumer": name, "started": rng.random() < 0.7}
         if rng.random() < 0.3:
             options["wait"] = "10ms"

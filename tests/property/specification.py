@@ -11,10 +11,11 @@ causes (a lease that expires and a delay that ends in one step of the clock) no 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 READY, WAITING, LEASED = "ready", "waiting", "leased"
+FAILED = 32768
 
 
 class Illegal(AssertionError):
@@ -33,9 +34,27 @@ class Draft:
     ttl_ms: int = 0
 
     @property
+    def corrected_weight(self) -> int:
+        return min(max(self.weight, 1), 1000)
+
+    @property
     def size(self) -> int:
         """Payload plus the packed headers: one byte, and one for each of their short strings."""
         return len(self.payload) + (1 + sum(2 + len(name) + len(value) for name, value in self.headers) if self.headers else 0)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One item of a settle."""
+
+    verb: str
+    id: str
+    token: str = ""
+    reason: str = "unknown"
+    retry_in_ms: int | None = None
+    dead: bool = False
+    progress: int = 0
+    duration_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,7 @@ class Lease:
     token: str
     consumer: str
     claim_token: str | None
+    index: int
     expires_ms: int
     started: bool
 
@@ -89,10 +109,10 @@ class Message:
     expires_ms: int = 0
     attempts: int = 0
     deliveries: int = 0
-    failures: list[str] = field(default_factory=list)
-    reason: str = ""
+    failures: int = 0
+    reason: str | None = None
     progress: int = 0
-    dead_since: int = 0
+    dead_since: int | None = None
     lease: Lease | None = None
     live_dedup: bool = False
 
@@ -128,7 +148,11 @@ class Specification:
 
     def create(self, name: str, options: Options) -> None:
         queue = self.queues[name] = Queue(name, options)
-        queue.dead_letters = self.queues[name + ".dlq"] = Queue(name + ".dlq", options, source=queue)
+        queue.dead_letters = self.queues[name + ".dlq"] = Queue(name + ".dlq", Options(), source=queue)
+
+    def update(self, name: str, options: Options) -> None:
+        """Counts for what happens from now on; what is under way keeps its lease, its time to live and its window."""
+        self.queues[name].options = options
 
     def delete(self, name: str) -> None:
         queue = self.queues.pop(name)
@@ -175,9 +199,9 @@ class Specification:
         self._step += 1
         for index, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
             must(message_id not in self.messages and message_id not in self.gone, f"{message_id} is not a new id")
-            self.messages[message_id] = Message(
-                message_id, draft, queue.dead_letters, queue, READY, Place(self._step, "quarantine", (index,)), reason=reason, dead_since=self.now_ms
-            )
+            place = Place(self._step, "quarantine", (index,))
+            message = Message(message_id, draft, queue.dead_letters, queue, READY, place, reason=reason, failures=1, dead_since=self.now_ms)
+            self.messages[message_id] = message
 
     def fits(self, name: str, drafts: Sequence[Draft]) -> bool:
         """Twins take no room, and neither does the second of two that share a key in one batch."""
@@ -205,8 +229,8 @@ class Specification:
         fresh = {d.lease for d in deliveries}
         must(not fresh & self.tokens, "a lease token is never used again")
         self.tokens |= fresh
-        for d in deliveries:
-            self._hand_out(d, names, consumer, claim_token, started)
+        for index, d in enumerate(deliveries):
+            self._hand_out(d, names, Lease(d.lease, consumer, claim_token, index, d.lease_until, started))
         if len(deliveries) < limit:
             left = [m.id for name in names for m in self._claimable(self.queues[name], consumer) if not self.buckets & set(m.lane[1])]
             must(not left, f"{left} could have been claimed as well")
@@ -228,62 +252,86 @@ class Specification:
         held = sum(m.lane[0] == message.lane[0] for m in self.inside(message.queue.name, LEASED))
         return not limit or held < limit
 
-    def _hand_out(self, d: Any, names: Sequence[str], consumer: str, claim_token: str | None, started: bool) -> None:
+    def _hand_out(self, d: Any, names: Sequence[str], lease: Lease) -> None:
         message = self.messages.get(d.id)
         must(message is not None, f"{d.id} was delivered but does not exist")
         assert message is not None
         must(message.queue.name in names, f"{d.id} is in {message.queue.name}, which was not asked for")
-        must(message in self._claimable(message.queue, consumer), f"{d.id} is {message.where} and not claimable")
+        must(message in self._claimable(message.queue, lease.consumer), f"{d.id} is {message.where} and not claimable")
         for other in self.inside(message.queue.name, READY):
             must(other.lane != message.lane or not _place(other).before(_place(message)), f"{other.id} is ahead of {d.id} in its lane")
         message.deliveries += 1
-        told = (d.queue, d.payload, dict(d.headers), d.fairness_key, tuple(d.throttle_keys), d.attempts, d.deliveries, int(d.progress), d.dead_since)
         draft = message.draft
+        told = (d.queue, d.payload, dict(d.headers), d.fairness_key, d.weight, d.throttle_keys, d.attempts, d.deliveries, d.progress, d.dead_since)
         meant = (
-            message.queue.name, draft.payload, dict(draft.headers), draft.key, draft.throttle_keys,
+            message.queue.name, draft.payload, dict(draft.headers), draft.key, draft.corrected_weight, draft.throttle_keys,
             message.attempts, message.deliveries, message.progress, message.dead_since,
         )
         must(told == meant, f"{d.id} was delivered as {told}, it is {meant}")
         expires_ms = self.now_ms + message.queue.options.visibility_ms
         must(d.lease_until == expires_ms, f"the lease of {d.id} ends at {d.lease_until}, not at {expires_ms}")
-        message.where, message.lease = LEASED, Lease(d.lease, consumer, claim_token, expires_ms, started)
+        message.where, message.lease = LEASED, lease
 
     # Settle
 
-    def settle(self, verb: str, message_id: str, token: str | None, **said: Any) -> str:
-        """The outcome an item must get. Without a token it acts on whatever lease there is."""
-        message = self.messages.get(message_id)
-        if message is None:
-            return "not_found"
-        lease = message.lease
-        if lease is None or token not in (None, lease.token):
-            return "lost_lease"
+    def settle(self, items: Sequence[Said]) -> list[str]:
+        """The outcome each item must get. The second word about one delivery in a batch comes too late."""
         self._step += 1
-        message.progress |= said.get("progress", 0)
-        if verb == "complete":
+        over: set[str] = set()
+        outcomes = []
+        for index, item in enumerate(items):
+            message = self.messages.get(item.id)
+            if item.id in over:
+                outcomes.append("lost_lease")
+            elif message is None:
+                outcomes.append("not_found")
+            elif message.lease is None or item.token != message.lease.token:
+                outcomes.append("lost_lease")
+            else:
+                outcomes.append(self._settle(message, message.lease, item, index))
+                if message.lease is None or message.id in self.gone:
+                    over.add(item.id)
+        self._drop_the_outlived()
+        return outcomes
+
+    def settle_current(self, name: str, item: Said) -> str:
+        """Without a token it acts on whatever lease there is, in the queue that was named."""
+        message = self.messages.get(item.id)
+        if message is None or message.lease is None or message.queue.name != name:
+            return "not_found"
+        return self.settle([replace(item, token=message.lease.token)])[0]
+
+    def _settle(self, message: Message, lease: Lease, item: Said, index: int) -> str:
+        if item.verb == "complete":
             self._gone(message)
             return "completed"
-        if verb == "start":
+        if item.verb == "start":
             lease.started = True
             return "started"
-        if verb == "extend":
-            lease.expires_ms = self.now_ms + (said.get("duration_ms") or message.queue.options.visibility_ms)
+        if item.verb == "extend":
+            lease.expires_ms = self.now_ms + (item.duration_ms or message.queue.options.visibility_ms)
+            message.progress |= item.progress
             return "extended"
-        if verb == "release" or message.queue.source is not None:
-            return self._release(message)
-        return self._fail(message, said.get("reason", "unknown"), said.get("retry_in_ms"), said.get("dead", False), "settle", ())
+        if item.verb == "release" or message.queue.source is not None:
+            return self._release(message, "settle", (index,))
+        message.progress |= item.progress
+        return self._fail(message, item.reason, item.retry_in_ms, item.dead, "settle", (index,))
 
     def goodbye(self, consumer: str) -> int:
         held = [m for m in self.messages.values() if m.lease is not None and m.lease.consumer == consumer]
         self._step += 1
         for message in held:
-            self._release(message)
+            self._release(message, "goodbye", ())
+        self._drop_the_outlived()
         return len(held)
 
-    def _release(self, message: Message) -> str:
+    def _release(self, message: Message, cause: str, order: tuple[Any, ...]) -> str:
         ceiling = message.queue.options.max_deliveries
         if ceiling and message.deliveries >= ceiling and message.queue.source is None:
-            return self._bury(message, "release", (message.id,))
+            message.progress |= FAILED
+            message.reason = "unknown"
+            message.failures += 1
+            return self._bury(message, cause, order)
         message.where, message.lease = READY, None
         return "released"
 
@@ -291,12 +339,14 @@ class Specification:
         options = message.queue.options
         message.attempts += 1
         message.reason = reason
-        message.failures.append(reason)
+        message.failures += 1
+        message.progress |= FAILED
         if options.max_attempts and message.attempts >= options.max_attempts:
             # The ceiling is what poison is: the message had every chance.
             message.reason = "poison_message"
             return self._bury(message, cause, order)
-        if dead or (retry_in_ms is None and (options.retry == "none" or _reached(message.attempts, options.retry_attempts))):
+        out_of_tries = options.retry == "none" or (options.retry_attempts is not None and message.attempts >= options.retry_attempts)
+        if dead or (retry_in_ms is None and out_of_tries):
             return self._bury(message, cause, order)
         message.lease = None
         if retry_in_ms:
@@ -306,9 +356,12 @@ class Specification:
         return "retry"
 
     def _bury(self, message: Message, cause: str, order: tuple[Any, ...]) -> str:
+        """Dead: neither its time to live nor its dedup key counts any more."""
         assert message.queue.dead_letters is not None
+        self._forget_twin(message)
         message.queue, message.where, message.lease = message.queue.dead_letters, READY, None
-        message.place, message.due_ms, message.dead_since = Place(self._step, "bury " + cause, order), 0, self.now_ms
+        message.place, message.dead_since = Place(self._step, "bury " + cause, order), self.now_ms
+        message.due_ms = message.expires_ms = message.deliveries = 0
         return "dead"
 
     # Time
@@ -318,25 +371,32 @@ class Specification:
         self._step += 1
         for message in list(self.messages.values()):
             if message.lease is not None and message.lease.expires_ms <= self.now_ms:
-                if message.lease.started and message.queue.source is None:
-                    self._fail(message, "timeout_exceeded", None, False, "expiry", (message.lease.expires_ms,))
+                # Of one claim that expires as a whole, the order it was handed out in is kept.
+                lease = message.lease
+                cause, order = f"expiry {lease.token} {lease.expires_ms}", (lease.index,)
+                if lease.started and message.queue.source is None:
+                    self._fail(message, "timeout_exceeded", None, False, cause, order)
                 else:
-                    self._release(message)
+                    self._release(message, cause, order)
             elif message.where == WAITING and message.due_ms <= self.now_ms:
                 message.where, message.place, message.due_ms = READY, Place(self._step, "due", (message.due_ms, message.id)), 0
-        self.drop_the_outlived()
+        self._drop_the_outlived()
+        self._drop_the_long_dead()
 
-    def drop_the_outlived(self) -> None:
-        for message in [m for m in self.messages.values() if m.where != LEASED]:
-            retention_ms = message.queue.options.dead_retention_ms
-            if message.queue.source is not None:
-                if retention_ms and message.dead_since + retention_ms <= self.now_ms:
-                    self._gone(message)
-            elif message.expires_ms and message.expires_ms <= self.now_ms:
-                if message.queue.options.expired_to_dead:
-                    self._bury(message, "outlived", (message.expires_ms, message.id))
-                else:
-                    self._gone(message)
+    def _drop_the_outlived(self) -> None:
+        for message in [m for m in self.messages.values() if m.expires_ms and m.expires_ms <= self.now_ms and m.where != LEASED]:
+            if message.queue.options.expired_to_dead:
+                message.reason = "unknown"
+                message.failures += 1
+                self._bury(message, "outlived", ())
+            else:
+                self._gone(message)
+
+    def _drop_the_long_dead(self) -> None:
+        for message in [m for m in self.messages.values() if m.dead_since is not None and m.where != LEASED]:
+            retention_ms = message.home.options.dead_retention_ms
+            if retention_ms and message.dead_since is not None and message.dead_since + retention_ms <= self.now_ms:
+                self._gone(message)
 
     # Dead letters
 
@@ -355,15 +415,19 @@ class Specification:
         self._step += 1
         for message in picked:
             message.queue, message.place = message.home, Place(self._step, "redrive", _place(message))
-            message.attempts, message.dead_since = 0, 0
+            message.attempts, message.deliveries, message.dead_since, message.reason = 0, 0, None, None
             if clear_progress:
                 message.progress = 0
 
     def _gone(self, message: Message) -> None:
         del self.messages[message.id]
         self.gone.add(message.id)
+        self._forget_twin(message)
+
+    def _forget_twin(self, message: Message) -> None:
         if message.live_dedup:
-            message.home.remembered.pop(message.draft.dedup_key or "", None)
+            message.live_dedup = False
+            del message.home.remembered[message.draft.dedup_key or ""]
 
 
 def fifo_holds(messages: Iterable[Message]) -> bool:
@@ -379,10 +443,6 @@ def fifo_holds(messages: Iterable[Message]) -> bool:
 def must(holds: bool, what: str) -> None:
     if not holds:
         raise Illegal(what)
-
-
-def _reached(attempts: int, limit: int | None) -> bool:
-    return limit is not None and attempts >= limit
 
 
 def _place(message: Message) -> Place:

@@ -28,7 +28,8 @@ def claim(
     order = Order(check_limit(limit), check_consumer(consumer), check_token(token), started, check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM))
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
-        leases = core.leases.under_token(order.token) if order.token else []
+        # Leases of a deleted queue stay until the steps of the deletion come to them.
+        leases = [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id] if order.token else []
         if not leases:
             leases = _claim_or_wait(core, names, order, wait_ms)
         parts = _parts(core, leases)

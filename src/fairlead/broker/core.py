@@ -145,11 +145,11 @@ class Core:
         if wake_ms < self.timer_wakes_ms:
             self.timer.notify_all()
 
-    def note_dead_letter(self, queue: QueueState, now_ms: int) -> None:
+    def note_dead_letter(self, queue: QueueState, dead_since_ms: int) -> None:
         """A dead letter came in: its retention may be the queue's next wake-up."""
         source = self.by_id.get(queue.record.source_id)
         if source is not None and source.config.dead_retention_ms:
-            queue.next_retention_ms = min(queue.next_retention_ms, now_ms + source.config.dead_retention_ms)
+            queue.next_retention_ms = min(queue.next_retention_ms, dead_since_ms + source.config.dead_retention_ms)
             self.wake_timer(queue.next_retention_ms)
 
     # Messages that are in memory anyway

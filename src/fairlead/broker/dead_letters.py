@@ -82,21 +82,24 @@ def _dead_letters_of(core: Core, name: str) -> QueueState:
 def _redrive_ids(
     core: Core, dead_letters: QueueState, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool
 ) -> RedriveResult:
-    """Ids that are not ready in this dead-letter queue (leased, gone, somewhere else) are passed over."""
+    """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over."""
     if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
         raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids; use a filter for more", ids)
     source = core.by_id[dead_letters.record.source_id]
     moves = Moves(core, core.clock.now_ms())
-    matched = 0
+    spots = []
     for text in dict.fromkeys(ids):
         raw_id = find_id(text)
         if raw_id is None:
             raise InvalidRequest("ids", "full message ids", text)
         spot = None if core.leases.find(raw_id) else locate(core, raw_id)
-        if not isinstance(spot, InReady) or spot.queue_id != dead_letters.queue_id or (limit and matched >= limit):
-            continue
+        if isinstance(spot, InReady) and spot.queue_id == dead_letters.queue_id:
+            spots.append(spot)
+    matched = 0
+    for spot in sorted(spots, key=lambda found: row_place(found.row)):
+        raw_id = row_id(spot.row)
         message, state = core.message(raw_id), core.store.states([raw_id])[0]
-        if message is not None and state is not None and test.selects(message, state):
+        if message is not None and state is not None and test.selects(message, state) and not 0 < limit <= matched:
             matched += 1
             if not dry_run:
                 moves.redrive(spot, state, message, source, clear_progress=clear_progress)

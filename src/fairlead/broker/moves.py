@@ -217,8 +217,12 @@ class Moves:
         for spot in self._returned + self.streams.promoted:
             if spot.queue_id not in queues:
                 continue
-            queues[spot.queue_id].scheduler.give_back(spot.lane, spot.row)
-            queues[spot.queue_id].wake_waiters(1)
+            queue = queues[spot.queue_id]
+            queue.scheduler.give_back(spot.lane, spot.row)
+            queue.wake_waiters(1)
+            if queue.is_dead_letter_queue:
+                # It may have outlived its retention while it was leased: an instant long past makes the timer look at once.
+                core.note_dead_letter(queue, 0)
         for spot in self._appended:
             queue = queues[spot.queue_id]
             queue.scheduler.add(spot.lane, spot.row)

@@ -16,7 +16,7 @@ shares the bucket.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -153,10 +153,14 @@ class QueueScheduler:
             if weight != lane.key.weight:
                 lane.key.weight = self._weight_of(lane.key.name) or weight
         if not lane.more:
-            if self._memory.rows < self._memory.row_limit or not lane.rows:
+            place = int.from_bytes(row[:8], "big")
+            if place <= lane.last:
+                # Another row of the same commit made this lane read ahead, and it found this one.
+                pass
+            elif self._memory.rows < self._memory.row_limit or not lane.rows:
                 lane.rows.append(row)
                 self._memory.rows += 1
-                lane.last = int.from_bytes(row[:8], "big")
+                lane.last = place
             else:
                 lane.more = True
         if fresh:
@@ -173,14 +177,18 @@ class QueueScheduler:
             lane.last = place
             self._enter(lane)
         elif lane.at < len(lane.rows):
-            if place < lane.last or not lane.more:
-                insort(lane.rows, row, lo=lane.at)
+            if place <= lane.last or not lane.more:
+                at = bisect_left(lane.rows, row, lo=lane.at)
+                if at < len(lane.rows) and lane.rows[at] == row:
+                    return  # read ahead already, on behalf of another row of the same commit
+                lane.rows.insert(at, row)
                 self._memory.rows += 1
                 lane.last = max(lane.last, place)
                 self._reorder(lane)
         else:
             # The window is used up and the next rows are on disk: read again from just before this one.
             lane.last = min(lane.last, place - 1)
+            lane.more = True
 
     def remove(self, lane_id: bytes, row: bytes) -> None:
         """A ready message left other than by `take` (dropped, expired, buried, redriven)."""

@@ -17,8 +17,9 @@ def is_full(trouble: BaseException) -> bool:
     return "No space left" in str(trouble) or "Space limit reached" in str(trouble) or "Disk quota exceeded" in str(trouble)
 
 
-def is_failed_sync(trouble: BaseException) -> bool:
-    return any(word in str(trouble) for word in ("fsync", "fdatasync", "While sync", "Sync"))
+def is_refused_after_full(trouble: BaseException) -> bool:
+    """A log whose last append failed refuses to be synced. A sync that itself failed says something else."""
+    return "Writer has previous error" in str(trouble) or "While appending" in str(trouble)
 
 
 def named(trouble: BaseException, path: Path, reserve_bytes: int, family: str = "") -> FairleadError:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
-from fairlead.model.facts import InReady, InWaiting, Intent
+from fairlead.model.facts import InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState

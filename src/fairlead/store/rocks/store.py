@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rocksdict import AccessType, Cache, Checkpoint, ColumnFamily, Rdict, WriteBatch
 
-from fairlead.errors import BrokerClosed, FairleadError, InvalidRequest, StoreFailed, StoreFull
+from fairlead.errors import BrokerClosed, FairleadError, InvalidRequest, StoreCorrupt, StoreFailed, StoreFull
 from fairlead.model.facts import Fact
 from fairlead.model.queue import Counters, QueueRecord
 from fairlead.store.port import NO_EPOCHS
 from fairlead.store.rocks import codec, faults
 from fairlead.store.rocks.commit import Draft
-from fairlead.store.rocks.format import check_format, prepare_directory, sync_directory, write_format
+from fairlead.store.rocks.format import check_format, mirror, prepare_directory, sync_directory, write_format
 from fairlead.store.rocks.layout import FAMILIES
+from fairlead.store.rocks.logfile import check_logs, find_damage
 from fairlead.store.rocks.options import CACHE_BYTES, MIB, database_options, family_options
 from fairlead.store.rocks.questions import EVERYTHING, Questions
 
@@ -50,6 +52,7 @@ class RocksStore(Questions):
         self._queues: dict[int, QueueRecord] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._tables: dict[str, Rdict] = {}
+        self._mirror: tempfile.TemporaryDirectory[str] | None = None
         self._connect(read_only)
 
     @classmethod
@@ -58,13 +61,15 @@ class RocksStore(Questions):
     ) -> RocksStore:
         """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`, `InvalidRequest`.
 
-        Read-only answers questions from what a crash left, without a boot number and without changing the directory.
+        Read-only answers questions from what a crash left, without a boot number and without changing the directory; it
+        is for a directory that nobody writes to.
         """
         directory = Path(path).absolute()
         if read_only:
             check_format(directory)
         else:
             prepare_directory(directory)
+        check_logs(directory)
         store = cls(directory, disk_reserve_bytes, cache_bytes, read_only)
         if not read_only:
             store._count_boot()
@@ -123,7 +128,7 @@ class RocksStore(Questions):
                 raise StoreFailed(self._failure.what)
             covered = self._last_commit
             try:
-                self._db.flush_wal(True)
+                self._sync_logs()
             except Exception as trouble:
                 self._failure = StoreFailed(f"a sync of the write-ahead log failed: {trouble}")
                 raise self._failure from trouble
@@ -182,15 +187,27 @@ class RocksStore(Questions):
             return trouble
         return faults.named(trouble, self._path, self._reserve, family)
 
+    def _open_fault(self, trouble: Exception) -> FairleadError:
+        fault = self._fault(trouble, str(self._path))
+        if isinstance(fault, StoreCorrupt) and fault.where == str(self._path) and (damage := find_damage(self._path)):
+            return StoreCorrupt(str(damage[0]), f"the record at byte {damage[1]}: {trouble}")
+        return fault
+
     def _connect(self, read_only: bool) -> None:
         cache = Cache(self._cache_bytes)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        opened = str(self._path)
+        if read_only:
+            self._mirror = tempfile.TemporaryDirectory(prefix="fairlead-")
+            opened = self._mirror.name
+            mirror(self._path, Path(opened))
         try:
-            self._db = Rdict(str(self._path), options=database_options(cache), column_families=family_options(cache), access_type=access)
+            self._db = Rdict(opened, options=database_options(cache), column_families=family_options(cache), access_type=access)
             self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
             self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
         except Exception as trouble:
-            raise self._fault(trouble, str(self._path)) from trouble
+            self._drop_mirror()
+            raise self._open_fault(trouble) from trouble
         try:
             self._load()
         except BaseException:
@@ -228,6 +245,23 @@ class RocksStore(Questions):
             with contextlib.suppress(Exception):
                 table.close()
         del self._db
+        self._drop_mirror()
+
+    def _drop_mirror(self) -> None:
+        if self._mirror is not None:
+            self._mirror.cleanup()
+            self._mirror = None
+
+    def _sync_logs(self) -> None:
+        try:
+            self._db.flush_wal(True)
+        except Exception as trouble:
+            if not faults.is_refused_after_full(trouble):
+                raise
+            # The disk was full for a later commit; this one is in the log, which RocksDB no longer touches.
+            for log in self._path.glob("*.log"):
+                with open(log, "rb") as file:
+                    os.fsync(file.fileno())
 
     def _failed_write(self, trouble: Exception) -> FairleadError:
         if faults.is_full(trouble):
@@ -243,7 +277,7 @@ class RocksStore(Questions):
             raise StoreFailed(self._failure.what)
         if self._read_only:
             raise InvalidRequest("store", "open for writing", "a store opened read-only")
-        free, needed = faults.free_bytes(self._path), self._reserve + self._log_bytes()
+        free, needed = faults.free_bytes(self._path), self._reserve + self._unflushed_bytes()
         if free < needed:
             raise StoreFull(str(self._path), free, needed)
         self._reopen()
@@ -264,5 +298,8 @@ class RocksStore(Questions):
             self._needs_reopen = False
             self._synced = confirmed
 
-    def _log_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._path.glob("*.log"))
+    def _unflushed_bytes(self) -> int:
+        """What opening again may have to write: it turns the log, as far as it is not in tables yet, into tables."""
+        in_log = sum(file.stat().st_size for file in self._path.glob("*.log"))
+        in_memory = sum(table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for table in self._tables.values())
+        return min(in_log, in_memory) if in_memory else in_log
