@@ -80,7 +80,9 @@ WHEN = {
     "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",
     "StoreFull": "the disk is below its reserve (enqueue) or full (any write)",
     "StoreLocked": "another process has the directory open",
+    "HookHostUnavailable": "a hook script is to be checked and the process that runs them does not start",
     "EpochStale": "another broker took the queue over; never with RocksDB",
+    "HookInvalid": "a hook script does not compile, does not load within its limits, or lacks its function",
     "StoreCorrupt": "a stored record cannot be trusted",
     "StoreFailed": "a write or sync failed and durability is unknown; the broker stops",
 }

@@ -178,6 +178,15 @@ class StoreLocked(Unavailable):
         super().__init__(f"expected to be the only process using {path}, but another one has it open; close it, or connect to its server", path=path)
 
 
+class HookHostUnavailable(Unavailable):
+    """The process that runs hook scripts does not start, so a script cannot be checked. Nothing was changed."""
+
+    code = "hook_host_unavailable"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; hooks cannot be checked or run until it does", what=what)
+
+
 class EpochStale(Unavailable):
     """Another broker has taken the queue over (never with RocksDB)."""
 
@@ -185,6 +194,16 @@ class EpochStale(Unavailable):
 
     def __init__(self, queue_id: int) -> None:
         super().__init__(f"queue id {queue_id} was acquired by another broker", queue_id=queue_id)
+
+
+class HookInvalid(UserCodeError):
+    """A hook script that could never run. `line` is where, None when it is not one line's fault."""
+
+    code = "hook_invalid"
+
+    def __init__(self, function: str, line: int | None, what: str) -> None:
+        where = function if line is None else f"{function}, line {line}"
+        super().__init__(f"expected a Lua script that defines {function}; {where}: {what}", function=function, line=line, what=what)
 
 
 class StoreCorrupt(BrokenInvariant):

@@ -28,6 +28,7 @@ def claim(
     order = Order(check_limit(limit), check_consumer(consumer), check_token(token), started, check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM))
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
+        core.check_open()
         # Leases of a deleted queue stay until the steps of the deletion come to them.
         leases = [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id] if order.token else []
         if not leases:
@@ -73,17 +74,27 @@ def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> 
             if now_ms >= deadline_ms:
                 break
             waiter.woken = False
-            core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(listening)]) - now_ms)
+            core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(core, listening, order.consumer)]) - now_ms)
             leases = claim_now(core, names, order)
         return leases
     finally:
         for state in listening:
             state.waiters.remove(waiter)
+            if waiter.woken and state.scheduler.active_keys:
+                # It was woken for this queue, and took from another or gave up: the next one must not sleep beside a message.
+                state.wake_waiters(1)
 
 
-def _token_times(queues: list[QueueState]) -> list[int]:
-    """When parked lanes of these queues may get their next token."""
-    return [at_ms for state in queues if (at_ms := state.scheduler.next_wake_ms()) is not None]
+def _token_times(core: Core, queues: list[QueueState], consumer: str) -> list[int]:
+    """When parked lanes may get their next token; only where this consumer could take it, or it would look again for ever."""
+    times = [state.scheduler.next_wake_ms() for state in queues if not state.closed_to_claims and _allowance(core, state, consumer) > 0]
+    return [at_ms for at_ms in times if at_ms is not None]
+
+
+def _allowance(core: Core, queue: QueueState, consumer: str) -> int:
+    """How many more messages of the queue the consumer may hold."""
+    most = queue.config.max_unsettled_per_consumer
+    return most - core.leases.unsettled(consumer, queue.queue_id) if most else MAX_CLAIM
 
 
 def claim_now(core: Core, names: list[str], order: Order) -> list[Lease]:
@@ -98,9 +109,7 @@ def claim_now(core: Core, names: list[str], order: Order) -> list[Lease]:
         run_queue_due(core, state)
         if state.closed_to_claims:
             continue
-        most = order.limit - len(leases)
-        if state.config.max_unsettled_per_consumer:
-            most = min(most, state.config.max_unsettled_per_consumer - core.leases.unsettled(order.consumer, state.queue_id))
+        most = min(order.limit - len(leases), _allowance(core, state, order.consumer))
         if most > 0:
             leases.extend(_lease(core, state, most, order))
         if len(leases) >= order.limit:

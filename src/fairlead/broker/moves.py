@@ -206,8 +206,12 @@ class Moves:
         queues = core.by_id
         for lease in self._ended:
             state = queues.get(lease.queue_id)
-            if state is not None and state.config.max_unsettled_per_key:
+            if state is None:
+                continue
+            if state.config.max_unsettled_per_key:
                 state.scheduler.settled(lane_key(lease.lane))
+                state.wake_waiters(1)
+            elif state.config.max_unsettled_per_consumer and state.waiters:
                 state.wake_waiters(1)
         core.leases.remove(self._ended)
         core.bodies.drop(self._gone)

@@ -68,6 +68,10 @@ class QueueState:
 
     def wake_waiters(self, count: int) -> None:
         """Messages became ready: as many waiting claims look again, the longest waiting first."""
+        if self.config.max_unsettled_per_consumer:
+            # Whoever waits longest may be at its limit: all of them look.
+            self.wake_all()
+            return
         for waiter in self.waiters:
             if count <= 0:
                 return

@@ -65,7 +65,7 @@ class _Batch:
     def _one(self, item: Settlement) -> SettleResult:
         if type(item) is Complete:
             handle = item.delivery
-            if type(handle) is Delivery:
+            if type(handle) is Delivery and item.progress == 0:
                 lease = self.core.leases.find(handle.message.id)
                 if lease is not None and lease.claim_id == handle.claim_id and handle.message.id not in self.over:
                     self.over.add(handle.message.id)

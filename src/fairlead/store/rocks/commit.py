@@ -66,6 +66,11 @@ class Draft:
         if self.queues:
             batch[b"last_queue_id"] = META.pack(VERSION, last_queue_id)
 
+    def let_go(self) -> None:
+        """Of the database, after a failed write: an error's traceback keeps this draft alive, and a database that is
+        referred to cannot be opened again."""
+        self.batch.set_default_column_family(None)
+
     def _count(self, queue_id: int) -> list[int]:
         counts = self.counters.get(queue_id)
         if counts is None:

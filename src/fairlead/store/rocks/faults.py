@@ -9,8 +9,8 @@ from pathlib import Path
 from fairlead.errors import FairleadError, StoreCorrupt, StoreFailed, StoreFull, StoreLocked
 
 _FILE = re.compile(r"(\d{6}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json)")
-#: What damaged or missing files say, besides "Corruption". A lost CURRENT or config file comes as an invalid argument.
-_CORRUPT = ("Corruption", "checksum mismatch", "No such file", "does not exist", "bad record", "Invalid argument", "No sst files", "config")
+#: What damaged or missing files say, besides "Corruption". A damaged CURRENT comes as an invalid argument.
+_CORRUPT = ("Corruption", "checksum mismatch", "No such file", "does not exist", "bad record", "Invalid argument")
 
 
 def is_full(trouble: BaseException) -> bool:
@@ -24,15 +24,16 @@ def is_refused_after_full(trouble: BaseException) -> bool:
 
 def named(trouble: BaseException, path: Path, reserve_bytes: int, family: str = "") -> FairleadError:
     """The error to raise for what RocksDB said. `family` is where we looked when the text names no file."""
-    text = str(trouble)
+    # Words in the directory's own name prove nothing.
+    text = str(trouble).replace(str(path), "")
     if is_full(trouble):
         return StoreFull(str(path), free_bytes(path), reserve_bytes)
     if "LOCK" in text and ("lock hold" in text or "lock file" in text or "No locks available" in text or "Resource temporarily" in text):
         return StoreLocked(str(path))
     if any(word in text for word in _CORRUPT):
         file = _FILE.search(text)
-        return StoreCorrupt(str(path / file[1]) if file else family or str(path), text)
-    return StoreFailed(text)
+        return StoreCorrupt(str(path / file[1]) if file else family or str(path), str(trouble))
+    return StoreFailed(str(trouble))
 
 
 def free_bytes(path: Path) -> int:

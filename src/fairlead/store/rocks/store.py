@@ -101,6 +101,7 @@ class RocksStore(Questions):
         try:
             self._db.write(draft.batch)
         except Exception as trouble:
+            draft.let_go()
             raise self._failed_write(trouble) from trouble
         self._last_commit, self._last_queue_id = number, last_queue_id
         for queue_id, counts in draft.counters.items():
@@ -237,9 +238,13 @@ class RocksStore(Questions):
         self._synced = self._last_commit
 
     def _disconnect(self) -> None:
-        """RocksDB lets go of the directory only when nothing refers to it any more: tables, handles and database."""
+        """RocksDB lets go of the directory only when nothing refers to it any more: tables, handles and database.
+
+        The handles are cleared in place, because the traceback of an error somebody keeps may still hold the mapping.
+        """
         tables, db = list(self._tables.values()), self._db
-        self._tables, self._handles = {}, {}
+        self._tables.clear()
+        self._handles.clear()
         for table in (*tables, db):
             # Closing flushes, and may find the disk full; the log already has it all.
             with contextlib.suppress(Exception):

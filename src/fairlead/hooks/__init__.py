@@ -1,0 +1,33 @@
+"""The Lua hooks of queues: `on_enqueue` and `on_failure`, run in a process that can be killed.
+
+Promises: a script can neither harm, block nor slow the broker beyond one kill; whatever it does, every call gets a
+decision, and results are plain values that were checked on this side. Calls share nothing: each starts from the script
+alone, so the same call gives the same answer in any host.
+Must not: know queues, messages or stores (the broker translates), or run Lua in this process. `host.py`, `wire.py` and
+`calls.py` are what the host process sees of fairlead.
+Start at `hooks.py`, then `sandbox.lua`: what scripts can reach, and `host.py`: how they are run.
+"""
+
+from fairlead.hooks.calls import (
+    HOOK_FUNCTIONS,
+    EnqueueCall,
+    EnqueueDecision,
+    FailureCall,
+    FailureDecision,
+    HookFunction,
+    HookStats,
+)
+from fairlead.hooks.hooks import MAX_SCRIPT_BYTES, Hooks, HookSettings
+
+__all__ = [
+    "HOOK_FUNCTIONS",
+    "MAX_SCRIPT_BYTES",
+    "EnqueueCall",
+    "EnqueueDecision",
+    "FailureCall",
+    "FailureDecision",
+    "HookFunction",
+    "HookSettings",
+    "HookStats",
+    "Hooks",
+]

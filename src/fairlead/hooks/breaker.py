@@ -1,0 +1,42 @@
+"""When to stop asking a hook that keeps failing."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Breaker:
+    """Opens at `threshold` failures in a row, for `cooldown_ms`; then calls resume with a full threshold.
+
+    A success ends a row of failures. Failures that cost a whole host process are dear for everyone, so they count on
+    their own as well: `threshold` of them within one cooldown open the breaker, whatever succeeded in between.
+    """
+
+    def __init__(self, threshold: int, cooldown_ms: int) -> None:
+        self.threshold = threshold
+        self.consecutive = 0
+        self._cooldown_ms = cooldown_ms
+        self._open_until_ms: int | None = None
+        self._kills: deque[int] = deque(maxlen=threshold)
+
+    def open_for_ms(self, now_ms: int) -> int:
+        """How much longer it stays open; 0 while closed."""
+        if self._open_until_ms is None:
+            return 0
+        if now_ms < self._open_until_ms:
+            return self._open_until_ms - now_ms
+        self._open_until_ms = None
+        self.consecutive = 0
+        self._kills.clear()
+        return 0
+
+    def succeeded(self) -> None:
+        self.consecutive = 0
+
+    def failed(self, now_ms: int, *, killed: bool = False) -> None:
+        self.consecutive += 1
+        if killed:
+            self._kills.append(now_ms)
+        too_many_kills = len(self._kills) == self.threshold and now_ms - self._kills[0] < self._cooldown_ms
+        if self.consecutive >= self.threshold or too_many_kills:
+            self._open_until_ms = now_ms + self._cooldown_ms

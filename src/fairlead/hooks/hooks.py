@@ -1,0 +1,340 @@
+"""The broker's side of the hooks: scripts in, decisions out, nothing a script does gets further than here."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fairlead.clock import Clock
+from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid
+from fairlead.hooks.breaker import Breaker
+from fairlead.hooks.calls import (
+    HOOK_FUNCTIONS,
+    EnqueueCall,
+    EnqueueDecision,
+    FailureCall,
+    FailureDecision,
+    HookFunction,
+    HookStats,
+    Outcome,
+)
+from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, HostStalled
+from fairlead.hooks.results import enqueue_defaults, failure_defaults, is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
+from fairlead.hooks.supply import HostSupply
+from fairlead.hooks.turnstile import Turnstile
+from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
+
+MAX_SCRIPT_BYTES = 64 * 1024
+#: Calls of one turn. Between turns others get theirs.
+_TURN_CALLS = 500
+#: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
+_MOST_STATES = 128
+_SPARE_BYTES = 512 * 1024 * 1024
+_D = TypeVar("_D", EnqueueDecision, FailureDecision)
+_LINE = re.compile(r"on_\w+:(\d+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """Limits of every hook call, named as in the server's `lua.` settings.
+
+    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call; `kill_after_ms` is
+    how long a host may go without a result before it is killed. `default_memory_limit_bytes` is what a call may use
+    above what its loaded script takes.
+    """
+
+    default_timeout_ms: int = 10
+    default_memory_limit_bytes: int = 1024 * 1024
+    circuit_breaker_threshold: int = 3
+    circuit_breaker_cooldown_ms: int = 10_000
+    kill_after_ms: int = 100
+
+
+@dataclass(slots=True)
+class _Hook:
+    """One script of one queue. `key` names it to the hosts and is new whenever the script is."""
+
+    key: int
+    function: HookFunction
+    script: str
+    breaker: Breaker
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    calls: int = 0
+    failures: int = 0
+    bypassed: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host stalled or died."""
+
+    rows: list[list[Any]]
+    ended: str = "done"
+    blamed: int = 0
+
+
+class Hooks:
+    """Runs the Lua hooks of all queues in a process of their own. Thread-safe.
+
+    Calls never raise for what a script does: a failing one gets the defaults, is counted by its breaker and told in
+    `stats`. Batches go over in turns, in the order they came; a turn ends after about half of `kill_after_ms`, so a slow
+    or stuck queue delays another by one turn or one kill and not by its batch. Nothing runs before the first use.
+    """
+
+    def __init__(self, settings: HookSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hooks: dict[tuple[int, HookFunction], _Hook] = {}
+        self._next_key = 1
+        self._config: dict[str, str] = {}
+        self._config_version = 1
+        self._turnstile = Turnstile()
+        self._host: HostProcess | None = None
+        self._closed = False
+        setup = Setup(
+            settings.default_timeout_ms, settings.default_memory_limit_bytes, max(1, settings.kill_after_ms // 2), settings.kill_after_ms * 20,
+            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes,
+        )
+        self._supply = HostSupply(setup, settings.kill_after_ms)
+
+    def check(self, script: str, function: HookFunction) -> None:
+        """Raises HookInvalid for a script that could never run: see `docs/reference/lua.md`. Its top level is run once."""
+        try:
+            size = len(script.encode())
+        except UnicodeEncodeError:
+            raise HookInvalid(function, None, "cannot be written as UTF-8") from None
+        if size > MAX_SCRIPT_BYTES:
+            raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
+        for _ in range(2):
+            with contextlib.suppress(HostDied), self._turnstile:
+                checked = self._check_once(Check(function, script))
+                break
+        else:
+            raise HookInvalid(function, None, "ends the hook host when it is loaded")
+        if checked.status == OK:
+            return
+        what = self._error_of((checked.status, checked.detail))
+        if found := _LINE.fullmatch(what):
+            raise HookInvalid(function, int(found[1]), found[2])
+        raise HookInvalid(function, None, what)
+
+    def set_script(self, queue_id: int, function: HookFunction, script: str | None) -> None:
+        """In force from the next turn; counts and breaker begin anew, unless the script is the one that is set already."""
+        with self._lock:
+            old = self._hooks.get((queue_id, function))
+            if script is None:
+                self._hooks.pop((queue_id, function), None)
+            elif old is None or old.script != script:
+                breaker = Breaker(self._settings.circuit_breaker_threshold, self._settings.circuit_breaker_cooldown_ms)
+                self._hooks[queue_id, function] = _Hook(self._next_key, function, script, breaker)
+                self._next_key += 1
+
+    def on_enqueue(self, queue_id: int, queue: str, messages: Sequence[EnqueueCall]) -> list[EnqueueDecision]:
+        hook = self._find(queue_id, "on_enqueue")
+        if hook is None:
+            return [EnqueueDecision("absent")] * len(messages)
+
+        def run(at: int, to: int) -> RunEnqueue:
+            return RunEnqueue(hook.key, queue, self._config_version, *self._allowed(hook), list(messages[at:to]))
+
+        return self._decide(hook, len(messages), run, read_enqueue, enqueue_defaults)
+
+    def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+        hook = self._find(queue_id, "on_failure")
+        if hook is None:
+            return [FailureDecision("absent")] * len(failures)
+
+        def run(at: int, to: int) -> RunFailure:
+            return RunFailure(hook.key, queue, self._config_version, *self._allowed(hook), list(failures[at:to]))
+
+        return self._decide(hook, len(failures), run, read_failure, failure_defaults)
+
+    def set_config(self, key: str, value: str | None) -> None:
+        """What `fila.get` and `fairlead.get` answer from the next turn on; None: not set."""
+        with self._lock:
+            if value is None:
+                self._config.pop(key, None)
+            else:
+                self._config[key] = value
+            self._config_version += 1
+
+    def load_config(self, values: dict[str, str]) -> None:
+        with self._lock:
+            self._config = dict(values)
+            self._config_version += 1
+
+    def stats(self, queue_id: int) -> list[HookStats]:
+        found = []
+        for function in HOOK_FUNCTIONS:
+            hook = self._find(queue_id, function)
+            if hook is None:
+                continue
+            with hook.lock:
+                open_ms = hook.breaker.open_for_ms(self._clock.monotonic_ms())
+                until = self._clock.now_ms() + open_ms if open_ms else None
+                found.append(HookStats(function, hook.calls, hook.failures, hook.bypassed, hook.breaker.consecutive, until, hook.last_error))
+        return found
+
+    def pids(self) -> list[int]:
+        """The processes there are at the moment: the host at work and its spare."""
+        host = self._host
+        return [*([host.pid] if host is not None else []), *self._supply.pids()]
+
+    def close(self) -> None:
+        """Kills host and spare. A batch under way in another thread raises BrokerClosed. May be repeated."""
+        self._closed = True
+        host = self._host
+        if host is not None:
+            host.kill()
+        self._supply.close()
+        with self._turnstile:
+            self._drop_host()
+
+    def _find(self, queue_id: int, function: HookFunction) -> _Hook | None:
+        with self._lock:
+            return self._hooks.get((queue_id, function))
+
+    def _allowed(self, hook: _Hook) -> tuple[int, int]:
+        return max(1, hook.breaker.threshold - hook.breaker.consecutive), hook.breaker.threshold
+
+    def _decide(
+        self, hook: _Hook, count: int, run: Callable[[int, int], RunEnqueue | RunFailure],
+        read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D],
+    ) -> list[_D]:
+        """Turn after turn until every call has its decision. What came back stands, whatever became of the host."""
+        decisions: list[_D] = []
+        condemned: dict[int, str] = {}
+        died_in = -1
+        while len(decisions) < count:
+            at = len(decisions)
+            if self._closed:
+                raise BrokerClosed
+            if self._is_open(hook):
+                with hook.lock:
+                    hook.bypassed += count - at
+                return decisions + [defaults("bypassed", "")] * (count - at)
+            if at in condemned:
+                hook.calls += 1
+                decisions.append(self._fail(hook, condemned.pop(at), defaults, killed=True))
+                continue
+            with self._turnstile:
+                turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
+            decisions += self._judge(hook, turn.rows, read, defaults)
+            blamed = at + turn.blamed
+            if turn.ended == "died" and blamed != died_in:
+                # Perhaps it was somebody else's doing: only a second death in the same call is blamed on it.
+                died_in = blamed
+            elif turn.ended != "done":
+                condemned[blamed] = "stopped: ended the hook host, twice" if turn.ended == "died" else turn.ended
+        return decisions
+
+    def _run_turn(self, hook: _Hook, run: RunEnqueue | RunFailure) -> _Turn:
+        turn = _Turn([])
+        try:
+            host = self._working_host()
+        except HostDoesNotStart as e:
+            turn.ended = str(e)
+            return turn
+        try:
+            self._load(host, hook)
+            for answer in host.turn(run, self._config):
+                if isinstance(answer, Rows):
+                    turn.rows += answer.rows
+                if len(turn.rows) > len(run.calls) or not (isinstance(answer, Rows) or (isinstance(answer, Done) and turn.rows)):
+                    raise HostDied("it spoke out of turn")
+                if isinstance(answer, Done):
+                    return turn
+        except HostStalled:
+            turn.ended = f"stopped: no result within {self._settings.kill_after_ms} ms"
+        except HostDied:
+            turn.ended = "died"
+        del turn.rows[len(run.calls) :]
+        turn.blamed = len(turn.rows)
+        if turn.blamed < host.call_under_way < len(run.calls):
+            # Rows that had not been sent yet are lost with it: those calls are made again.
+            turn.blamed = host.call_under_way
+        self._drop_host()
+        return turn
+
+    def _check_once(self, check: Check) -> Checked:
+        try:
+            host = self._working_host()
+        except HostDoesNotStart as e:
+            raise HookHostUnavailable(str(e)) from None
+        try:
+            for answer in host.turn(check, self._config):
+                if isinstance(answer, Checked):
+                    return answer
+                raise HostDied("it spoke out of turn")
+        except HostStalled:
+            self._drop_host()
+            return Checked(TIME, "")
+        except HostDied:
+            self._drop_host()
+            raise
+        raise AssertionError("a turn does not end by itself")
+
+    def _working_host(self) -> HostProcess:
+        if self._closed:
+            raise BrokerClosed
+        if self._host is not None and not self._host.alive:
+            self._drop_host()
+        if self._host is None:
+            self._host = self._supply.take()
+        return self._host
+
+    def _drop_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
+
+    def _load(self, host: HostProcess, hook: _Hook) -> None:
+        """Have the script in the host, and make it the one used last."""
+        if hook.key in host.loaded:
+            del host.loaded[hook.key]
+        else:
+            drop = tuple(host.loaded)[: max(0, len(host.loaded) + 1 - _MOST_STATES)]
+            for key in drop:
+                del host.loaded[key]
+            host.tell(Load(hook.key, hook.function, hook.script, drop))
+        host.loaded[hook.key] = None
+
+    def _is_open(self, hook: _Hook) -> bool:
+        with hook.lock:
+            return hook.breaker.open_for_ms(self._clock.monotonic_ms()) > 0
+
+    def _judge(self, hook: _Hook, rows: list[list[Any]], read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D]) -> list[_D]:
+        decisions = []
+        for row in rows:
+            error = ""
+            if is_ok(row):
+                try:
+                    decision = read(row)
+                except (ValueError, TypeError):
+                    error = unreadable(row)
+            else:
+                error = self._error_of(row)
+            if error:
+                decision = self._fail(hook, error, defaults)
+            else:
+                hook.breaker.succeeded()
+            decisions.append(decision)
+        with hook.lock:
+            hook.calls += len(rows)
+        return decisions
+
+    def _fail(self, hook: _Hook, error: str, defaults: Callable[[Outcome, str], _D], *, killed: bool = False) -> _D:
+        with hook.lock:
+            hook.failures += 1
+            hook.last_error = error
+            hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
+        return defaults("failed", error)
+
+    def _error_of(self, row: Sequence[Any]) -> str:
+        return what_went_wrong(row, timeout_ms=self._settings.default_timeout_ms, memory_bytes=self._settings.default_memory_limit_bytes)

@@ -1,0 +1,281 @@
+"""The process that runs hook scripts. Started by `process.py`; reads turns from stdin, writes rows to stdout.
+
+It keeps one Lua state per script and knows nothing of breakers or defaults: it runs calls in order and says what came
+back. Before each call it leaves the call's number in memory shared with the broker, so that whoever kills it knows
+which call was running. It cannot open files or sockets once it is ready, and a crash of it loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead.hooks.calls import EnqueueCall, FailureCall
+from fairlead.hooks.wire import (
+    ASK,
+    ERROR,
+    MEMORY,
+    OK,
+    Answer,
+    Ask,
+    Check,
+    Checked,
+    Done,
+    Load,
+    Ready,
+    Rows,
+    RunEnqueue,
+    RunFailure,
+    Setup,
+    ToHost,
+    frame,
+    read_exactly,
+    write_all,
+)
+
+_STDIN, _STDOUT = 0, 1
+_INSTRUCTIONS_PER_MS = 10_000
+_INSTRUCTIONS_PER_TICK = 1_000
+_FLUSH_ROWS = 64
+_FLUSH_SECONDS = 0.02
+_MOST_ASKED_PER_CALL = 100
+_MOST_KNOWN = 1_000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+
+Row = tuple[Any, ...]
+
+
+class State:
+    """One script in its own Lua state. A row is `(status, ...)`; no call raises."""
+
+    def __init__(self, lua: Any, sandbox: str, script: Load | Check, setup: Setup) -> None:
+        self._runtime = lua.LuaRuntime(
+            register_eval=False, register_builtins=False, unpack_returned_tuples=False, attribute_filter=_refuse,
+            max_memory=setup.memory_bytes, encoding="utf-8",
+        )
+        ticks = -(-setup.timeout_ms * _INSTRUCTIONS_PER_MS // _INSTRUCTIONS_PER_TICK)
+        prepare = self._runtime.execute(sandbox)
+        compile_, self._probe, self._call, self._answer, self._forget = prepare(script.function, script.script, ticks, setup.timeout_ms / 1000)
+        self._broken: Row = _kept(compile_())
+        self._most_bytes = self._runtime.get_memory_used() + setup.memory_bytes
+        self._runtime.set_max_memory(self._most_bytes)
+        self._config_version = 0
+        self._known_bytes = 0
+        self._known = 0
+
+    def probe(self) -> Row:
+        return self._broken if self._broken[0] != OK else self._run(self._probe, [])
+
+    def call(self, arguments: list[Any]) -> Row:
+        if self._broken[0] != OK:
+            return self._broken
+        row: Row = self._call(*arguments)
+        return row if row[0] != ASK else self._run(self._call, arguments, row)
+
+    def at_config(self, version: int) -> None:
+        if version != self._config_version or self._known > _MOST_KNOWN:
+            self._config_version = version
+            self._known = self._known_bytes = 0
+            self._forget()
+            self._runtime.set_max_memory(self._most_bytes)
+
+    def _run(self, function: Callable[..., Any], arguments: list[Any], row: Any = None) -> Row:
+        """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at hand."""
+        for _ in range(_MOST_ASKED_PER_CALL):
+            answered = _kept(function(*arguments) if row is None else row)
+            if answered[0] != ASK:
+                return answered
+            self._learn(answered[1])
+            row = None
+        return ERROR, f"asked for more than {_MOST_ASKED_PER_CALL} new configuration keys in one call"
+
+    def _learn(self, key: str) -> None:
+        _write(Ask(key))
+        answer = _read()
+        assert isinstance(answer, Answer)
+        # What the configuration answers is not the script's doing: its allowance grows by as much.
+        self._known += 1
+        self._known_bytes += 200 + len(key) * 4 + len(answer.value or "") * 4
+        self._runtime.set_max_memory(self._most_bytes + self._known_bytes)
+        self._answer(key, answer.value)
+
+
+class Host:
+    def __init__(self, lua: Any, sandbox: str, setup: Setup, mark: memoryview) -> None:
+        self._lua = lua
+        self._sandbox = sandbox
+        self._setup = setup
+        self._mark = mark
+        self._scripts: dict[int, Load] = {}
+        self._states: dict[int, State] = {}
+
+    def serve(self) -> None:
+        while True:
+            match _read():
+                case Load() as load:
+                    for key in load.drop:
+                        self._scripts.pop(key, None)
+                        self._states.pop(key, None)
+                    self._scripts[load.key] = load
+                case RunEnqueue() as run:
+                    self._turn(run, _enqueue_arguments(run.queue, run.calls))
+                case RunFailure() as run:
+                    self._turn(run, _failure_arguments(run.queue, run.calls))
+                case Check() as check:
+                    self._check(check)
+                case unexpected:
+                    raise AssertionError(unexpected)
+
+    def _turn(self, run: RunEnqueue | RunFailure, calls: Iterable[list[Any]]) -> None:
+        self._set_last_resort(self._setup.last_resort_ms)
+        mark, clock = self._mark, time.monotonic
+        started = flushed = clock()
+        end = started + self._setup.turn_ms / 1000
+        failures_left = run.failures_left
+        rows: list[Any] = []
+        for number, arguments in enumerate(calls):
+            mark[0] = number
+            row = self._row(run, arguments)
+            rows.append(row)
+            failures_left = run.threshold if row[0] == OK else failures_left - 1
+            now = clock()
+            if len(rows) >= _FLUSH_ROWS or now - flushed > _FLUSH_SECONDS:
+                _write(Rows(rows))
+                rows, flushed = [], now
+            if now > end or failures_left <= 0:
+                break
+        write_all(_STDOUT, frame(Rows(rows)) + frame(Done()))
+        self._set_last_resort(0)
+
+    def _row(self, run: RunEnqueue | RunFailure, arguments: list[Any]) -> Row:
+        try:
+            state = self._states.get(run.key)
+            if state is None:
+                state = self._states[run.key] = State(self._lua, self._sandbox, self._scripts[run.key], self._setup)
+            state.at_config(run.config_version)
+            row = state.call(arguments)
+        except self._lua.LuaMemoryError:
+            row = (MEMORY, "")
+        except (self._lua.LuaError, UnicodeError) as e:
+            row = (ERROR, str(e)[:500])
+        if row[0] == MEMORY:
+            # A state that was full is not worth trusting; the next call makes a new one.
+            self._states.pop(run.key, None)
+        return row
+
+    def _check(self, check: Check) -> None:
+        self._set_last_resort(self._setup.last_resort_ms)
+        try:
+            row = State(self._lua, self._sandbox, check, self._setup).probe()
+        except self._lua.LuaMemoryError:
+            row = (MEMORY, "")
+        except (self._lua.LuaError, UnicodeError) as e:
+            row = (ERROR, str(e)[:500])
+        _write(Checked(row[0], str(row[1]) if len(row) > 1 and row[1] is not None else ""))
+        self._set_last_resort(0)
+
+    def _set_last_resort(self, ms: int) -> None:
+        signal.setitimer(signal.ITIMER_PROF, ms / 1000)
+
+
+def main() -> None:
+    parent, mark_fd = int(sys.argv[1]), int(sys.argv[2])
+    try:
+        _die_with(parent)
+        lua = importlib.import_module("lupa.lua54")
+        sandbox = (Path(__file__).parent / "sandbox.lua").read_text()
+        mark = memoryview(mmap.mmap(mark_fd, mmap.PAGESIZE)).cast("q")
+        os.close(mark_fd)
+        setup = _read()
+        assert isinstance(setup, Setup)
+        host = Host(lua, sandbox, setup, mark)
+        # Everything the first call needs is imported and opened once before the doors close.
+        State(lua, sandbox, Check("on_enqueue", "function on_enqueue() return {} end"), setup).probe()
+        gc.freeze()
+        gc.disable()
+        _close_the_doors(setup.address_space_bytes)
+    except EOFError:
+        return
+    except Exception as e:
+        _write(Ready(f"{type(e).__name__}: {e}"))
+        return
+    # EOF: the broker closed its side. Broken pipe: it is gone.
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _write(Ready(""))
+        host.serve()
+
+
+def _die_with(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if os.getppid() != parent:
+        raise EOFError
+
+
+def _close_the_doors(more_address_space: int) -> None:
+    """From here on no new file, socket, process or core dump; open pipes stay. What a system does not offer is skipped."""
+    limits = [("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 0), ("RLIMIT_NPROC", 0), ("RLIMIT_NOFILE", 0)]
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits.insert(0, ("RLIMIT_AS", pages * mmap.PAGESIZE + more_address_space))
+    for name, most in limits:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+
+def _enqueue_arguments(queue: str, calls: list[EnqueueCall]) -> Iterable[list[Any]]:
+    for call in calls:
+        arguments: list[Any] = [queue, call.payload_size]
+        for pair in call.headers.items():
+            arguments += pair
+        yield arguments
+
+
+def _failure_arguments(queue: str, calls: list[FailureCall]) -> Iterable[list[Any]]:
+    for call in calls:
+        # Lua's integers are signed: bit 63 is the sign there, and bit operations see it where it was.
+        progress = call.progress if call.progress < 1 << 63 else call.progress - (1 << 64)
+        arguments: list[Any] = [queue, call.id, call.attempts, call.error, call.reason, progress]
+        for pair in call.headers.items():
+            arguments += pair
+        yield arguments
+
+
+def _kept(answer: Any) -> Row:
+    """Lua returns one value bare, several as a tuple."""
+    return answer if type(answer) is tuple else (answer,)
+
+
+def _refuse(owner: object, name: str, setting: bool) -> str:
+    raise AttributeError(name)
+
+
+_DECODER = msgspec.msgpack.Decoder(ToHost)
+
+
+def _read() -> ToHost:
+    size = int.from_bytes(read_exactly(_STDIN, 4), "big")
+    message: ToHost = _DECODER.decode(read_exactly(_STDIN, size))
+    return message
+
+
+def _write(message: Ready | Rows | Ask | Done | Checked) -> None:
+    write_all(_STDOUT, frame(message))

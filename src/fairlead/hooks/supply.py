@@ -1,0 +1,107 @@
+"""Keeps one ready host in hand and one warm beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess
+from fairlead.hooks.wire import Setup
+
+_SPARES = 1
+
+
+class HostSupply:
+    """Hosts that are ready to work. Nothing is started before the first `take`.
+
+    All hosts are started by one thread that lives as long as the supply: on Linux a host asks to die with the thread
+    that started it, and the threads that call hooks come and go.
+    """
+
+    def __init__(self, setup: Setup, kill_after_ms: int) -> None:
+        self._setup = setup
+        self._kill_after_ms = kill_after_ms
+        self._changed = threading.Condition()
+        self._ready: list[HostProcess] = []
+        self._starting: HostProcess | None = None
+        self._problem: HostDoesNotStart | None = None
+        self._waiting = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def take(self) -> HostProcess:
+        """A ready host, now the caller's. Raises HostDoesNotStart; the next call tries again."""
+        with self._changed:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._keep_ready, name="fairlead-hook-supply", daemon=True)
+                self._thread.start()
+            self._problem = None
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                while True:
+                    while not self._ready and self._problem is None and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        raise HostDoesNotStart("the hooks are closed")
+                    if not self._ready and self._problem is not None:
+                        raise self._problem
+                    host = self._ready.pop(0)
+                    if host.alive:
+                        return host
+                    host.close()
+                    self._changed.notify_all()
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    def pids(self) -> list[int]:
+        """Of the hosts nobody has taken yet."""
+        with self._changed:
+            return [host.pid for host in (*self._ready, self._starting) if host is not None]
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            starting, thread = self._starting, self._thread
+            self._changed.notify_all()
+        if starting is not None:
+            starting.kill()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for host in self._ready:
+            host.close()
+        self._ready.clear()
+
+    def _keep_ready(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (len(self._ready) >= self._waiting + _SPARES or self._problem is not None):
+                    self._changed.wait()
+                if self._closed:
+                    return
+            self._start_one()
+
+    def _start_one(self) -> None:
+        host: HostProcess | None = None
+        try:
+            host = HostProcess(self._setup, self._kill_after_ms)
+            with self._changed:
+                self._starting = host
+                closed = self._closed
+            if closed:
+                raise HostDied("the hooks are closed")
+            host.await_ready()
+        except (HostDied, OSError) as e:
+            if host is not None:
+                with contextlib.suppress(OSError):
+                    host.close()
+            with self._changed:
+                self._starting = None
+                self._problem = HostDoesNotStart(f"the hook host does not start: {e}")
+                self._changed.notify_all()
+            return
+        with self._changed:
+            self._starting = None
+            self._ready.append(host)
+            self._changed.notify_all()

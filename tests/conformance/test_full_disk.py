@@ -1,0 +1,127 @@
+"""A really full disk: writes say `StoreFull`, nothing confirmed is lost, and the store goes on by itself when room returns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import StoreFull
+from fairlead.store.laws import check_laws
+from fairlead.store.rocks import RocksStore
+from fairlead.store.verify import verify
+from tests.conformance.scene import WORK, RocksFactory, Scene
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "fairlead-test", str(disk)], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        why = f"mounting a small tmpfs needs rights: {mounted.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+class SmallDiskFactory(RocksFactory):
+    def open(self) -> RocksStore:
+        return RocksStore.open(self.path, disk_reserve_bytes=MIB)
+
+
+def fill(scene: Scene) -> int:
+    """Enqueue until the disk is full; how many were confirmed."""
+    confirmed = 0
+    try:
+        while True:
+            scene.enqueue(100, payload=b"x" * 1000)
+            confirmed += 100
+    except StoreFull as refused:
+        # Kept on purpose: an error somebody holds on to must not keep the old database open.
+        scene.refused = refused  # type: ignore[attr-defined]
+    return confirmed
+
+
+@pytest.fixture
+def full(small_disk: Path) -> Iterator[tuple[Scene, Path, int]]:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (34 * MIB))
+    scene = Scene(SmallDiskFactory(small_disk))
+    scene.make_queues()
+    yield scene, ballast, fill(scene)
+    scene.store.close()
+
+
+def test_a_full_disk_refuses_every_write_and_keeps_answering(full: tuple[Scene, Path, int]) -> None:
+    scene, _, confirmed = full
+    assert scene.refused.free_bytes < MIB  # type: ignore[attr-defined]
+    before = scene.store.last_commit
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            scene.enqueue()
+    assert scene.store.last_commit == before
+    assert scene.store.counters(WORK).ready == confirmed
+    assert len(scene.store.ready(WORK, b"", None, 1_000_000)) == confirmed
+    assert check_laws(scene.store) == []
+
+
+def test_what_was_committed_before_the_disk_was_full_can_still_be_synced(full: tuple[Scene, Path, int]) -> None:
+    scene, _, _ = full
+    scene.store.sync(scene.store.last_commit)
+
+
+def test_commits_go_on_by_themselves_when_room_returns(full: tuple[Scene, Path, int]) -> None:
+    scene, ballast, confirmed = full
+    boot = scene.store.boot
+    ballast.unlink()
+    scene.enqueue(100)
+    scene.store.sync(scene.store.last_commit)
+    assert scene.store.boot == boot
+    assert scene.store.counters(WORK).ready == confirmed + 100
+    assert check_laws(scene.store) == []
+    scene.reopen()
+    assert scene.store.counters(WORK).ready == confirmed + 100
+    assert check_laws(scene.store) == []
+
+
+def test_a_store_can_fill_the_disk_again_and_again(full: tuple[Scene, Path, int]) -> None:
+    scene, ballast, confirmed = full
+    for _ in range(2):
+        ballast.unlink()
+        scene.enqueue(10)
+        ballast.write_bytes(b"x" * max(0, free(ballast.parent) - 2 * MIB))
+        confirmed += 10 + fill(scene)
+        assert scene.store.counters(WORK).ready == confirmed
+    ballast.unlink()
+    scene.reopen()
+    assert scene.store.counters(WORK).ready == confirmed
+    assert check_laws(scene.store) == []
+
+
+def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(full: tuple[Scene, Path, int]) -> None:
+    scene, _, confirmed = full
+    report = verify(scene.factory.path)  # type: ignore[attr-defined]
+    assert report.problems == []
+    assert report.messages == confirmed
+
+
+def test_room_is_refused_below_the_reserve(small_disk: Path) -> None:
+    store = RocksStore.open(small_disk / "data", disk_reserve_bytes=40 * MIB)
+    store.check_room(1)
+    with pytest.raises(StoreFull) as refused:
+        store.check_room(10 * MIB)
+    assert refused.value.reserve_bytes == 40 * MIB
+    store.close()
+
+
+def free(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

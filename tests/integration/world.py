@@ -1,0 +1,127 @@
+"""A broker on a manual clock, on either store, that can be restarted, watched and made to fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead import Broker, NewMessage, Settings
+from fairlead.model.delivery import Delivery
+from fairlead.model.facts import Fact
+from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
+from fairlead.store.rocks.store import RocksStore
+from fairlead.testing import ManualClock
+
+SMALL_CACHE = 8 * 1024 * 1024
+
+
+class WatchedStore:
+    """Passes everything on; `on_commit` sees the facts first, and what it raises is what the commit raises."""
+
+    def __init__(self, inner: MemoryStore | RocksStore) -> None:
+        self.inner = inner
+        self.on_commit: Callable[[Sequence[Fact]], None] = lambda facts: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, facts: Sequence[Fact], epochs: dict[int, int] | None = None) -> int:
+        self.on_commit(facts)
+        return self.inner.commit(facts, epochs or {})
+
+
+class World:
+    def __init__(self, kind: str, path: Path, settings: Settings | None = None) -> None:
+        self.kind = kind
+        self.path = path
+        self.settings = settings or Settings()
+        self.clock = ManualClock()
+        self.store = WatchedStore(self._open(None))
+        self.broker = self._broker()
+
+    def restart(self, *, jump_ms: int = 0, away_ms: int = 0) -> Broker:
+        """Close and open again, after so much time away, on a clock that was stepped meanwhile."""
+        self.broker.close()
+        if away_ms:
+            self.clock.advance(ms=away_ms)
+        if jump_ms:
+            self.clock.jump(ms=jump_ms)
+        self.store = WatchedStore(self._open(self.store.inner))
+        self.broker = self._broker()
+        return self.broker
+
+    def close(self) -> None:
+        """Every test ends with the store's own laws."""
+        closed_by_test = self.broker._core.closed
+        store = self._open(self.store.inner) if closed_by_test else self.store.inner
+        problems = check_laws(store)
+        if closed_by_test:
+            store.close()
+        self.broker.close()
+        assert problems == []
+
+    def fill(self, queue: str, *, key: str = "default", count: int, payload: bytes = b"x", **options: Any) -> list[str]:
+        return self.broker.enqueue_many(queue, [NewMessage(payload, fairness_key=key, **options) for _ in range(count)])
+
+    def claim_one(self, queue: str, **options: Any) -> Delivery:
+        (delivery,) = self.broker.claim(queue, **options)
+        return delivery
+
+    def counts(self, queue: str) -> tuple[int, int, int, int]:
+        """ready, waiting, leased, dead"""
+        stats = self.broker.stats(queue)
+        return stats.ready, stats.waiting, stats.leased, stats.dead
+
+    def _open(self, before: MemoryStore | RocksStore | None) -> MemoryStore | RocksStore:
+        if self.kind == "memory":
+            return before.reopen() if isinstance(before, MemoryStore) else MemoryStore()
+        return RocksStore.open(self.path / "data", cache_bytes=SMALL_CACHE, disk_reserve_bytes=self.settings.disk_reserve_bytes)
+
+    def _broker(self) -> Broker:
+        return Broker(self.store, clock=self.clock, durability="os", settings=self.settings)
+
+
+class Background:
+    """A call in a thread of its own. `result` fails the test when it does not come, instead of hanging it."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._answer: list[Any] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._call())
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, timeout: float = 20) -> Any:
+        self._thread.join(timeout)
+        assert self.done, "the call did not return"
+        if self._error is not None:
+            raise self._error
+        return self._answer[0]
+
+
+def within_reach(call: Callable[[], Any]) -> Any:
+    """The call's answer, from a thread, so that a lock that is never given back fails the test."""
+    return Background(call).result()
+
+
+def wait_until(condition: Callable[[], bool], tries: int = 20_000) -> None:
+    """Look again and again, giving other threads their turn in between; no time has to pass for it."""
+    turn = threading.Event()
+    for _ in range(tries):
+        if within_reach(condition):
+            return
+        turn.wait(0.001)
+    raise AssertionError("the condition did not come true")
