@@ -53,8 +53,8 @@ def _join_streams(streams: StreamDrafts, queue: QueueState, messages: list[Messa
     for message in messages:
         if message.seq:
             new.add(message.id)
-            standing = Standing.WAITING if message.due_ms else Standing.READY
-            streams.join(queue_id, StreamRow(message.lane, message.row(message.seq, message.flags)), standing)
+            standing, flags = (Standing.WAITING, message.flags | Flag.DELAYED) if message.due_ms else (Standing.READY, message.flags)
+            streams.join(queue_id, StreamRow(message.lane, message.row(message.seq, flags)), standing)
     return [fact for fact in streams.finish() if not (isinstance(fact, Moved) and fact.kind == "promoted" and fact.id in new)]
 
 

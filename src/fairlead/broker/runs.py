@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.streams import StreamDraft
+from fairlead.broker.streams import StreamDraft, exact_row
 from fairlead.decide.ordering import Standing, may_follow
-from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, row_place, row_stream
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_stream
 
 
 def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, now_ms: int) -> list[tuple[bytes, bytes]]:
@@ -26,8 +26,7 @@ def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room:
             break
         if not queue.scheduler.charge(lane_key(row.lane), lane_throttle_keys(row.lane), now_ms):
             break
-        stated = core.store.states([row.id])[0] is not None
-        found.append((row.lane, move_row(row.row, row.seq, row.row[26] | Flag.STATE) if stated else row.row))
+        found.append((row.lane, exact_row(core, row)))
         if len(found) == room:
             break
     return found

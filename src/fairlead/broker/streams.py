@@ -177,8 +177,15 @@ class StreamDrafts:
         return facts
 
     def _exact(self, draft: StreamDraft, row: StreamRow) -> bytes:
-        """The row with the STATE flag as it is, for a message that this commit does not move."""
+        """The row with its flags as they are, for a message that this commit does not move."""
         if row.seq in draft.moved:
             return draft.moved[row.seq][1].row
-        stated = self._core.store.states([row.id])[0] is not None
-        return move_row(row.row, row.seq, row.row[26] | Flag.STATE) if stated else row.row
+        return exact_row(self._core, row)
+
+
+def exact_row(core: Core, row: StreamRow) -> bytes:
+    """The row of a ready message behind its stream's front, as the ready rows would have it."""
+    flags = row.row[26] & ~Flag.DELAYED
+    if core.store.states([row.id])[0] is not None:
+        flags |= Flag.STATE
+    return move_row(row.row, row.seq, flags)

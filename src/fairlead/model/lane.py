@@ -24,7 +24,7 @@ class Flag:
     STATE: Final = 1
     TTL: Final = 2
     LIVE_DEDUP: Final = 4
-    #: Began waiting: until it has a state, its due time is in the message itself.
+    #: Only in the rows of a stream: it began waiting, and until it has a state its due time is in the message itself.
     DELAYED: Final = 8
 
 

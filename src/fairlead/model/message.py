@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def flags(self) -> int:
-        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0) | (8 if self.due_ms else 0)
+        return (2 if self.expires_ms else 0) | (4 if self.live_dedup else 0)
 
     def row(self, place: int, flags: int) -> bytes:
         """Its row while it lives; `seq` says whether its stream orders it."""

@@ -116,7 +116,7 @@ class _Check:
                 self.in_streams |= {member.id for member in members}
                 stated = self.store.states([row_id(spot.row) for spot in behind])
                 exact = [
-                    InStream(spot.queue_id, spot.lane, move_row(spot.row, row_place(spot.row), row_flags(spot.row) | (Flag.STATE if state else 0)))
+                    InStream(spot.queue_id, spot.lane, move_row(spot.row, row_place(spot.row), row_flags(spot.row) & ~Flag.DELAYED | (Flag.STATE if state else 0)))
                     for spot, state in zip(behind, stated, strict=True)
                 ]
                 self._rows("ready", queue_id, exact)
