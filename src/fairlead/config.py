@@ -6,6 +6,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class HookSettings:
+    """Limits of every hook call, named as in the server's `lua.` settings.
+
+    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call; `kill_after_ms` is
+    how long a host may go without a result before it is killed. `default_memory_limit_bytes` is what a call may use
+    above what its loaded script takes.
+    """
+
+    default_timeout_ms: int = 10
+    default_memory_limit_bytes: int = 1024 * 1024
+    circuit_breaker_threshold: int = 3
+    circuit_breaker_cooldown_ms: int = 10_000
+    kill_after_ms: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Bounds on memory and disk; every broker has one copy for all its queues.
 
@@ -19,3 +35,4 @@ class Settings:
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024
     disk_reserve_bytes: int = 64 * 1024 * 1024
+    lua: HookSettings = HookSettings()

@@ -217,6 +217,7 @@ class Broker:
             core.closed = True
             for state in core.by_id.values():
                 state.wake_all()
+        core.hooks.close()
         self._timer.stop()
         with core.lock:
             core.store.close()

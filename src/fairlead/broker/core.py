@@ -21,6 +21,7 @@ from fairlead.decide.drr import Memory, QueueScheduler
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueNotFound
+from fairlead.hooks import Hooks
 from fairlead.model.facts import Fact, Intent
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import IdSource
@@ -44,6 +45,7 @@ class Core:
         self.lock = threading.Lock()
         self.ids = IdSource()
         self.bodies = BodyCache(settings.body_cache_bytes)
+        self.hooks = Hooks(settings.lua, clock)
         self.buckets = Buckets()
         self.weights: dict[tuple[str, str], int] = {}
         self.rng = random.Random()
@@ -80,6 +82,8 @@ class Core:
         state = QueueState(record, self._scheduler(record), self.store.acquire(record.queue_id))
         self.by_name[record.name] = state
         self.by_id[record.queue_id] = state
+        self.hooks.set_script(record.queue_id, "on_enqueue", record.config.on_enqueue or None)
+        self.hooks.set_script(record.queue_id, "on_failure", record.config.on_failure or None)
         return state
 
     def reload_queue(self, state: QueueState) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.broker.core import Core
-from fairlead.broker.intents import begin_intent, run_to_end, take_up
+from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
+from fairlead.broker.intents import Lanes, begin_intent, run_to_end, take_up
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
@@ -35,11 +36,12 @@ def redrive(
     """`name` is a queue or its `.dlq`. With a `rate` (messages a second) it goes on in the background as an intent."""
     limit = 0 if count is None else check_count(count, "count", most=1 << 40)
     per_second = _check_rate(rate)
+    lanes = _ask_hook(core, name, ids) if ids is not None and not dry_run else None
     with core.lock:
         dead_letters = _dead_letters_of(core, name)
         test = DeadLetterTest(_check_filter(filter), now_ms=core.clock.now_ms())
         if ids is not None:
-            result = _redrive_ids(core, dead_letters, ids, test, limit, dry_run, clear_progress)
+            result = _redrive_ids(core, dead_letters, ids, test, limit, dry_run, clear_progress, lanes)
             commit = core.store.last_commit
         else:
             intent = begin_intent(
@@ -69,6 +71,18 @@ def redrive(
     return RedriveResult(moved, moved)
 
 
+def _ask_hook(core: Core, name: str, ids: Sequence[str]) -> Lanes | None:
+    """Without the lock: a redrive goes through the enqueue flow of the source, hook included."""
+    with core.lock:
+        dead_letters = _dead_letters_of(core, name)
+        source = core.by_id[dead_letters.record.source_id]
+        if not has_enqueue_hook(source) or isinstance(ids, str) or not isinstance(ids, Sequence):
+            return None
+        raw_ids = [raw_id for text in ids[:STEP_MESSAGES] if (raw_id := find_id(text)) is not None]
+        messages = [message for message in core.messages(raw_ids) if message is not None]
+    return ask_on_redrive(core, source.queue_id, source.name, messages)
+
+
 def _dead_letters_of(core: Core, name: str) -> QueueState:
     queue = core.queue(name)
     dead_letters = queue if queue.is_dead_letter_queue else core.by_id.get(queue.record.dlq_id)
@@ -80,7 +94,7 @@ def _dead_letters_of(core: Core, name: str) -> QueueState:
 
 
 def _redrive_ids(
-    core: Core, dead_letters: QueueState, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool
+    core: Core, dead_letters: QueueState, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool, lanes: Lanes | None
 ) -> RedriveResult:
     """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over."""
     if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
@@ -102,7 +116,8 @@ def _redrive_ids(
         if message is not None and state is not None and test.selects(message, state) and not 0 < limit <= matched:
             matched += 1
             if not dry_run:
-                moves.redrive(spot, state, message, source, clear_progress=clear_progress)
+                lane, weight = lanes.get(raw_id, (b"", 0)) if lanes is not None else (b"", 0)
+                moves.redrive(spot, state, message, source, clear_progress=clear_progress, lane=lane, weight=weight)
     moves.commit()
     return RedriveResult(matched, 0 if dry_run else matched)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.broker.core import Core
+from fairlead.broker.hooking import ask_on_enqueue, has_enqueue_hook
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import CheckedMessage, check_messages
 from fairlead.broker.streams import StreamDrafts
@@ -20,6 +21,7 @@ from fairlead.model.stream import StreamRow
 
 def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) -> list[str]:
     checked = check_messages(messages)
+    checked = _ask_hook(core, queue_name, checked)
     with core.lock:
         queue = core.queue(queue_name)
         if queue.is_dead_letter_queue:
@@ -29,6 +31,13 @@ def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) ->
     # Also when every message was a duplicate: the id given back must be as durable as a new one.
     core.confirm(commit)
     return ids
+
+
+def _ask_hook(core: Core, queue_name: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+    with core.lock:
+        queue = core.queue(queue_name)
+        queue_id, asks = queue.queue_id, has_enqueue_hook(queue)
+    return ask_on_enqueue(core, queue_id, queue_name, checked) if asks and checked else checked
 
 
 def _store(core: Core, queue: QueueState, checked: list[CheckedMessage]) -> list[bytes]:

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from fairlead.broker.core import Core
+from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
@@ -22,6 +23,11 @@ from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSa
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
 from fairlead.model.stream import StreamRow
+
+
+#: Message id to the (lane, weight) that a hook gave it.
+Lanes = dict[bytes, tuple[bytes, int]]
+_HOOKED_STEP = 1000
 
 
 def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object) -> Intent:
@@ -50,9 +56,10 @@ def run_to_end(core: Core, intent: Intent) -> int:
     core.foreground.add(intent.intent_id)
     try:
         while True:
+            lanes = ask_before_step(core, intent)
             with core.lock:
                 core.check_open()
-                after = run_intent_step(core, intent, cursor, STEP_MESSAGES)
+                after = run_intent_step(core, intent, cursor, STEP_MESSAGES, lanes=lanes)
                 commit = core.store.last_commit
             if after.ended:
                 core.confirm(commit)
@@ -62,7 +69,28 @@ def run_to_end(core: Core, intent: Intent) -> int:
         core.foreground.discard(intent.intent_id)
 
 
-def run_background_step(core: Core) -> bool:
+def ask_before_step(core: Core, intent: Intent) -> Lanes | None:
+    """Without the lock: what the source's `on_enqueue` hook says about the dead letters of the next step; None: not asked."""
+    if intent.kind != "redrive":
+        return None
+    with core.lock:
+        dead_letters = core.by_id.get(intent.queue_id)
+        source = core.by_id.get(dead_letters.record.source_id) if dead_letters else None
+        if dead_letters is None or source is None or not has_enqueue_hook(source):
+            return None
+        rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, intent.cursor, _HOOKED_STEP)
+        messages = [message for message in core.messages([row_id(row) for row in rows]) if message is not None]
+        queue_id, name = source.queue_id, source.name
+    return ask_on_redrive(core, queue_id, name, messages)
+
+
+def ask_before_background_steps(core: Core) -> dict[int, Lanes]:
+    with core.lock:
+        asking = [intent for intent in core.intents.values() if intent.kind == "redrive" and intent.intent_id not in core.foreground]
+    return {intent.intent_id: lanes for intent in asking if (lanes := ask_before_step(core, intent)) is not None}
+
+
+def run_background_step(core: Core, lanes: dict[int, Lanes]) -> bool:
     """A step of an operation that nobody waits for: it was found at open, or goes at a rate. False when none can go on."""
     for intent in list(core.intents.values()):
         if intent.intent_id in core.foreground:
@@ -70,7 +98,7 @@ def run_background_step(core: Core) -> bool:
         pace = take_up(core, intent)
         allowed = pace.allowed(intent, core.clock.monotonic_ms())
         if allowed > 0:
-            run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed)
+            run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed, lanes.get(intent.intent_id))
             return True
     return False
 
@@ -139,11 +167,11 @@ class Step(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most: int = STEP_MESSAGES) -> Step:
+def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most: int = STEP_MESSAGES, lanes: Lanes | None = None) -> Step:
     """One commit, under the lock: looks at up to `limit` messages and moves at most `most` of them."""
     moves = Moves(core, core.clock.now_ms())
     if intent.kind == "redrive":
-        intent, ended = _redrive_step(core, intent, moves, limit, most)
+        intent, ended = _redrive_step(core, intent, moves, limit, most, lanes)
     elif intent.kind == "purge":
         state = core.by_id.get(intent.queue_id)
         if state is None:
@@ -243,7 +271,7 @@ def _delete_step(core: Core, intent: Intent, moves: Moves, cursor: Cursor, limit
     return intent, True
 
 
-def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: int) -> tuple[Intent, bool]:
+def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: int, lanes: Lanes | None) -> tuple[Intent, bool]:
     """The longest dead first. Leased dead letters are passed over."""
     dead_letters = core.by_id.get(intent.queue_id)
     if dead_letters is None:
@@ -260,12 +288,14 @@ def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: in
         if row_place(row) > intent.cutoff:
             ended = True
             break
-        if left <= 0:
+        if left <= 0 or (lanes is not None and row_id(row) not in lanes):
             ended = False
             break
         cursor = row_place(row)
         if message is not None and state is not None and test.selects(message, state):
-            moves.redrive(InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row), state, message, source, clear_progress=intent.clear_progress)
+            lane, weight = lanes[message.id] if lanes is not None else (b"", 0)
+            spot = InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row)
+            moves.redrive(spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight)
             done, left = done + 1, left - 1
     reached = intent.limit != 0 and done >= intent.limit
     return msgspec.structs.replace(intent, done=done, cursor=cursor), ended or reached

@@ -18,9 +18,10 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
     state = core.store.states([message_id])[0]
     queue_id, due_ms, place = (state.queue_id, state.due_ms, state.place) if state else (message.queue_id, message.due_ms, message.place)
     dead = state is not None and state.source_queue_id != 0
-    lane = DEAD_LETTER_LANE if dead else message.lane
+    lane = DEAD_LETTER_LANE if dead else (state.lane if state else b"") or message.lane
+    weight = (state.weight if state else 0) or message.weight
     in_stream = not dead and seq_of(message, state) != 0
-    row = pack_row(0 if due_ms else place, message_id, message.weight, _flags(message, state), message.size)
+    row = pack_row(0 if due_ms else place, message_id, weight, _flags(message, state), message.size)
     if in_stream:
         row += message.stream.encode()
     if due_ms:

@@ -45,6 +45,7 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
             paused=queue.record.paused,
             keys=_key_stats(core, queue, key_limit) if keys else (),
             throttles=_throttle_stats(core),
+            hooks=tuple(core.hooks.stats(queue.queue_id)),
         )
 
 
@@ -170,9 +171,9 @@ def _info(message: Message, state: MessageState, spot: Spot, name_of: Callable[[
         where="leased" if lease else "waiting" if isinstance(spot, InWaiting) else "ready",
         payload=message.payload,
         headers=unpack_headers(message.headers),
-        fairness_key=lane_key(message.lane),
-        weight=message.weight,
-        throttle_keys=lane_throttle_keys(message.lane),
+        fairness_key=lane_key(state.lane or message.lane),
+        weight=state.weight or message.weight,
+        throttle_keys=lane_throttle_keys(state.lane or message.lane),
         stream=message.stream or None,
         enqueued_at=message.enqueued_ms,
         place=row_place(spot.row),

@@ -19,7 +19,7 @@ from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_fail
 from fairlead.errors import BrokenInvariant
 from fairlead.model.facts import Completed, Extended, Fact, InLease, InReady, InStream, InWaiting, Moved, Spot, Started, TtlForgotten
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
-from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, row_flags, row_id, row_place, row_stream
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.stream import StreamRow
@@ -133,11 +133,16 @@ class Moves:
         self._move("buried", source, target, dead, expires_ms, dedup)
         self._appended.append(target)
 
-    def redrive(self, source: InReady, state: MessageState, message: Message, queue: QueueState, *, clear_progress: bool) -> None:
-        """A dead letter takes a new place at the tail of its lane and its stream in the source queue, with a new life."""
-        place, lane = self._place(), message.lane
+    def redrive(
+        self, source: InReady, state: MessageState, message: Message, queue: QueueState, *, clear_progress: bool, lane: bytes = b"", weight: int = 0
+    ) -> None:
+        """A dead letter takes a new place at the tail of its lane and its stream in the source queue, with a new life.
+
+        `lane` and `weight` are what the `on_enqueue` hook said, if the queue has one.
+        """
+        own_lane, own_weight, place, lane = lane, weight, self._place(), lane or message.lane
         in_stream = bool(message.stream) and queue.config.ordering != "none"
-        row = move_row(source.row, place, Flag.STATE) + (message.stream.encode() if in_stream else b"")
+        row = pack_row(place, message.id, weight or message.weight, Flag.STATE, message.size) + (message.stream.encode() if in_stream else b"")
         alive = MessageState(
             queue.queue_id,
             place,
@@ -147,6 +152,8 @@ class Moves:
             failures_cut=state.failures_cut,
             redrives=state.redrives + 1,
             seq=place if in_stream else 0,
+            lane=own_lane,
+            weight=own_weight,
         )
         if in_stream:
             self._move("redriven", source, InStream(queue.queue_id, lane, row), alive)

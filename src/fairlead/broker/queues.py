@@ -10,9 +10,10 @@ from fairlead.broker.core import Core
 from fairlead.broker.intents import begin_intent, run_to_end
 from fairlead.broker.queue_state import QueueState
 from fairlead.errors import InvalidRequest, QueueExists
+from fairlead.hooks import HOOK_FUNCTIONS
 from fairlead.model.facts import IntentSaved, QueueSaved, QueueUnlinked
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
-from fairlead.model.queue import QueueConfig, QueueRecord, read_queue_options
+from fairlead.model.queue import QueueConfig, QueueRecord, read_queue_options, with_defaults
 from fairlead.model.views import QueueInfo
 
 #: What may be changed about a dead-letter queue; the rest follows from its source.
@@ -25,7 +26,8 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     if is_dead_letter_name(name):
         raise InvalidRequest("queue", f"a name that does not end in {DEAD_LETTER_SUFFIX!r}: dead-letter queues are made with their queue", name)
     check_queue_name(dead_letter_name(name))
-    config = read_queue_options(options, QueueConfig())
+    config = read_queue_options(with_defaults(options), QueueConfig())
+    _check_scripts(core, options)
     with core.lock:
         core.check_open()
         for taken in (name, dead_letter_name(name)):
@@ -44,6 +46,7 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
 
 def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     """Later failures, claims and enqueues follow the new options; what is under way does not change."""
+    _check_scripts(core, options)
     with core.lock:
         state = core.queue(name)
         if state.is_dead_letter_queue and not _DEAD_LETTER_OPTIONS.issuperset(options):
@@ -52,6 +55,8 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         before, config = state.config, read_queue_options(options, state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
+        core.hooks.set_script(state.queue_id, "on_enqueue", config.on_enqueue or None)
+        core.hooks.set_script(state.queue_id, "on_failure", config.on_failure or None)
         if (before.quantum, before.max_unsettled_per_key) != (config.quantum, config.max_unsettled_per_key):
             core.reload_queue(state)
         for touched in (state, core.by_id.get(state.record.dlq_id)):
@@ -62,6 +67,14 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         info, commit = queue_info(core, state), core.store.last_commit
     core.confirm(commit)
     return info
+
+
+def _check_scripts(core: Core, options: dict[str, Any]) -> None:
+    """Without the lock: a script that does not compile or lacks its function is refused at the call that sets it."""
+    for function in HOOK_FUNCTIONS:
+        if options.get(function):
+            read_queue_options({function: options[function]}, QueueConfig())
+            core.hooks.check(options[function], function)
 
 
 def _check_ordering(core: Core, state: QueueState, config: QueueConfig) -> None:
@@ -112,6 +125,8 @@ def delete_queue(core: Core, name: str) -> None:
         for gone in (state, dead_letters):
             del core.by_name[gone.name], core.by_id[gone.queue_id]
             gone.scheduler.discard()
+            for function in HOOK_FUNCTIONS:
+                core.hooks.set_script(gone.queue_id, function, None)
             gone.wake_all()
         commit = core.store.last_commit
     core.confirm(commit)

@@ -65,7 +65,8 @@ class RuntimeConfig:
 
 
 def apply_all(core: Core) -> None:
-    """At open: every throttle and weight in force."""
+    """At open: every throttle and weight in force, and what hooks may read."""
+    core.hooks.load_config(core.store.config())
     for prefix in ("throttle:", "weight:"):
         for key in core.store.config(prefix):
             apply(core, key)
@@ -73,6 +74,7 @@ def apply_all(core: Core) -> None:
 
 def apply(core: Core, key: str) -> None:
     """Bring memory in line with what is stored under a key, now that it has changed."""
+    core.hooks.set_config(key, core.store.config(key).get(key))
     if key.startswith("throttle:"):
         _apply_throttle(core, key.rpartition(":")[0].removeprefix("throttle:"))
     elif key.startswith("weight:"):

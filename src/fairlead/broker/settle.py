@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from fairlead.broker.core import Core
+from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
 from fairlead.broker.moves import Moves
+from fairlead.broker.states import states_of
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
@@ -18,7 +20,7 @@ from fairlead.model.lane import Flag, move_row, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.message import MessageState
-from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
 
 _MAX_PROGRESS = (1 << 63) - 1
 
@@ -28,19 +30,51 @@ def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
         raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", items)
     if len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+    answers = _ask_hooks(core, items)
     with core.lock:
         core.check_open()
-        results = _Batch(core).settle(items)
+        results = Batch(core, answers).settle(items)
         commit = core.store.last_commit
     core.confirm(commit)
     return results
 
 
-class _Batch:
+def _ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
+    """What `on_failure` says about the failures of a batch, asked before the lock is taken for good.
+
+    An explicit instruction comes before the hook, and a stale lease is not worth asking about. Whoever is settled by
+    another call meanwhile is fenced off later, answer or not.
+    """
+    failures = [item for item in items if isinstance(item, Fail) and not item.dead and item.retry_in is None]
+    if not failures:
+        return {}
+    tries = []
+    with core.lock:
+        core.check_open()
+        if not any(has_failure_hook(state) for state in core.by_id.values()):
+            return {}
+        for item in failures:
+            try:
+                raw_id, claim_id = read_handle(item.delivery)
+                reason, progress = read_reason(item.reason), _check_progress(item.progress)
+            except InvalidRequest:
+                continue
+            lease = core.leases.find(raw_id)
+            queue = core.by_id.get(lease.queue_id) if lease is not None else None
+            if lease is None or lease.claim_id != claim_id or queue is None or not has_failure_hook(queue) or not isinstance(item.error, str):
+                continue
+            message = core.message(raw_id)
+            if message is not None:
+                tries.append(FailedTry(lease, queue, message, states_of(core, [lease])[0], bounded_error(item.error), reason, progress))
+    return ask_on_failure(core, tries)
+
+
+class Batch:
     """The items of one settle call, decided one after the other against one view of the leases."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, answers: Answers) -> None:
         self.core = core
+        self.answers = answers
         self.now_ms = core.clock.now_ms()
         self.monotonic_ms = core.clock.monotonic_ms()
         self.moves = Moves(core, self.now_ms)
@@ -74,7 +108,7 @@ class _Batch:
         elif not isinstance(item, (Complete, Fail, Release, Extend, Start)):
             return SettleResult(b"", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}")
         try:
-            raw_id, claim_id = _read_handle(item.delivery)
+            raw_id, claim_id = read_handle(item.delivery)
         except InvalidRequest as wrong:
             return SettleResult(b"", "invalid", error=str(wrong))
         lease = None if raw_id in self.over else self.core.leases.find(raw_id)
@@ -124,7 +158,14 @@ class _Batch:
         retry_in_ms = None if item.retry_in is None else to_ms(item.retry_in, "retry_in")
         self.over.add(lease.id)
         outcome, rule, due_ms = self.moves.fail(
-            lease, state, reason=reason, error=bounded_error(item.error), progress=progress, retry_in_ms=retry_in_ms, dead=item.dead
+            lease,
+            state,
+            reason=reason,
+            error=bounded_error(item.error),
+            progress=progress,
+            retry_in_ms=retry_in_ms,
+            dead=item.dead,
+            hook=self.answers.get((lease.id, lease.claim_id)),
         )
         return SettleResult(lease.id, outcome, rule, due_ms)  # type: ignore[arg-type]
 
@@ -172,7 +213,7 @@ class _Batch:
             if type(item) is Complete:
                 continue
             try:
-                raw_id, claim_id = _read_handle(item.delivery)
+                raw_id, claim_id = read_handle(item.delivery)
             except (InvalidRequest, AttributeError):
                 continue
             lease = self.core.leases.find(raw_id)
@@ -183,7 +224,7 @@ class _Batch:
                 self.states[raw_id] = state
 
 
-def _read_handle(handle: object) -> tuple[bytes, int]:
+def read_handle(handle: object) -> tuple[bytes, int]:
     if isinstance(handle, Delivery):
         return handle.message.id, handle.claim_id
     raw_id = find_id(getattr(handle, "id", None))
@@ -212,19 +253,8 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
         lease = core.leases.find(raw_id)
         if lease is None or lease.queue_id != queue.queue_id:
             return SettleResult(raw_id, "not_found")
-        token = core.leases.claim(lease.claim_id).lease_token
-        results = _Batch(core).settle([make(_Current(message_id, token), **fields)])  # type: ignore[arg-type]
-        commit = core.store.last_commit
-    core.confirm(commit)
-    return results[0]
-
-
-class _Current:
-    __slots__ = ("id", "lease")
-
-    def __init__(self, message_id: str, lease: str) -> None:
-        self.id = message_id
-        self.lease = lease
+        current = DeliveryRef(message_id, core.leases.claim(lease.claim_id).lease_token)
+    return settle(core, [make(current, **fields)])[0]  # type: ignore[arg-type]
 
 
 def goodbye(core: Core, consumer: str) -> int:
@@ -243,10 +273,3 @@ def release_all(core: Core, leases: list[Lease]) -> None:
     for lease, state in zip(leases, states_of(core, leases), strict=True):
         moves.release(lease, state)
     moves.commit()
-
-
-def states_of(core: Core, leases: Sequence[Lease]) -> list[MessageState | None]:
-    """The stored states of leased messages, one read for all."""
-    touched = [lease.id for lease in leases if lease.row[26] & Flag.STATE]
-    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
-    return [states.get(lease.id) for lease in leases]

@@ -10,9 +10,12 @@ import logging
 import threading
 
 from fairlead.broker.core import Core
-from fairlead.broker.intents import next_background_ms, run_background_step
+from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
+from fairlead.broker.intents import Lanes, ask_before_background_steps, next_background_ms, run_background_step
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.broker.states import states_of
+from fairlead.decide.retry import HookAnswer
 from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
 from fairlead.broker.locate import locate
@@ -32,22 +35,54 @@ _log = logging.getLogger("fairlead.timers")
 def run_due(core: Core) -> None:
     """Everything that is due now, step by step, letting others have the lock in between."""
     while True:
+        expired = _expire_with_hooks(core)
+        lanes = ask_before_background_steps(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            if not run_step(core):
+            if not run_step(core, lanes) and not expired:
                 return
 
 
-def run_step(core: Core) -> bool:
-    """One bounded step; False when nothing was due."""
+def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
+    """One bounded step; False when nothing was due. `lanes` is what hooks said about dead letters on their way back."""
     if expire_leases(core):
         return True
     now_ms = core.clock.now_ms()
     if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
         return True
-    return run_background_step(core)
+    return run_background_step(core, lanes)
+
+
+def _expire_with_hooks(core: Core) -> bool:
+    """Leases of queues with an `on_failure` hook: the hook is asked without the lock, then what still holds is committed."""
+    with core.lock:
+        if core.closed or not any(has_failure_hook(state) for state in core.by_id.values()):
+            return False
+        core.check_open()
+        overdue = core.leases.overdue(core.clock.monotonic_ms(), STEP)
+        hooked = [lease for lease in overdue if _asks_hook(core, lease)]
+        worked = _expire_all(core, [lease for lease in overdue if not _asks_hook(core, lease)], {})
+        tries = []
+        for lease, state in zip(hooked, states_of(core, hooked), strict=True):
+            message = core.message(lease.id)
+            if message is not None:
+                error = expiry_error(core, lease)
+                tries.append(FailedTry(lease, core.by_id[lease.queue_id], message, state, error, FailureReason.TIMEOUT_EXCEEDED, 0))
+    if not tries:
+        return worked
+    answers = ask_on_failure(core, tries)
+    with core.lock:
+        if core.closed:
+            return False
+        core.check_open()
+        now_ms = core.clock.monotonic_ms()
+        return _expire_all(core, [lease for lease in hooked if core.leases.find(lease.id) is lease and lease.deadline_ms <= now_ms], answers)
+
+
+def _asks_hook(core: Core, lease: Lease) -> bool:
+    return lease.started and has_failure_hook(core.by_id.get(lease.queue_id))
 
 
 def run_queue_due(core: Core, queue: QueueState) -> bool:
@@ -70,31 +105,36 @@ def run_queue_due(core: Core, queue: QueueState) -> bool:
 
 
 def expire_leases(core: Core) -> bool:
-    """A started delivery that was not settled in time has failed; an unstarted one is given back."""
+    """A started delivery that was not settled in time has failed; an unstarted one is given back.
+
+    Under the lock, so those that a hook must be asked about are left to the timer.
+    """
     monotonic_ms = core.clock.monotonic_ms()
     deadline_ms = core.leases.next_deadline_ms()
     if deadline_ms is None or deadline_ms > monotonic_ms:
         return False
-    overdue = core.leases.overdue(monotonic_ms, STEP)
-    if not overdue:
-        return False
+    return _expire_all(core, [lease for lease in core.leases.overdue(monotonic_ms, STEP) if not _asks_hook(core, lease)], {})
+
+
+def _expire_all(core: Core, overdue: list[Lease], answers: Answers) -> bool:
     moves = Moves(core, core.clock.now_ms())
-    touched = [lease.id for lease in overdue if row_flags(lease.row) & Flag.STATE]
-    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
-    for lease in overdue:
-        _expire(core, moves, lease, states.get(lease.id))
+    for lease, state in zip(overdue, states_of(core, overdue), strict=True):
+        _expire(core, moves, lease, state, answers.get((lease.id, lease.claim_id)))
     moves.commit()
-    return True
+    return bool(overdue)
 
 
-def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None) -> None:
+def expiry_error(core: Core, lease: Lease) -> str:
+    lease_ms = core.leases.claim(lease.claim_id).lease_ms
+    return f"not settled within its lease of {show_ms(lease_ms)} (consumer {lease.consumer!r})"
+
+
+def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None, hook: HookAnswer | None) -> None:
     if lease.queue_id not in core.by_id:
         # Its queue was deleted; the steps of that may not have come to it yet.
         moves.drop(InLease(lease))
     elif lease.started and core.leases.first_of_run(lease):
-        lease_ms = core.leases.claim(lease.claim_id).lease_ms
-        error = f"not settled within its lease of {show_ms(lease_ms)} (consumer {lease.consumer!r})"
-        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=error)
+        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=expiry_error(core, lease), hook=hook)
     else:
         moves.release(lease, state)
 

@@ -8,6 +8,7 @@ Must not: know queues, messages or stores (the broker translates), or run Lua in
 Start at `hooks.py`, then `sandbox.lua`: what scripts can reach, and `host.py`: how they are run.
 """
 
+from fairlead.config import HookSettings
 from fairlead.hooks.calls import (
     HOOK_FUNCTIONS,
     EnqueueCall,
@@ -15,9 +16,9 @@ from fairlead.hooks.calls import (
     FailureCall,
     FailureDecision,
     HookFunction,
-    HookStats,
 )
-from fairlead.hooks.hooks import MAX_SCRIPT_BYTES, Hooks, HookSettings
+from fairlead.hooks.hooks import MAX_SCRIPT_BYTES, Hooks
+from fairlead.model.views import HookStats
 
 __all__ = [
     "HOOK_FUNCTIONS",

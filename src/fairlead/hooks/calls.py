@@ -52,15 +52,3 @@ class FailureDecision(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int = 0
     error: str = ""
     notes: tuple[str, ...] = ()
-
-
-class HookStats(msgspec.Struct, frozen=True):
-    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while closed."""
-
-    function: HookFunction
-    calls: int
-    failures: int
-    bypassed: int
-    consecutive: int
-    breaker_open_until_ms: int | None
-    last_error: str

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairlead.clock import Clock
+from fairlead.config import HookSettings
 from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid
 from fairlead.hooks.breaker import Breaker
 from fairlead.hooks.calls import (
@@ -19,13 +20,13 @@ from fairlead.hooks.calls import (
     FailureCall,
     FailureDecision,
     HookFunction,
-    HookStats,
     Outcome,
 )
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, HostStalled
 from fairlead.hooks.results import enqueue_defaults, failure_defaults, is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
 from fairlead.hooks.supply import HostSupply
 from fairlead.hooks.turnstile import Turnstile
+from fairlead.model.views import HookStats
 from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
 
 MAX_SCRIPT_BYTES = 64 * 1024
@@ -36,22 +37,6 @@ _MOST_STATES = 128
 _SPARE_BYTES = 512 * 1024 * 1024
 _D = TypeVar("_D", EnqueueDecision, FailureDecision)
 _LINE = re.compile(r"on_\w+:(\d+): (.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class HookSettings:
-    """Limits of every hook call, named as in the server's `lua.` settings.
-
-    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call; `kill_after_ms` is
-    how long a host may go without a result before it is killed. `default_memory_limit_bytes` is what a call may use
-    above what its loaded script takes.
-    """
-
-    default_timeout_ms: int = 10
-    default_memory_limit_bytes: int = 1024 * 1024
-    circuit_breaker_threshold: int = 3
-    circuit_breaker_cooldown_ms: int = 10_000
-    kill_after_ms: int = 100
 
 
 @dataclass(slots=True)

@@ -50,15 +50,15 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def fairness_key(self) -> str:
-        return lane_key(self.message.lane)
+        return lane_key((self.state.lane if self.state else b"") or self.message.lane)
 
     @property
     def weight(self) -> int:
-        return self.message.weight
+        return (self.state.weight if self.state else 0) or self.message.weight
 
     @property
     def throttle_keys(self) -> tuple[str, ...]:
-        return lane_throttle_keys(self.message.lane)
+        return lane_throttle_keys((self.state.lane if self.state else b"") or self.message.lane)
 
     @property
     def stream(self) -> str | None:

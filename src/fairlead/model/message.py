@@ -92,6 +92,9 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     redrives: int = 0
     #: Its order in its stream since the last redrive; 0: the one it was enqueued with.
     seq: int = 0
+    #: What `on_enqueue` said when it was redriven; empty and 0: as it was enqueued.
+    lane: bytes = b""
+    weight: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

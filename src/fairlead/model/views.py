@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.queue import QueueConfig
 
@@ -37,6 +39,18 @@ class ThrottleStats:
     burst: float
 
 
+class HookStats(msgspec.Struct, frozen=True):
+    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while closed."""
+
+    function: str
+    calls: int
+    failures: int
+    bypassed: int
+    consecutive: int
+    breaker_open_until_ms: int | None
+    last_error: str
+
+
 @dataclass(frozen=True, slots=True)
 class QueueStats:
     """The message counts are exact, also after a crash. `consumers` counts those waiting in a claim or holding a lease."""
@@ -53,6 +67,7 @@ class QueueStats:
     paused: bool
     keys: tuple[KeyStats, ...] = ()
     throttles: tuple[ThrottleStats, ...] = ()
+    hooks: tuple[HookStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

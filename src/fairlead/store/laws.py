@@ -155,7 +155,7 @@ class _Check:
             self._say(f"{name} has {message.size} bytes, its row says {row_size(row)}")
         if bool(flags & Flag.STATE) != (state is not None):
             self._say(f"{name} has {'a' if state else 'no'} state, its row says otherwise")
-        if spot.lane != (DEAD_LETTER_LANE if self.queues[spot.queue_id].source_id else message.lane):
+        if spot.lane != (DEAD_LETTER_LANE if self.queues[spot.queue_id].source_id else (state.lane if state else b"") or message.lane):
             self._say(f"{name} is {where} in a lane that is not its own")
         has_ttl_row = (spot.queue_id, message.expires_ms, message.id) in self.expiring
         # Leased beyond its time, a message has lost the row and is looked at again when the lease ends.

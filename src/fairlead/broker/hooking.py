@@ -1,0 +1,86 @@
+"""Where the queue's Lua hooks come in: before the lock is taken, on what was read; what counts is checked again under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import CheckedMessage
+from fairlead.decide.retry import HookAnswer
+from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall
+from fairlead.model.failure import FailureReason
+from fairlead.model.ids import show_id
+from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane
+from fairlead.model.lease import Lease
+from fairlead.model.message import Message, MessageState, unpack_headers
+
+#: The answer to one failed delivery: (message id, claim id) names it.
+Answers = dict[tuple[bytes, int], HookAnswer]
+
+
+def has_enqueue_hook(queue: QueueState) -> bool:
+    return bool(queue.config.on_enqueue)
+
+
+def has_failure_hook(queue: QueueState | None) -> bool:
+    return queue is not None and bool(queue.config.on_failure)
+
+
+def ask_on_enqueue(core: Core, queue_id: int, queue: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+    """The messages with what the hook returned laid over them; a failed or bypassed call means the defaults."""
+    decisions = core.hooks.on_enqueue(queue_id, queue, [EnqueueCall(unpack_headers(item.headers), len(item.payload)) for item in checked])
+    return [_lay_over(item, decision) for item, decision in zip(checked, decisions, strict=True)]
+
+
+def _lay_over(item: CheckedMessage, decision: EnqueueDecision) -> CheckedMessage:
+    lane, weight = decided_lane(item.lane, item.weight, decision)
+    return item._replace(lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream)
+
+
+def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:
+    """What the hook says wins; what it leaves out stays."""
+    key = lane_key(lane) if decision.fairness_key is None else decision.fairness_key
+    throttle_keys = lane_throttle_keys(lane) if decision.throttle_keys is None else tuple(sorted(set(decision.throttle_keys)))
+    return pack_lane(key, throttle_keys), weight if decision.weight is None else decision.weight
+
+
+def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> dict[bytes, tuple[bytes, int]]:
+    """Message id to (lane, weight): a redrive goes through the enqueue flow of its queue."""
+    decisions = core.hooks.on_enqueue(queue_id, queue, [EnqueueCall(unpack_headers(message.headers), len(message.payload)) for message in messages])
+    return {message.id: decided_lane(message.lane, message.weight, decision) for message, decision in zip(messages, decisions, strict=True)}
+
+
+class FailedTry:
+    """A failure that a hook is asked about."""
+
+    __slots__ = ("error", "headers", "lease", "progress", "queue", "reason", "state")
+
+    def __init__(
+        self, lease: Lease, queue: QueueState, message: Message, state: MessageState | None, error: str, reason: FailureReason, progress: int
+    ) -> None:
+        self.lease = lease
+        self.queue = queue
+        self.headers = unpack_headers(message.headers)
+        self.state = state
+        self.error = error
+        self.reason = reason
+        self.progress = progress
+
+    def call(self) -> FailureCall:
+        attempts, progress = (self.state.attempts, self.state.progress) if self.state else (0, 0)
+        return FailureCall(self.headers, show_id(self.lease.id), attempts + 1, self.error, self.reason.word, progress | self.progress)
+
+
+def ask_on_failure(core: Core, tries: Iterable[FailedTry]) -> Answers:
+    """One batch per queue. A call that failed or was bypassed gives no answer: the policies decide."""
+    by_queue: dict[int, list[FailedTry]] = {}
+    for attempt in tries:
+        by_queue.setdefault(attempt.queue.queue_id, []).append(attempt)
+    answers: Answers = {}
+    for queue_id, asked in by_queue.items():
+        decisions = core.hooks.on_failure(queue_id, asked[0].queue.name, [attempt.call() for attempt in asked])
+        for attempt, decision in zip(asked, decisions, strict=True):
+            if decision.outcome == "ran":
+                answers[attempt.lease.id, attempt.lease.claim_id] = HookAnswer(decision.action, decision.delay_ms, "; ".join(decision.notes))
+    return answers

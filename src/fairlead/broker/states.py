@@ -1,0 +1,17 @@
+"""What happened to leased messages so far: one read for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.broker.core import Core
+from fairlead.model.lane import Flag
+from fairlead.model.lease import Lease
+from fairlead.model.message import MessageState
+
+
+def states_of(core: Core, leases: Sequence[Lease]) -> list[MessageState | None]:
+    """The stored states of leased messages, one read for all."""
+    touched = [lease.id for lease in leases if lease.row[26] & Flag.STATE]
+    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
+    return [states.get(lease.id) for lease in leases]
