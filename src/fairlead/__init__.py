@@ -10,8 +10,9 @@ from pathlib import Path
 from fairlead import errors
 from fairlead.broker.broker import Broker, Durability
 from fairlead.clock import Clock
-from fairlead.config import Settings
+from fairlead.config import HookSettings, Settings
 from fairlead.decide.dead_filter import DeadFilter
+from fairlead.decide.policy_lint import PolicyLint, lint_policy
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.message import NewMessage
@@ -34,7 +35,9 @@ __all__ = [
     "Fail",
     "FailureReason",
     "FailureRecord",
+    "HookSettings",
     "NewMessage",
+    "PolicyLint",
     "Progress",
     "Release",
     "SettleResult",
@@ -42,6 +45,7 @@ __all__ = [
     "Start",
     "VerifyReport",
     "errors",
+    "lint_policy",
     "open",
     "verify",
 ]

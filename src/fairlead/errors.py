@@ -141,6 +141,18 @@ class BrokerClosed(Rejected):
         super().__init__("the broker is closed; open the directory again with fairlead.open")
 
 
+class RequestExpired(Rejected):
+    """A request id whose own time is too far from now: whether it was carried out before can no longer be known."""
+
+    code = "request_expired"
+
+    def __init__(self, request_id: str, age_ms: int) -> None:
+        super().__init__(
+            f"expected request_id {request_id!r} to be at most 10 minutes old or ahead, it is {age_ms} ms old; nothing was carried out, use a new id",
+            request_id=request_id, age_ms=age_ms,
+        )
+
+
 class QueueFull(Unavailable):
     code = "queue_full"
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from fairlead.broker import claim as claiming
-from fairlead.broker import dead_letters, enqueue, explain, looking, queues, settle
+from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, operators, queues, settle
 from fairlead.broker.core import Core
 from fairlead.broker.intents import cancel_intent, take_up
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
@@ -23,8 +23,8 @@ from fairlead.model.facts import Intent
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
-from fairlead.model.views import Explanation, MessageInfo, QueueInfo, QueueStats, RedriveResult
+from fairlead.model.settle import Complete, Extend, Fail, Settlement, SettleResult
+from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
 from fairlead.store.port import Store
 
 Durability = Literal["fsync", "os"]
@@ -146,6 +146,83 @@ class Broker:
         """Release everything a consumer holds, back to its places. Returns how many."""
         return settle.goodbye(self._core, consumer)
 
+    def exchange(
+        self,
+        consumer: str,
+        *,
+        extend: Sequence[Extend] = (),
+        settle: Sequence[Settlement] = (),
+        enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
+        claim: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> ExchangeResult:
+        """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit, then a claim.
+
+        The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and of the claim
+        what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream, started.
+        """
+        return exchange.exchange(
+            self._core, consumer, extend=extend, settle=settle, enqueue={} if enqueue is None else enqueue, claim=claim, request_id=request_id
+        )
+
+    # What operators do, by id or filter, with no lease token
+
+    def retry(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+        """Dead, or waiting after a failure: again now, with a count of 0."""
+        return operators.act(self._core, queue, ids, filter, operators.retry)
+
+    def drop(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+        """Gone for good, wherever it is; a lease on it is revoked."""
+        return operators.act(self._core, queue, ids, filter, operators.drop)
+
+    def done(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+        """Completed by hand; a lease on it is revoked."""
+        return operators.act(self._core, queue, ids, filter, operators.done)
+
+    def bury(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        error: str = "buried by an operator",
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+    ) -> OperatorResult:
+        """Into the dead letters; a lease on it is revoked."""
+        return operators.act(self._core, queue, ids, filter, operators.bury(*operators.check_error(error, reason)))
+
+    def hold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+        """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later ones."""
+        return operators.act(self._core, queue, ids, filter, operators.hold)
+
+    def unhold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+        """Held messages become ready now."""
+        return operators.act(self._core, queue, ids, filter, operators.unhold)
+
+    def fail(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        error: str = "failed by an operator",
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+    ) -> OperatorResult:
+        """What is leased fails as if its holder had said so; the lease is revoked."""
+        return operators.fail(self._core, queue, ids, filter, *operators.check_error(error, reason))
+
+    def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
+        """Remove what is ready, and give it back."""
+        return looking.drain(self._core, queue, limit=limit)
+
+    def prune(self, queue: str, *, older_than: Duration = "0s", dry_run: bool = False) -> OperatorResult:
+        """Drop dead letters that have been dead for so long."""
+        return looking.prune(self._core, queue, older_than=older_than, dry_run=dry_run)
+
+    def release_stream(self, queue: str, stream: str) -> bool:
+        """Let later messages of a stream pass the one that waits at its head. False when nothing waits there."""
+        return operators.release_stream(self._core, queue, stream)
+
     # Dead letters
 
     def redrive(
@@ -188,6 +265,10 @@ class Broker:
     ) -> list[MessageInfo]:
         """Look at messages without claiming them."""
         return looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after)
+
+    def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
+        """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` streams that are held up."""
+        return failure_metrics.failure_metrics(self._core, queue, streams=streams)
 
     def explain(self, message_id: str, queue: str | None = None) -> Explanation:
         """Why is this message not being delivered?"""

@@ -24,8 +24,7 @@ def claim(
     core: Core, queues: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, token: str | None, started: bool, max_per_stream: int
 ) -> list[Delivery]:
     """Long-polls up to `wait`; the same token again returns what is still leased under it."""
-    names = _names(queues)
-    order = Order(check_limit(limit), check_consumer(consumer), check_token(token), started, check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM))
+    names, order = check_claim(queues, limit, consumer, token, started, max_per_stream)
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
         core.check_open()
@@ -33,8 +32,8 @@ def claim(
         leases = [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id] if order.token else []
         if not leases:
             leases = _claim_or_wait(core, names, order, wait_ms)
-        parts = _parts(core, leases)
-    return _deliveries(core, parts)
+        parts = delivery_parts(core, leases)
+    return deliveries(core, parts)
 
 
 class Order(NamedTuple):
@@ -45,6 +44,15 @@ class Order(NamedTuple):
     token: str
     started: bool
     max_per_stream: int
+
+
+def check_claim(
+    queues: str | Sequence[str], limit: int, consumer: str, token: str | None, started: bool, max_per_stream: int
+) -> tuple[list[str], Order]:
+    if not isinstance(started, bool):
+        raise InvalidRequest("started", "True or False", started)
+    runs = check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM)
+    return _names(queues), Order(check_limit(limit), check_consumer(consumer), check_token(token), started, runs)
 
 
 def _names(queues: str | Sequence[str]) -> list[str]:
@@ -173,7 +181,7 @@ def _in_runs(leases: list[Lease]) -> list[Lease]:
 _Part = tuple[Lease, str, str | None, int, Message | None, MessageState | None]
 
 
-def _parts(core: Core, leases: list[Lease]) -> list[_Part]:
+def delivery_parts(core: Core, leases: list[Lease]) -> list[_Part]:
     """What a delivery is made of, as far as memory has it; taken under the lock, because leases change."""
     parts: list[_Part] = []
     find, queues = core.bodies.find, core.by_id
@@ -189,16 +197,16 @@ def _parts(core: Core, leases: list[Lease]) -> list[_Part]:
     return parts
 
 
-def _deliveries(core: Core, parts: list[_Part]) -> list[Delivery]:
+def deliveries(core: Core, parts: list[_Part]) -> list[Delivery]:
     missing = [part[0].row[8:24] for part in parts if part[4] is None]
     read = iter(core.store.messages(missing)) if missing else iter(())
     touched = [part[0].row[8:24] for part in parts if part[0].row[26] & Flag.STATE]
     states = iter(core.store.states(touched)) if touched else iter(())
-    deliveries = []
+    made = []
     for lease, queue, source, lease_until, held, _ in parts:
         message = held if held is not None else next(read)
         state = next(states) if lease.row[26] & Flag.STATE else None
         if message is not None:
             # None: its queue was deleted or purged between the lease and here; there is nothing to deliver.
-            deliveries.append(Delivery(message, state, queue, lease.claim_id, lease_until, lease.deliveries, source))
-    return deliveries
+            made.append(Delivery(message, state, queue, lease.claim_id, lease_until, lease.deliveries, source))
+    return made

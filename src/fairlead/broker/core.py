@@ -66,6 +66,7 @@ class Core:
         self.paces: dict[int, Pace] = {}
         #: Claims over several queues start each with the next one.
         self.claim_turn = 0
+        self.next_request_sweep_ms = 0
 
     # Queues
 

@@ -2,79 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_enqueue, has_enqueue_hook
+from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import CheckedMessage, check_messages
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
 from fairlead.errors import InvalidRequest, QueueFull
-from fairlead.model.facts import Enqueued, Fact, Moved, Quarantined
+from fairlead.model.facts import Enqueued, Quarantined
 from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason
 from fairlead.model.ids import show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, lane_key, lane_throttle_keys, pack_lane, pack_row, row_id
+from fairlead.model.lane import DEAD_LETTER_LANE, Flag, lane_key, lane_throttle_keys, pack_lane, pack_row
 from fairlead.model.message import Message, MessageState, NewMessage
 from fairlead.model.stream import StreamRow
 
 
 def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) -> list[str]:
-    checked = check_messages(messages)
-    checked = _ask_hook(core, queue_name, checked)
+    prepared = Prepared(queue_name, ask_hook(core, queue_name, check_messages(messages)))
     with core.lock:
-        queue = core.queue(queue_name)
-        if queue.is_dead_letter_queue:
-            raise InvalidRequest("queue", "no dead-letter queue; use quarantine() to put messages there", queue_name)
-        ids = [show_id(raw) for raw in _store(core, queue, checked)] if checked else []
+        moves = Moves(core, core.clock.now_ms())
+        ids = [show_id(raw) for raw in prepared.add_to(core, moves, moves.places())]
+        moves.commit()
+        prepared.announce(core)
         commit = core.store.last_commit
     # Also when every message was a duplicate: the id given back must be as durable as a new one.
     core.confirm(commit)
     return ids
 
 
-def _ask_hook(core: Core, queue_name: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+def ask_hook(core: Core, queue_name: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+    """Without the lock held for long: what the queue's `on_enqueue` hook makes of the messages, if it has one."""
     with core.lock:
         queue = core.queue(queue_name)
         queue_id, asks = queue.queue_id, has_enqueue_hook(queue)
     return ask_on_enqueue(core, queue_id, queue_name, checked) if asks and checked else checked
 
 
-def _store(core: Core, queue: QueueState, checked: list[CheckedMessage]) -> list[bytes]:
-    now_ms = core.clock.now_ms()
-    fresh_ids = core.ids.next(now_ms, len(checked))
-    ids = _resolve_duplicates(core, queue, checked, fresh_ids, now_ms) if any(item.dedup_key for item in checked) else fresh_ids
-    messages = _messages(core, queue, checked, ids, fresh_ids, now_ms)
-    if messages:
-        _check_bounds(core, queue, messages)
-        streams = StreamDrafts(core)
-        stream_facts = _join_streams(streams, queue, messages) if any(message.seq for message in messages) else []
-        behind = _behind(messages, streams) if stream_facts else frozenset()
-        core.commit([Enqueued(queue.queue_id, messages, behind), *stream_facts])
-        _announce(core, queue, messages, behind, streams)
-    return ids
+class Prepared:
+    """Checked messages on their way into one queue: into a commit, and after it into memory."""
+
+    def __init__(self, queue: str, checked: list[CheckedMessage]) -> None:
+        self.queue = queue
+        self._checked = checked
+        self._messages: list[Message] = []
+
+    def add_to(self, core: Core, moves: Moves, places: Iterator[int]) -> list[bytes]:
+        """Put the facts into the commit that `moves` makes; returns the id of each message, duplicates' included."""
+        checked, now_ms = self._checked, moves.now_ms
+        queue = core.queue(self.queue)
+        if queue.is_dead_letter_queue:
+            raise InvalidRequest("queue", "no dead-letter queue; use quarantine() to put messages there", self.queue)
+        fresh_ids = core.ids.next(now_ms, len(checked))
+        ids = _resolve_duplicates(core, queue, checked, fresh_ids, now_ms) if any(item.dedup_key for item in checked) else fresh_ids
+        names = [item.stream for item in checked if item.stream] if queue.config.ordering != "none" else []
+        if names:
+            moves.streams.load(queue.queue_id, names)
+        messages = self._messages = _messages(queue, checked, ids, fresh_ids, now_ms, places, moves.streams)
+        if messages:
+            _check_bounds(core, queue, messages)
+            behind = _join_streams(moves.streams, messages) if names else frozenset()
+            moves.facts.append(Enqueued(queue.queue_id, messages, behind))
+        return ids
+
+    def announce(self, core: Core) -> None:
+        if self._messages:
+            _announce(core, core.queue(self.queue), self._messages)
 
 
-def _join_streams(streams: StreamDrafts, queue: QueueState, messages: list[Message]) -> list[Fact]:
-    """The facts about streams; a new message that is the front of its stream goes to the ready rows straight away."""
-    queue_id, new = queue.queue_id, set()
-    streams.load(queue_id, [message.stream for message in messages if message.seq])
+def _join_streams(streams: StreamDrafts, messages: list[Message]) -> frozenset[bytes]:
+    """Messages of streams come in behind; the commit moves those to the front that have nobody before them."""
     for message in messages:
         if message.seq:
-            new.add(message.id)
             standing, flags = (Standing.WAITING, message.flags | Flag.DELAYED) if message.due_ms else (Standing.READY, message.flags)
-            streams.join(queue_id, StreamRow(message.lane, message.row(message.seq, flags)), standing)
-    return [fact for fact in streams.finish() if not (isinstance(fact, Moved) and fact.kind == "promoted" and fact.id in new)]
+            streams.join(message.queue_id, StreamRow(message.lane, message.row(message.seq, flags)), standing)
+    return frozenset([message.id for message in messages if message.seq and not message.due_ms])
 
 
-def _behind(messages: list[Message], streams: StreamDrafts) -> frozenset[bytes]:
-    fronts = {row_id(spot.row) for spot in streams.promoted}
-    return frozenset(message.id for message in messages if message.seq and not message.due_ms and message.id not in fronts)
-
-
-def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids: list[bytes], fresh_ids: list[bytes], now_ms: int) -> list[Message]:
+def _messages(
+    queue: QueueState,
+    checked: list[CheckedMessage],
+    ids: list[bytes],
+    fresh_ids: list[bytes],
+    now_ms: int,
+    places: Iterator[int],
+    streams: StreamDrafts,
+) -> list[Message]:
     """The messages that are new; a duplicate's id differs from the fresh one made for it."""
-    config, queue_id, places = queue.config, queue.queue_id, core.places()
+    config, queue_id = queue.config, queue.queue_id
     window_ms = config.dedup_window_ms
     keys: dict[str, str] = {}
     messages = []
@@ -88,7 +105,7 @@ def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids:
         seq = 0
         if stream and config.ordering != "none":
             seq = place
-            lane = _bound_lane(core, queue_id, stream, lane, keys)
+            lane = _bound_lane(streams, keys, queue_id, stream, lane)
         messages.append(
             Message(
                 message_id,
@@ -111,11 +128,11 @@ def _messages(core: Core, queue: QueueState, checked: list[CheckedMessage], ids:
     return messages
 
 
-def _bound_lane(core: Core, queue_id: int, stream: str, lane: bytes, keys: dict[str, str]) -> bytes:
+def _bound_lane(streams: StreamDrafts, keys: dict[str, str], queue_id: int, stream: str, lane: bytes) -> bytes:
     """A stream keeps the key of the message that opened it; `keys` remembers those met in this batch."""
     if stream not in keys:
-        record = core.store.streams(queue_id, [stream])[0]
-        keys[stream] = record.key if record else lane_key(lane)
+        draft = streams.get(queue_id, stream)
+        keys[stream] = draft.key if draft.live else lane_key(lane)
     return lane if lane_key(lane) == keys[stream] else pack_lane(keys[stream], lane_throttle_keys(lane))
 
 
@@ -146,26 +163,19 @@ def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> Non
         queue.scheduler.check_lanes(message.lane for message in messages)
 
 
-def _announce(core: Core, queue: QueueState, messages: list[Message], behind: frozenset[bytes], streams: StreamDrafts) -> None:
+def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
     add = queue.scheduler.add
     ready = 0
     for message in messages:
         if message.due_ms:
             queue.next_due_ms = min(queue.next_due_ms, message.due_ms)
-        elif message.seq:
-            if message.id not in behind:
-                ready += 1
-        else:
+        elif not message.seq:
             add(message.lane, pack_row(message.place, message.id, message.weight, message.flags, len(message.headers) + len(message.payload)))
             ready += 1
         if message.expires_ms:
             queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
         if message.dedup_until_ms:
             queue.next_dedup_ms = min(queue.next_dedup_ms, message.dedup_until_ms)
-    for spot in streams.demoted:
-        queue.scheduler.remove(spot.lane, spot.row)
-    for spot in streams.promoted:
-        queue.scheduler.give_back(spot.lane, spot.row)
     core.bodies.add(messages)
     if queue.waiters:
         queue.wake_waiters(ready)

@@ -8,7 +8,11 @@ from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count, check_text
 from fairlead.broker.locate import locate
+from fairlead.broker.moves import Moves
+from fairlead.broker.operators import act, drop
+from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
+from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
@@ -16,7 +20,7 @@ from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, 
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
-from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
+from fairlead.model.views import KeyStats, MessageInfo, OperatorResult, QueueStats, ThrottleStats
 
 _PAGE = 1000
 _HEX = frozenset("0123456789abcdef-")
@@ -81,6 +85,33 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
             spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
         return _infos(core, spots)
+
+
+def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
+    """Look and remove in one commit. Messages behind the front of a stream come up as the ones before them go."""
+    check_count(limit, "limit", most=10_000)
+    found: list[MessageInfo] = []
+    while len(found) < limit:
+        with core.lock:
+            queue = core.queue(name)
+            spots = core.store.ready(queue.queue_id, b"", None, limit - len(found))
+            if not spots:
+                break
+            found += _infos(core, spots)
+            moves = Moves(core, core.clock.now_ms())
+            for spot in spots:
+                moves.drop(spot)
+            moves.commit()
+    core.confirm()
+    return found
+
+
+def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> OperatorResult:
+    to_ms(older_than, "older_than")
+    with core.lock:
+        queue = core.queue(name)
+        dead_letters = queue if queue.is_dead_letter_queue else core.by_id[queue.record.dlq_id]
+    return act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run)
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:

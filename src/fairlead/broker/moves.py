@@ -17,11 +17,11 @@ from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
 from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
 from fairlead.errors import BrokenInvariant
-from fairlead.model.facts import Completed, Extended, Fact, InLease, InReady, InStream, InWaiting, Moved, Spot, Started, TtlForgotten
+from fairlead.model.facts import Completed, Enqueued, Extended, Fact, InLease, InReady, InStream, InWaiting, Moved, Spot, Started, TtlForgotten
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.message import Message, MessageState
+from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.stream import StreamRow
 
 
@@ -121,6 +121,23 @@ class Moves:
         """Ready: at the tail of its lane, or where its stream has it."""
         self._make_ready("due", waiting, state or MessageState(waiting.queue_id))
 
+    def wake(self, waiting: InWaiting, state: MessageState) -> None:
+        """An operator ends a wait."""
+        self._make_ready("due", waiting, state)
+
+    def hold(self, source: Spot, state: MessageState) -> None:
+        """Waiting without end, until an operator lets it go."""
+        row, queue_id, lane = _row(source), _queue_id(source), _lane(source)
+        target = InWaiting(queue_id, HELD, lane, move_row(row, 0, row_flags(row) | Flag.STATE))
+        deliveries = source.lease.deliveries if isinstance(source, InLease) else state.deliveries
+        self._move("held", source, target, msgspec.structs.replace(state, queue_id=queue_id, place=0, due_ms=HELD, deliveries=deliveries))
+
+    def places(self) -> Iterator[int]:
+        """The places of this commit, for others who write into it."""
+        if self._places is None:
+            self._places = self.core.places()
+        return self._places
+
     def bury(self, source: Spot, state: MessageState, queue: QueueState) -> None:
         """Into the dead letters of `queue`; `state` says why."""
         row, place, dlq_id = _row(source), self._place(), queue.record.dlq_id
@@ -186,11 +203,22 @@ class Moves:
         if self._ended or self._changed:
             moved_on = [(held, changed) for held, changed, _ in self._changed if held.expires_ms != changed.expires_ms]
             facts.extend(core.leases.ended_by(self._ended + [held for held, _ in moved_on], [changed for _, changed in moved_on]))
-        facts.extend(self.streams.finish())
+        self._add_stream_facts()
         if not facts:
             return
         core.commit(facts)
         self._announce()
+
+    def _add_stream_facts(self) -> None:
+        """A new message that is the front of its stream goes to the ready rows straight away, not by way of its stream."""
+        stream_facts = self.streams.finish()
+        fronts = {row_id(spot.row) for spot in self.streams.promoted}
+        straight: set[bytes] = set()
+        for at, fact in enumerate(self.facts):
+            if type(fact) is Enqueued and not fronts.isdisjoint(fact.behind):
+                straight |= fact.behind & fronts
+                self.facts[at] = Enqueued(fact.queue_id, fact.messages, fact.behind - fronts)
+        self.facts += [fact for fact in stream_facts if not (type(fact) is Moved and fact.kind == "promoted" and fact.id in straight)]
 
     def _add_changes(self) -> None:
         extended: dict[tuple[int, int], list[Lease]] = {}
@@ -387,9 +415,7 @@ class Moves:
         return seq_of(message, state)
 
     def _place(self) -> int:
-        if self._places is None:
-            self._places = self.core.places()
-        return next(self._places)
+        return next(self.places())
 
 
 def _row(spot: Spot) -> bytes:

@@ -30,7 +30,7 @@ def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
         raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", items)
     if len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
-    answers = _ask_hooks(core, items)
+    answers = ask_hooks(core, items)
     with core.lock:
         core.check_open()
         results = Batch(core, answers).settle(items)
@@ -39,7 +39,7 @@ def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
     return results
 
 
-def _ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
+def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
     """What `on_failure` says about the failures of a batch, asked before the lock is taken for good.
 
     An explicit instruction comes before the hook, and a stale lease is not worth asking about. Whoever is settled by
@@ -88,12 +88,18 @@ class Batch:
         self.restated: set[bytes] = set()
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        results = self.decide(items)
+        self.commit()
+        return results
+
+    def decide(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        """Releases come last: whether one lets its message pass depends on what failed in the same batch."""
         self._load_states(items)
-        # Releases come last: whether one lets its message pass depends on what failed in the same batch.
+        if not any(type(item) is Release for item in items):
+            return [self._one(item) for item in items]
         results: dict[int, SettleResult] = {}
         for at in sorted(range(len(items)), key=lambda at: type(items[at]) is Release):
             results[at] = self._one(items[at])
-        self._commit()
         return [results[at] for at in range(len(items))]
 
     def _one(self, item: Settlement) -> SettleResult:
@@ -187,7 +193,7 @@ class Batch:
         self.extensions[lease.id] = lease_ms
         return SettleResult(lease.id, "extended", lease_until=self.now_ms + lease_ms)
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         """The facts carry changed copies of leases; the leases themselves change after the commit."""
         for raw_id, lease in self.held.items():
             if raw_id in self.over:

@@ -19,13 +19,15 @@ from fairlead.decide.retry import HookAnswer
 from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
 from fairlead.broker.locate import locate
-from fairlead.model.facts import DedupForgotten, InLease, InReady, TtlForgotten
+from fairlead.model.facts import DedupForgotten, InLease, InReady, RequestsForgotten, TtlForgotten
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id
 from fairlead.model.lease import Lease
 from fairlead.model.message import MessageState
 
 STEP = 1000
+#: An exchange's outcome is asked for within ten minutes; a clock set back may make that twenty.
+REQUEST_KEPT_MS = 20 * 60_000
 #: However far off the next wake-up is, the wall clock may be stepped meanwhile.
 LONGEST_SLEEP_MS = 30_000
 
@@ -51,6 +53,8 @@ def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
         return True
     now_ms = core.clock.now_ms()
     if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
+        return True
+    if _forget_requests(core, now_ms):
         return True
     return run_background_step(core, lanes)
 
@@ -170,6 +174,19 @@ def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
     if rows:
         core.commit([DedupForgotten(rows)])
     return bool(rows)
+
+
+def _forget_requests(core: Core, now_ms: int) -> bool:
+    """Outcomes of exchanges too old to be asked for again; looked at once a minute."""
+    if now_ms < core.next_request_sweep_ms:
+        return False
+    core.next_request_sweep_ms = now_ms + 60_000
+    oldest = max(0, now_ms - REQUEST_KEPT_MS) << 80
+    old = core.store.requests_before(oldest.to_bytes(16, "big"), STEP)
+    if old:
+        core.commit([RequestsForgotten(old)])
+        core.next_request_sweep_ms = now_ms
+    return bool(old)
 
 
 def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:

@@ -155,8 +155,8 @@ class QueueScheduler:
         if not lane.more:
             place = int.from_bytes(row[:8], "big")
             if place <= lane.last:
-                # Another row of the same commit made this lane read ahead, and it found this one.
-                pass
+                # Another row of the same commit came first: one of a stream, or it made this lane read ahead and find this one.
+                self.give_back(lane_id, row)
             elif self._memory.rows < self._memory.row_limit or not lane.rows:
                 lane.rows.append(row)
                 self._memory.rows += 1

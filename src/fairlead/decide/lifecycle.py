@@ -21,7 +21,7 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "enqueued": (frozenset({NOWHERE}), frozenset({Where.READY, Where.WAITING})),
     "quarantined": (frozenset({NOWHERE}), frozenset({Where.READY})),
     "leased": (frozenset({Where.READY}), frozenset({Where.LEASED})),
-    "completed": (frozenset({Where.LEASED}), frozenset({NOWHERE, Where.DONE})),
+    "completed": (frozenset({Where.LEASED, Where.READY, Where.WAITING}), frozenset({NOWHERE, Where.DONE})),
     "released": (frozenset({Where.LEASED}), frozenset({Where.READY})),
     "retried": (frozenset({Where.LEASED}), frozenset({Where.READY})),
     "delayed": (frozenset({Where.LEASED}), frozenset({Where.WAITING})),

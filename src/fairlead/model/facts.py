@@ -57,7 +57,7 @@ Spot = InReady | InStream | InWaiting | InLease | InDone
 
 #: The events of the lifecycle table (decide/lifecycle.py) that move one message.
 MoveKind = Literal[
-    "released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held", "completed", "promoted", "demoted", "retired"
+    "released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held", "completed", "promoted", "demoted"
 ]
 
 
@@ -189,6 +189,17 @@ class QueueCleared(msgspec.Struct, frozen=True):
     queue_id: int
 
 
+class RequestRemembered(msgspec.Struct, frozen=True):
+    """What an exchange answered, kept in the same commit as its effects."""
+
+    request_id: bytes
+    outcome: bytes
+
+
+class RequestsForgotten(msgspec.Struct, frozen=True):
+    request_ids: list[bytes]
+
+
 class ConfigSet(msgspec.Struct, frozen=True):
     key: str
     value: str
@@ -243,5 +254,5 @@ class IntentEnded(msgspec.Struct, frozen=True):
 
 Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
-    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
 )

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.queue import QueueConfig
+from fairlead.model.settle import SettleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,53 @@ class RedriveResult:
     matched: int
     moved: int
     intent_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorResult:
+    """Ids that were changed, and (id, why) of those that were not. `more`: a filter selects more than one call may touch."""
+
+    changed: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult:
+    """`settled` has a result per item, extends first; `enqueued` the ids by queue."""
+
+    settled: tuple[SettleResult, ...]
+    enqueued: dict[str, list[str]]
+    deliveries: list[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedStream:
+    """`blocker` has held up `behind` messages since it last failed (or was enqueued), until its due time, if it has one."""
+
+    stream: str
+    blocker: str
+    since: int
+    until: int | None
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureMetrics:
+    """Live messages by attempts and by the reason of their last failure; what waits; what looks like poison; who is held up.
+
+    `complete` is False when the queue holds more than the 100,000 messages that are looked at.
+    """
+
+    queue: str
+    by_attempts: dict[int, int]
+    by_reason: dict[str, int]
+    scheduled: int
+    next_due: int | None
+    latest_due: int | None
+    poison_candidates: tuple[str, ...]
+    blocked_streams: tuple[BlockedStream, ...]
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,18 @@ class MemoryStore:
         head = self._data.dedup_end.between((queue_id,), (queue_id + 1,), 1)
         return head[0][0][1] if head else None
 
+    def last_due(self, queue_id: int) -> int | None:
+        rows = self._data.waiting.between((queue_id,), (queue_id, HELD))
+        return rows[-1][0][1] if rows else None
+
+    def request(self, request_id: bytes) -> bytes | None:
+        outcome: bytes | None = self._data.requests.rows.get(request_id)
+        return outcome
+
+    def requests_before(self, request_id: bytes, limit: int) -> list[bytes]:
+        order = self._data.requests.order
+        return order[: bisect_left(order, request_id)][:limit]
+
     def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]:
         return [self._data.streams.rows.get((queue_id, name)) for name in names]
 
@@ -253,6 +265,7 @@ class _Data:
     stream_rows: _Table
     queues: _Table
     counters: _Table
+    requests: _Table
     config: _Table
     intents: _Table
 
@@ -340,6 +353,11 @@ def apply(data: _Data, fact: f.Fact) -> None:
             for table in (data.dedup, data.dedup_end):
                 for key, _ in table.between((queue_id,), (queue_id + 1,)):
                     table.remove(key)
+        case f.RequestRemembered(request_id, outcome):
+            data.requests.add(request_id, outcome)
+        case f.RequestsForgotten(request_ids):
+            for request_id in request_ids:
+                data.requests.remove(request_id)
         case f.ConfigSet(key, value):
             data.config.put(key, value)
         case f.ConfigDeleted(key):

@@ -129,6 +129,20 @@ class Store(Protocol):
 
     def next_dedup_end(self, queue_id: int) -> int | None: ...
 
+    def last_due(self, queue_id: int) -> int | None:
+        """The latest due time of the queue; None as for `next_due`."""
+        ...
+
+    # Requests
+
+    def request(self, request_id: bytes) -> bytes | None:
+        """The outcome remembered for it."""
+        ...
+
+    def requests_before(self, request_id: bytes, limit: int) -> list[bytes]:
+        """Remembered ids that sort before this one, in order."""
+        ...
+
     # Streams
 
     def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]: ...

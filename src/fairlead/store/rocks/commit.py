@@ -295,6 +295,13 @@ class Draft:
         for family in ("dedup", "dedup_end"):
             self.batch.delete_range(prefix, after_prefix(prefix), self._families[family])
 
+    def _request_remembered(self, fact: f.RequestRemembered) -> None:
+        self._put("requests", fact.request_id, V1 + fact.outcome)
+
+    def _requests_forgotten(self, fact: f.RequestsForgotten) -> None:
+        for request_id in fact.request_ids:
+            self._delete("requests", request_id)
+
     def _config_set(self, fact: f.ConfigSet) -> None:
         self._put("config", fact.key.encode(), V1 + fact.value.encode())
 
@@ -352,6 +359,8 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.StreamEnded: Draft._stream_ended,
     f.StreamJoined: Draft._stream_joined,
     f.StreamLeft: Draft._stream_left,
+    f.RequestRemembered: Draft._request_remembered,
+    f.RequestsForgotten: Draft._requests_forgotten,
     f.QueueSaved: Draft._queue_saved,
     f.QueueUnlinked: Draft._queue_unlinked,
     f.QueueCleared: Draft._queue_cleared,

@@ -114,6 +114,27 @@ class Questions:
     def next_dedup_end(self, queue_id: int) -> int | None:
         return self._first_time("dedup_end", queue_id)
 
+    def last_due(self, queue_id: int) -> int | None:
+        prefix = queue_key(queue_id)
+        table, options = self._bounded("waiting", timed_prefix(queue_id, HELD))
+        rows = table.iter(options)
+        try:
+            rows.seek_to_last()
+            found = rows.key() if rows.valid() else None
+            rows.status()
+        except Exception as trouble:
+            raise self._fault(trouble, "waiting") from trouble
+        return int.from_bytes(found[4:12], "big") if found is not None and found.startswith(prefix) else None
+
+    def request(self, request_id: bytes) -> bytes | None:
+        (raw,) = self._get("requests", [request_id])
+        if raw is not None and raw[:1] != codec.V1:
+            raise codec.undecodable("requests", request_id, f"version {raw[:1].hex() or 'none'}")
+        return None if raw is None else raw[1:]
+
+    def requests_before(self, request_id: bytes, limit: int) -> list[bytes]:
+        return [key for key, _ in self._scan("requests", b"", request_id, limit)]
+
     def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]:
         keys = [stream_key(queue_id, name) for name in names]
         return [None if raw is None else codec.decode_stream(key, raw) for key, raw in zip(keys, self._get("streams", keys), strict=True)]

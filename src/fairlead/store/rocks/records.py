@@ -91,6 +91,7 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "dedup_end": _at_least("dedup_end", 12, 1),
     "streams": codec.decode_stream,
     "stream_rows": codec.decode_stream_row,
+    "requests": _at_least("requests", 16, 1),
     "queues": codec.decode_queue,
     "counters": _fixed("counters", codec.COUNTERS),
     "config": lambda key, raw: codec.decode_text("config", key, raw),

@@ -1,0 +1,234 @@
+"""What an operator may do to messages, by id or by filter, with no lease token.
+
+A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second time because
+of it. A pending due time ends with the move. Each call is one commit of at most 10,000 messages; a filter that selects
+more says so, and the next call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
+from fairlead.broker.locate import locate
+from fairlead.broker.moves import Moves
+from fairlead.broker.queue_state import QueueState
+from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
+from fairlead.errors import InvalidRequest
+from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot
+from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason, remember_failure
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.lane import row_id
+from fairlead.model.limits import STEP_MESSAGES
+from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.views import OperatorResult
+
+#: What a verb does to one message; the answer is why it did nothing, or "".
+Act = Callable[[Moves, QueueState, Message, MessageState | None, Spot], str]
+
+_PAGE = 1000
+
+
+def act(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, verb: Act, *, dry_run: bool = False) -> OperatorResult:
+    if (ids is None) == (filter is None):
+        raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
+    with core.lock:
+        queue = core.queue(queue_name)
+        moves = Moves(core, core.clock.now_ms())
+        changed: list[str] = []
+        skipped: list[tuple[str, str]] = []
+        selected = _by_id(core, queue, ids, skipped) if ids is not None else _by_filter(core, queue, filter or DeadFilter())
+        more = False
+        for message, state, spot in selected:
+            if len(changed) >= STEP_MESSAGES:
+                more = True
+                break
+            why_not = verb(moves, queue, message, state, spot)
+            if why_not:
+                skipped.append((show_id(message.id), why_not))
+            else:
+                changed.append(show_id(message.id))
+        if not dry_run:
+            moves.commit()
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return OperatorResult(tuple(changed), tuple(skipped), more)
+
+
+def _by_id(
+    core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]
+) -> Iterator[tuple[Message, MessageState | None, Spot]]:
+    if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
+        raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids", ids)
+    for text in dict.fromkeys(ids):
+        raw_id = find_id(text)
+        if raw_id is None:
+            raise InvalidRequest("ids", "full message ids", text)
+        found = _find(core, raw_id)
+        if found is None or _home(found[2]) not in (queue.queue_id, queue.record.dlq_id):
+            skipped.append((text, "not found in this queue"))
+        else:
+            yield found
+
+
+def _find(core: Core, raw_id: bytes) -> tuple[Message, MessageState | None, Spot] | None:
+    message = core.message(raw_id)
+    lease = core.leases.find(raw_id)
+    spot: Spot | None = InLease(lease) if lease is not None else locate(core, raw_id)
+    if message is None or spot is None:
+        return None
+    return message, core.store.states([raw_id])[0], spot
+
+
+def _by_filter(core: Core, queue: QueueState, filter: DeadFilter) -> Iterator[tuple[Message, MessageState | None, Spot]]:
+    """Everything of the queue and its dead letters that the filter selects."""
+    if not isinstance(filter, DeadFilter):
+        raise InvalidRequest("filter", "a fairlead.DeadFilter", filter)
+    test = DeadLetterTest(filter, now_ms=core.clock.now_ms())
+    for raw_id in _all_ids(core, queue):
+        found = _find(core, raw_id)
+        if found is not None and test.selects(found[0], found[1] or MessageState(queue.queue_id)):
+            yield found
+
+
+def _all_ids(core: Core, queue: QueueState) -> Iterator[bytes]:
+    for queue_id in filter_ids(queue):
+        yield from [lease.id for lease in core.leases.of_queue(queue_id)]
+        ready: InReady | None = None
+        while rows := core.store.ready(queue_id, b"", ready, _PAGE):
+            yield from (row_id(spot.row) for spot in rows)
+            ready = rows[-1]
+        waiting: InWaiting | None = None
+        while late := core.store.waiting(queue_id, waiting, _PAGE):
+            yield from (row_id(spot.row) for spot in late)
+            waiting = late[-1]
+        name = ""
+        while streams := core.store.streams_after(queue_id, name, _PAGE):
+            for name, record in streams:
+                for member in [record.first, *core.store.stream_rows(queue_id, name, record.first.seq, STEP_MESSAGES)]:
+                    if core.leases.find(member.id) is None and isinstance(locate(core, member.id), InStream):
+                        yield member.id
+
+
+def filter_ids(queue: QueueState) -> list[int]:
+    return [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
+
+
+def _home(spot: Spot) -> int:
+    return spot.lease.queue_id if isinstance(spot, InLease) else spot.queue_id
+
+
+def _is_dead(core: Core, spot: Spot) -> bool:
+    state = core.by_id.get(_home(spot))
+    return state is not None and state.is_dead_letter_queue
+
+
+# The verbs
+
+
+def retry(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs once."""
+    core = moves.core
+    if _is_dead(core, spot):
+        if not isinstance(spot, InReady) or state is None:
+            return "leased in the dead-letter queue"
+        source = core.by_id.get(state.source_queue_id)
+        if source is None:
+            return "its queue no longer exists"
+        moves.redrive(spot, state, message, source, clear_progress=False)
+        return ""
+    if not isinstance(spot, InWaiting) or state is None or not state.attempts:
+        return "neither dead nor waiting after a failure"
+    moves.wake(spot, msgspec.structs.replace(state, attempts=0))
+    return ""
+
+
+def drop(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    moves.drop(spot)
+    return ""
+
+
+def done(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    """Someone did the work by hand."""
+    if _is_dead(moves.core, spot):
+        return "dead; use drop, or retry first"
+    moves.drop(spot, "completed")
+    return ""
+
+
+def bury(error: str, reason: FailureReason) -> Act:
+    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+        if _is_dead(moves.core, spot):
+            return "already dead"
+        known = state or MessageState(queue.queue_id)
+        record = FailureRecord(moves.now_ms, known.attempts, int(reason), error, "", "operator")
+        failures, cut = remember_failure(known.failures, record)
+        changes = {"reason": int(reason), "rule": "operator", "failures": failures, "failures_cut": known.failures_cut + cut}
+        moves.bury(spot, msgspec.structs.replace(known, **changes), moves.core.by_id[_home(spot)])
+        return ""
+
+    return verb
+
+
+def hold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    if _is_dead(moves.core, spot):
+        return "dead; it is not delivered anyway"
+    if isinstance(spot, InWaiting) and spot.due_ms == HELD:
+        return "already held"
+    moves.hold(spot, state or MessageState(queue.queue_id))
+    return ""
+
+
+def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    if not isinstance(spot, InWaiting) or spot.due_ms != HELD:
+        return "not held"
+    moves.wake(spot, state or MessageState(queue.queue_id))
+    return ""
+
+
+def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, error: str, reason: FailureReason) -> OperatorResult:
+    """What is leased fails as if its holder had said so: hook and policy decide."""
+    answers: Answers = {}
+    with core.lock:
+        queue = core.queue(queue_name)
+        tries = []
+        if has_failure_hook(queue):
+            for lease in core.leases.of_queue(queue.queue_id):
+                message = core.message(lease.id)
+                if message is not None and (ids is None or show_id(lease.id) in ids):
+                    tries.append(FailedTry(lease, queue, message, core.store.states([lease.id])[0], error, reason, 0))
+    if tries:
+        answers = ask_on_failure(core, tries)
+
+    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+        if not isinstance(spot, InLease) or _is_dead(core, spot):
+            return "not leased"
+        hook = answers.get((spot.lease.id, spot.lease.claim_id))
+        moves.fail(spot.lease, state, reason=reason, error=error, hook=hook)
+        return ""
+
+    return act(core, queue_name, ids, filter, verb)
+
+
+def release_stream(core: Core, queue_name: str, stream: str) -> bool:
+    """Let all later messages of a stream pass the one that holds it up. False when nothing waits at its head."""
+    with core.lock:
+        queue = core.queue(queue_name)
+        record = core.store.streams(queue.queue_id, [stream])[0] if isinstance(stream, str) else None
+        if record is None or not isinstance(locate(core, record.first.id), InWaiting) or core.leases.find(record.first.id) is not None:
+            return False
+        moves = Moves(core, core.clock.now_ms())
+        moves.streams.get(queue.queue_id, stream).all_after = record.first.seq
+        moves.commit()
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return True
+
+
+def check_error(error: object, reason: object) -> tuple[str, FailureReason]:
+    if not isinstance(error, str):
+        raise InvalidRequest("error", "text", error)
+    return bounded_error(error), read_reason(reason)
