@@ -184,17 +184,16 @@ class Core:
 
     def _load_leases(self, known: dict[bytes, Lease]) -> None:
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        claims = {claim.claim_id: claim for _, claim in self.store.claims()}
+        claims = {(expires_ms, claim.claim_id): claim for expires_ms, claim in self.store.claims()}
         for lease in self.store.leases():
-            claim = claims[lease.claim_id]
+            claim = claims[lease.expires_ms, lease.claim_id]
             lease.consumer = claim.consumer
             earlier = known.get(lease.id)
             if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (lease.claim_id, lease.expires_ms):
                 lease.deadline_ms = earlier.deadline_ms
             else:
-                # A clock set back must not make a lease longer than it was granted for.
-                left_ms = min(max(0, lease.expires_ms - now_ms), max(claim.lease_ms, lease.expires_ms - claim.granted_ms))
-                lease.deadline_ms = monotonic_ms + left_ms
+                # A clock set back must not make a lease longer than it was granted, or last extended, for.
+                lease.deadline_ms = monotonic_ms + min(max(0, lease.expires_ms - now_ms), claim.lease_ms)
             self.leases.load(claim, lease)
             state = self.by_id.get(lease.queue_id)
             if state is not None and state.config.max_unsettled_per_key:
