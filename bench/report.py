@@ -113,7 +113,7 @@ def _aim(aim: str, got: float, met: bool) -> str:
 
 def _conditions(group: str, c: Conditions) -> str:
     machine = f"{c.machine}, {c.cores} cores, {c.memory_gb} GB, {c.system}"
-    return f"{group}: {machine}, Python {c.python}, rocksdict {c.rocksdict}, commit {c.commit}, {c.measured}"
+    return f"{group}: {machine}, Python {c.python}, rocksdict {c.rocksdict}, commit {c.commit}, load before {c.load}, {c.measured}"
 
 
 def _by_hand(page: Path) -> str:
