@@ -108,7 +108,7 @@ def _aims(figures: Figures) -> list[str]:
 
 
 def _aim(aim: str, got: float, met: bool) -> str:
-    return f"{aim}: {got:.2f}, {'met' if met else 'NOT met'}"
+    return f"{aim}: {got:.3g}, {'met' if met else 'NOT met'}"
 
 
 def _conditions(group: str, c: Conditions) -> str:
