@@ -17,11 +17,10 @@ from fairlead.hooks.calls import (
     HookFunction,
     HookStats,
 )
-from fairlead.hooks.hooks import MAX_SCRIPT_BYTES, Hooks, HookSettings
+from fairlead.hooks.hooks import Hooks, HookSettings
 
 __all__ = [
     "HOOK_FUNCTIONS",
-    "MAX_SCRIPT_BYTES",
     "EnqueueCall",
     "EnqueueDecision",
     "FailureCall",

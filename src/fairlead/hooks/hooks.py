@@ -6,11 +6,11 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from fairlead.clock import Clock
-from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid
+from fairlead.errors import BrokerClosed, HookHostUnavailable, HookInvalid, InvalidRequest
 from fairlead.hooks.breaker import Breaker
 from fairlead.hooks.calls import (
     HOOK_FUNCTIONS,
@@ -27,8 +27,8 @@ from fairlead.hooks.results import enqueue_defaults, failure_defaults, is_ok, re
 from fairlead.hooks.supply import HostSupply
 from fairlead.hooks.turnstile import Turnstile
 from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
+from fairlead.model.limits import MAX_SCRIPT_BYTES
 
-MAX_SCRIPT_BYTES = 64 * 1024
 #: Calls of one turn. Between turns others get theirs.
 _TURN_CALLS = 500
 #: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
@@ -52,6 +52,12 @@ class HookSettings:
     circuit_breaker_threshold: int = 3
     circuit_breaker_cooldown_ms: int = 10_000
     kill_after_ms: int = 100
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if type(value) is not int or value < 1:
+                raise InvalidRequest(f"lua.{setting.name}", "a whole number of at least 1", value)
 
 
 @dataclass(slots=True)
@@ -220,8 +226,9 @@ class Hooks:
                     hook.bypassed += count - at
                 return decisions + [defaults("bypassed", "")] * (count - at)
             if at in condemned:
-                hook.calls += 1
-                decisions.append(self._fail(hook, condemned.pop(at), defaults, killed=True))
+                with hook.lock:
+                    self._count_failure(hook, error := condemned.pop(at), killed=True)
+                decisions.append(defaults("failed", error))
                 continue
             with self._turnstile:
                 turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
@@ -311,30 +318,26 @@ class Hooks:
 
     def _judge(self, hook: _Hook, rows: list[list[Any]], read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D]) -> list[_D]:
         decisions = []
-        for row in rows:
-            error = ""
-            if is_ok(row):
-                try:
-                    decision = read(row)
-                except (ValueError, TypeError):
-                    error = unreadable(row)
-            else:
-                error = self._error_of(row)
-            if error:
-                decision = self._fail(hook, error, defaults)
-            else:
-                hook.breaker.succeeded()
-            decisions.append(decision)
         with hook.lock:
-            hook.calls += len(rows)
+            for row in rows:
+                try:
+                    decision = read(row) if is_ok(row) else defaults("failed", self._error_of(row))
+                except (ValueError, TypeError):
+                    decision = defaults("failed", unreadable(row))
+                if decision.outcome == "failed":
+                    self._count_failure(hook, decision.error)
+                else:
+                    hook.calls += 1
+                    hook.breaker.succeeded()
+                decisions.append(decision)
         return decisions
 
-    def _fail(self, hook: _Hook, error: str, defaults: Callable[[Outcome, str], _D], *, killed: bool = False) -> _D:
-        with hook.lock:
-            hook.failures += 1
-            hook.last_error = error
-            hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
-        return defaults("failed", error)
+    def _count_failure(self, hook: _Hook, error: str, *, killed: bool = False) -> None:
+        """With the hook's lock held."""
+        hook.calls += 1
+        hook.failures += 1
+        hook.last_error = error
+        hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
 
     def _error_of(self, row: Sequence[Any]) -> str:
         return what_went_wrong(row, timeout_ms=self._settings.default_timeout_ms, memory_bytes=self._settings.default_memory_limit_bytes)
