@@ -99,7 +99,8 @@ def test_quarantine_puts_messages_straight_among_the_dead_letters(world: World) 
     assert world.counts("q") == (0, 0, 0, 2)
     world.restart()
     claimed = world.broker.claim("q.dlq", limit=5)
-    assert [(delivery.id, delivery.payload, delivery.source, delivery.attempts) for delivery in claimed] == [(ids[0], b"1", "q", 0), (ids[1], b"2", "q", 0)]
+    assert [(delivery.id, delivery.payload) for delivery in claimed] == [(ids[0], b"1"), (ids[1], b"2")]
+    assert {(delivery.source, delivery.attempts) for delivery in claimed} == {("q", 0)}
     (failure,) = claimed[0].failures
     assert (failure.reason, failure.error, failure.rule) == (FailureReason.SERIALIZATION_ERROR, "cannot be read", "quarantine")
     world.broker.settle([Release(delivery) for delivery in claimed])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
-from fairlead.broker.requests import check_consumer, check_limit, check_token
+from fairlead.broker.requests import check_bool, check_consumer, check_limit, check_token
 from fairlead.broker.timers import run_queue_due
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -25,6 +25,7 @@ def claim(
     names = _names(queues)
     check_limit(limit)
     consumer, token = check_consumer(consumer), check_token(token)
+    check_bool(started, "started")
     wait_ms = 0 if wait is None else to_ms(wait, "wait")
     with core.lock:
         core.check_open()

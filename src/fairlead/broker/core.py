@@ -65,10 +65,10 @@ class Core:
     def queue(self, name: object) -> QueueState:
         """The queue of that name, or `QueueNotFound`; also refuses when the broker no longer works."""
         self.check_open()
-        state = self.by_name.get(name)  # type: ignore[call-overload]
+        state = self.by_name.get(name) if isinstance(name, str) else None
         if state is None:
             raise QueueNotFound(check_queue_name(name))
-        return state  # type: ignore[no-any-return]
+        return state
 
     def add_queue(self, record: QueueRecord) -> QueueState:
         """Bring a queue that is in the store into memory."""

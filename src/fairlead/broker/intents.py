@@ -16,7 +16,7 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.moves import Moves
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
-from fairlead.errors import SourceQueueGone
+from fairlead.errors import InvalidRequest, SourceQueueGone
 from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
@@ -89,6 +89,8 @@ def next_background_ms(core: Core) -> int | None:
 
 def cancel_intent(core: Core, intent_id: int) -> bool:
     """Stop a redrive where it is; what was moved stays moved. A purge or delete cannot be stopped halfway."""
+    if isinstance(intent_id, bool) or not isinstance(intent_id, int):
+        raise InvalidRequest("intent_id", "the number of an intent", intent_id)
     with core.lock:
         core.check_open()
         intent = core.intents.get(intent_id)

@@ -14,7 +14,7 @@ from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
@@ -26,6 +26,7 @@ Spot = InReady | InWaiting | Lease
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
+    check_count(key_limit, "key_limit", most=MAX_ACTIVE_LANES)
     with core.lock:
         queue = core.queue(name)
         counters = core.store.counters(queue.queue_id)

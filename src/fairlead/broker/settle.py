@@ -8,6 +8,7 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.moves import Moves
+from fairlead.broker.requests import check_consumer
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
@@ -225,6 +226,7 @@ class _Current:
 
 def goodbye(core: Core, consumer: str) -> int:
     """Release everything a consumer holds, in one commit."""
+    check_consumer(consumer)
     with core.lock:
         core.check_open()
         leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id]
