@@ -105,7 +105,7 @@ class Core:
         try:
             return self.store.commit(facts)
         except BrokenInvariant as broken:
-            self._broken = broken
+            self._stop(broken)
             raise
         except FairleadError:
             self.load()
@@ -118,8 +118,15 @@ class Core:
         try:
             self.store.sync(self.store.last_commit if commit is None else commit)
         except BrokenInvariant as broken:
-            self._broken = broken
+            with self.lock:
+                self._stop(broken)
             raise
+
+    def _stop(self, broken: BrokenInvariant) -> None:
+        """From here on every call is told, and so is whoever waits."""
+        self._broken = broken
+        for state in self.by_id.values():
+            state.wake_all()
 
     def check_open(self) -> None:
         if self._broken is not None:
