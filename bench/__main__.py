@@ -50,6 +50,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
+    here = conditions_here()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         if "in-step" in wanted:
@@ -58,7 +59,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.drain = lifecycle.measure_drain(plan, home, _ticker(progress, "drain", drain_steps))
         if "backlog" in wanted:
             figures.backlog = backlog.measure(backlogs, home, _ticker(progress, "backlog", backlog.steps(backlogs)))
-    figures.conditions.update(dict.fromkeys(wanted, conditions_here()))
+    figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 
 

@@ -53,7 +53,8 @@ class Bare:
         self._write(writes)
 
     def _get_and_delete(self, ids: list[bytes]) -> None:
-        if any(body is None for body in self._column.get(ids)):  # type: ignore[arg-type]  # a list of bytes is what it takes
+        bodies: list[bytes | None] = self._column.get(ids)  # type: ignore[arg-type, assignment]  # its stub knows no list of bytes
+        if None in bodies:
             raise AssertionError("a body that was put is not there")
         writes = WriteBatch(raw_mode=True)
         family, delete = self._family, writes.delete

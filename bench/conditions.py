@@ -13,6 +13,8 @@ import msgspec
 
 
 class Conditions(msgspec.Struct, frozen=True):
+    """`load` is how many processes wanted a core in the minute before: above 0.5 somebody else was measured too."""
+
     machine: str
     cores: int
     memory_gb: float
@@ -20,6 +22,7 @@ class Conditions(msgspec.Struct, frozen=True):
     python: str
     rocksdict: str
     commit: str
+    load: float
     measured: str
 
 
@@ -32,6 +35,7 @@ def conditions_here() -> Conditions:
         platform.python_version(),
         version("rocksdict"),
         _commit(),
+        round(os.getloadavg()[0], 1),
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 

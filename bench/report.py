@@ -108,12 +108,12 @@ def _aims(figures: Figures) -> list[str]:
 
 
 def _aim(aim: str, got: float, met: bool) -> str:
-    return f"{aim}: {got:.2f}, {'met' if met else 'NOT met'}"
+    return f"{aim}: {got:.3g}, {'met' if met else 'NOT met'}"
 
 
 def _conditions(group: str, c: Conditions) -> str:
     machine = f"{c.machine}, {c.cores} cores, {c.memory_gb} GB, {c.system}"
-    return f"{group}: {machine}, Python {c.python}, rocksdict {c.rocksdict}, commit {c.commit}, {c.measured}"
+    return f"{group}: {machine}, Python {c.python}, rocksdict {c.rocksdict}, commit {c.commit}, load before {c.load}, {c.measured}"
 
 
 def _by_hand(page: Path) -> str:

@@ -36,6 +36,7 @@ LIMITS = {
     "MAX_CARRY_BYTES": "the value a worker carries from step to step",
     "MAX_CONFIG_KEY_BYTES": "a configuration key, in UTF-8",
     "MAX_CONFIG_VALUE_BYTES": "a configuration value, in UTF-8",
+    "MAX_SCRIPT_BYTES": "the Lua script of a hook, in UTF-8",
     "MAX_WEIGHT": "weight of a fairness key, at least 1; beyond is corrected to the bound, not refused",
     "MAX_DURATION_MS": "any duration",
     "MIN_LEASE_MS": "the shortest visibility timeout",

@@ -18,6 +18,7 @@ from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
 from fairlead.store.rocks.store import RocksStore
+
 try:
     from fairlead.store.verify import VerifyReport, verify
 except ImportError:
@@ -40,8 +41,8 @@ __all__ = [
     "PolicyLint",
     "Progress",
     "Release",
-    "SettleResult",
     "Settings",
+    "SettleResult",
     "Start",
     "VerifyReport",
     "errors",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from fairlead.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,12 @@ class HookSettings:
     circuit_breaker_threshold: int = 3
     circuit_breaker_cooldown_ms: int = 10_000
     kill_after_ms: int = 100
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if type(value) is not int or value < 1:
+                raise InvalidRequest(f"lua.{setting.name}", "a whole number of at least 1", value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,22 @@ def test_due_gives_what_is_due_at_that_instant_and_never_held_ones(scene: Scene)
     assert scene.store.next_due(OTHER) is None
 
 
+def test_a_time_earlier_than_any_before_is_not_overlooked(scene: Scene) -> None:
+    (late,) = wait(scene, NOW + 90)
+    (expiring,) = scene.enqueue(expires_ms=NOW + 90)
+    scene.enqueue(dedup_key="late", dedup_until_ms=NOW + 90)
+    assert scene.store.due(WORK, NOW + 50, 10) == []
+    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (NOW + 90, NOW + 90, NOW + 90)
+    scene.store.commit([Moved("dropped", row_id(late.row), late, None, None)])
+    scene.store.commit([Moved("dropped", expiring.id, in_ready(expiring), None, None, NOW + 90)])
+    assert scene.store.next_due(WORK) is None
+    assert scene.store.next_expiry(WORK) is None
+    (soon,) = wait(scene, NOW + 10)
+    scene.enqueue(expires_ms=NOW + 10, dedup_key="soon", dedup_until_ms=NOW + 10)
+    assert scene.store.due(WORK, NOW + 50, 10) == [soon]
+    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (NOW + 10, NOW + 10, NOW + 10)
+
+
 def test_expired_gives_times_to_live_that_ended(scene: Scene) -> None:
     (late,), (soon,) = scene.enqueue(expires_ms=NOW + 90), scene.enqueue(expires_ms=NOW + 10)
     assert scene.store.expired(WORK, NOW + 9, 10) == []

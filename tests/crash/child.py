@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +36,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 def main(life: Life) -> None:
+    threading.Thread(target=die_with_parent, daemon=True).start()
     if life.die_at and life.number:
         die_at_step(life.die_at, before=life.die_before)  # armed before opening, because an intent may resume in there
     broker = fairlead.open(life.data, durability=life.durability)
@@ -56,6 +59,12 @@ def main(life: Life) -> None:
     while bulk.failure is None:
         time.sleep(0.05)
     raise bulk.failure
+
+
+def die_with_parent() -> None:
+    """The parent holds the other end of stdin; nobody else would end a victim whose parent was interrupted."""
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 def say(word: str) -> None:

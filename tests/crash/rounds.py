@@ -119,7 +119,7 @@ def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: 
 
 def _live_and_die(life: Life, kill: Kill, stderr: Path) -> str | None:
     command = [sys.executable, "-m", "tests.crash.child", msgspec.json.encode(life).decode()]
-    with stderr.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
+    with stderr.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
         assert child.stdout is not None
         watchdog = _kill_later(child, PATIENCE_S)
         ready = child.stdout.readline() == b"ready\n"

@@ -285,6 +285,8 @@ class Broker:
 
     def checkpoint(self, path: str | Path) -> None:
         """A consistent copy of everything, made while running, at a path that does not exist yet."""
+        if not isinstance(path, (str, Path)):
+            raise InvalidRequest("path", "a path that does not exist yet", path)
         with self._core.lock:
             self._core.check_open()
             self._core.store.checkpoint(Path(path))

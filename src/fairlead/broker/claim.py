@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
-from fairlead.broker.requests import check_consumer, check_count, check_limit, check_token
+from fairlead.broker.requests import check_bool, check_consumer, check_count, check_limit, check_token
 from fairlead.broker.runs import followers_of
 from fairlead.broker.timers import run_queue_due
 from fairlead.errors import InvalidRequest
@@ -49,8 +49,7 @@ class Order(NamedTuple):
 def check_claim(
     queues: str | Sequence[str], limit: int, consumer: str, token: str | None, started: bool, max_per_stream: int
 ) -> tuple[list[str], Order]:
-    if not isinstance(started, bool):
-        raise InvalidRequest("started", "True or False", started)
+    check_bool(started, "started")
     runs = check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM)
     return _names(queues), Order(check_limit(limit), check_consumer(consumer), check_token(token), started, runs)
 

@@ -73,10 +73,10 @@ class Core:
     def queue(self, name: object) -> QueueState:
         """The queue of that name, or `QueueNotFound`; also refuses when the broker no longer works."""
         self.check_open()
-        state = self.by_name.get(name)  # type: ignore[call-overload]
+        state = self.by_name.get(name) if isinstance(name, str) else None
         if state is None:
             raise QueueNotFound(check_queue_name(name))
-        return state  # type: ignore[no-any-return]
+        return state
 
     def add_queue(self, record: QueueRecord) -> QueueState:
         """Bring a queue that is in the store into memory."""
@@ -115,7 +115,7 @@ class Core:
         try:
             return self.store.commit(facts)
         except BrokenInvariant as broken:
-            self._broken = broken
+            self._stop(broken)
             raise
         except FairleadError:
             self.load()
@@ -128,8 +128,15 @@ class Core:
         try:
             self.store.sync(self.store.last_commit if commit is None else commit)
         except BrokenInvariant as broken:
-            self._broken = broken
+            with self.lock:
+                self._stop(broken)
             raise
+
+    def _stop(self, broken: BrokenInvariant) -> None:
+        """From here on every call is told, and so is whoever waits."""
+        self._broken = broken
+        for state in self.by_id.values():
+            state.wake_all()
 
     def check_open(self) -> None:
         if self._broken is not None:
@@ -197,17 +204,16 @@ class Core:
 
     def _load_leases(self, known: dict[bytes, Lease]) -> None:
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        claims = {claim.claim_id: claim for _, claim in self.store.claims()}
+        claims = {(expires_ms, claim.claim_id): claim for expires_ms, claim in self.store.claims()}
         for lease in self.store.leases():
-            claim = claims[lease.claim_id]
+            claim = claims[lease.expires_ms, lease.claim_id]
             lease.consumer = claim.consumer
             earlier = known.get(lease.id)
             if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (lease.claim_id, lease.expires_ms):
                 lease.deadline_ms = earlier.deadline_ms
             else:
-                # A clock set back must not make a lease longer than it was granted for.
-                left_ms = min(max(0, lease.expires_ms - now_ms), max(claim.lease_ms, lease.expires_ms - claim.granted_ms))
-                lease.deadline_ms = monotonic_ms + left_ms
+                # A clock set back must not make a lease longer than it was granted, or last extended, for.
+                lease.deadline_ms = monotonic_ms + min(max(0, lease.expires_ms - now_ms), claim.lease_ms)
             self.leases.load(claim, lease)
             state = self.by_id.get(lease.queue_id)
             if state is not None and state.config.max_unsettled_per_key:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
 from fairlead.broker.intents import Lanes, begin_intent, run_to_end, take_up
+from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count
-from fairlead.broker.locate import locate
+from fairlead.broker.requests import check_bool, check_count
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, SourceQueueGone
 from fairlead.model.facts import InReady, IntentSaved
@@ -36,6 +36,10 @@ def redrive(
     """`name` is a queue or its `.dlq`. With a `rate` (messages a second) it goes on in the background as an intent."""
     limit = 0 if count is None else check_count(count, "count", most=1 << 40)
     per_second = _check_rate(rate)
+    check_bool(dry_run, "dry_run")
+    check_bool(clear_progress, "clear_progress")
+    if ids is not None and per_second:
+        raise InvalidRequest("rate", "None when ids are given: those go at once", rate)
     lanes = _ask_hook(core, name, ids) if ids is not None and not dry_run else None
     with core.lock:
         dead_letters = _dead_letters_of(core, name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from fairlead.broker.core import Core
+from fairlead.broker.locate import locate
 from fairlead.broker.looking import find_raw_id
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.locate import locate
 from fairlead.decide.drr import Lane
 from fairlead.errors import MessageNotFound
 from fairlead.model.durations import show_ms

@@ -18,12 +18,11 @@ from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
-from fairlead.errors import SourceQueueGone
+from fairlead.errors import InvalidRequest, SourceQueueGone
 from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
 from fairlead.model.stream import StreamRow
-
 
 #: Message id to the (lane, weight) that a hook gave it.
 Lanes = dict[bytes, tuple[bytes, int]]
@@ -119,6 +118,8 @@ def next_background_ms(core: Core) -> int | None:
 
 def cancel_intent(core: Core, intent_id: int) -> bool:
     """Stop a redrive where it is; what was moved stays moved. A purge or delete cannot be stopped halfway."""
+    if isinstance(intent_id, bool) or not isinstance(intent_id, int):
+        raise InvalidRequest("intent_id", "the number of an intent", intent_id)
     with core.lock:
         core.check_open()
         intent = core.intents.get(intent_id)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from fairlead.broker.core import Core
-from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_text
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.operators import act, drop
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import check_count, check_text
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.durations import Duration, to_ms
@@ -18,7 +18,7 @@ from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
 from fairlead.model.views import KeyStats, MessageInfo, OperatorResult, QueueStats, ThrottleStats
 
@@ -30,6 +30,7 @@ Spot = InReady | InStream | InWaiting | Lease
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
+    check_count(key_limit, "key_limit", most=MAX_ACTIVE_LANES)
     with core.lock:
         queue = core.queue(name)
         counters = core.store.counters(queue.queue_id)

@@ -228,8 +228,9 @@ class Moves:
                 started.append(changed)
             else:
                 extended.setdefault((changed.claim_id, changed.expires_ms), []).append(changed)
-        for (claim_id, _), leases in extended.items():
-            self.facts.append(Extended(self.core.leases.claim(claim_id), leases))
+        for (claim_id, expires_ms), leases in extended.items():
+            renewed = msgspec.structs.replace(self.core.leases.claim(claim_id), granted_ms=self.now_ms, lease_ms=expires_ms - self.now_ms)
+            self.facts.append(Extended(renewed, leases))
         if started:
             self.facts.append(Started(started))
 

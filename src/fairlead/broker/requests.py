@@ -131,6 +131,12 @@ def check_token(value: object) -> str:
     return "" if value is None else check_text(value, "token", MAX_CLAIM_TOKEN_BYTES)
 
 
+def check_bool(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(field, "True or False", value)
+    return value
+
+
 def check_count(value: object, field: str, *, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidRequest(field, f"a whole number from 1 to {most}", value)

@@ -115,7 +115,8 @@ def _check_meaning(key: str, value: str) -> None:
         if not colon or not fairness_key:
             raise InvalidRequest("key", "weight:<queue>:<fairness key>", key)
         check_queue_name(queue_name)
-        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_WEIGHT:
+        # A text of more than four thousand digits is no number to Python.
+        if not value.isascii() or not value.isdigit() or len(value) > 10 or not 1 <= int(value) <= MAX_WEIGHT:
             raise InvalidRequest(key, f"a whole number from 1 to {MAX_WEIGHT}", value)
 
 

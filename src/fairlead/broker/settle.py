@@ -9,6 +9,7 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
 from fairlead.broker.moves import Moves
+from fairlead.broker.requests import check_consumer
 from fairlead.broker.states import states_of
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -265,6 +266,7 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
 
 def goodbye(core: Core, consumer: str) -> int:
     """Release everything a consumer holds, in one commit."""
+    check_consumer(consumer)
     with core.lock:
         core.check_open()
         leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id]

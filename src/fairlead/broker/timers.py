@@ -12,13 +12,13 @@ import threading
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
 from fairlead.broker.intents import Lanes, ask_before_background_steps, next_background_ms, run_background_step
+from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.broker.states import states_of
 from fairlead.decide.retry import HookAnswer
 from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
-from fairlead.broker.locate import locate
 from fairlead.model.facts import DedupForgotten, InLease, InReady, RequestsForgotten, TtlForgotten
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id

@@ -17,12 +17,11 @@ from fairlead.hooks.calls import (
     FailureDecision,
     HookFunction,
 )
-from fairlead.hooks.hooks import MAX_SCRIPT_BYTES, Hooks
+from fairlead.hooks.hooks import Hooks
 from fairlead.model.views import HookStats
 
 __all__ = [
     "HOOK_FUNCTIONS",
-    "MAX_SCRIPT_BYTES",
     "EnqueueCall",
     "EnqueueDecision",
     "FailureCall",

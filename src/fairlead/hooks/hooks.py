@@ -26,10 +26,10 @@ from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, Host
 from fairlead.hooks.results import enqueue_defaults, failure_defaults, is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
 from fairlead.hooks.supply import HostSupply
 from fairlead.hooks.turnstile import Turnstile
-from fairlead.model.views import HookStats
 from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
+from fairlead.model.limits import MAX_SCRIPT_BYTES
+from fairlead.model.views import HookStats
 
-MAX_SCRIPT_BYTES = 64 * 1024
 #: Calls of one turn. Between turns others get theirs.
 _TURN_CALLS = 500
 #: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
@@ -205,8 +205,9 @@ class Hooks:
                     hook.bypassed += count - at
                 return decisions + [defaults("bypassed", "")] * (count - at)
             if at in condemned:
-                hook.calls += 1
-                decisions.append(self._fail(hook, condemned.pop(at), defaults, killed=True))
+                with hook.lock:
+                    self._count_failure(hook, error := condemned.pop(at), killed=True)
+                decisions.append(defaults("failed", error))
                 continue
             with self._turnstile:
                 turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
@@ -296,30 +297,26 @@ class Hooks:
 
     def _judge(self, hook: _Hook, rows: list[list[Any]], read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D]) -> list[_D]:
         decisions = []
-        for row in rows:
-            error = ""
-            if is_ok(row):
-                try:
-                    decision = read(row)
-                except (ValueError, TypeError):
-                    error = unreadable(row)
-            else:
-                error = self._error_of(row)
-            if error:
-                decision = self._fail(hook, error, defaults)
-            else:
-                hook.breaker.succeeded()
-            decisions.append(decision)
         with hook.lock:
-            hook.calls += len(rows)
+            for row in rows:
+                try:
+                    decision = read(row) if is_ok(row) else defaults("failed", self._error_of(row))
+                except (ValueError, TypeError):
+                    decision = defaults("failed", unreadable(row))
+                if decision.outcome == "failed":
+                    self._count_failure(hook, decision.error)
+                else:
+                    hook.calls += 1
+                    hook.breaker.succeeded()
+                decisions.append(decision)
         return decisions
 
-    def _fail(self, hook: _Hook, error: str, defaults: Callable[[Outcome, str], _D], *, killed: bool = False) -> _D:
-        with hook.lock:
-            hook.failures += 1
-            hook.last_error = error
-            hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
-        return defaults("failed", error)
+    def _count_failure(self, hook: _Hook, error: str, *, killed: bool = False) -> None:
+        """With the hook's lock held."""
+        hook.calls += 1
+        hook.failures += 1
+        hook.last_error = error
+        hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
 
     def _error_of(self, row: Sequence[Any]) -> str:
         return what_went_wrong(row, timeout_ms=self._settings.default_timeout_ms, memory_bytes=self._settings.default_memory_limit_bytes)

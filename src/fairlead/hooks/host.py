@@ -49,7 +49,7 @@ from fairlead.hooks.wire import (
 _STDIN, _STDOUT = 0, 1
 _INSTRUCTIONS_PER_MS = 10_000
 _INSTRUCTIONS_PER_TICK = 1_000
-_FLUSH_ROWS = 64
+_FLUSH_ROWS = 125
 _FLUSH_SECONDS = 0.02
 _MOST_ASKED_PER_CALL = 100
 _MOST_KNOWN = 1_000
@@ -64,10 +64,11 @@ class State:
     def __init__(self, lua: Any, sandbox: str, script: Load | Check, setup: Setup) -> None:
         self._runtime = lua.LuaRuntime(
             register_eval=False, register_builtins=False, unpack_returned_tuples=False, attribute_filter=_refuse,
-            max_memory=setup.memory_bytes, encoding="utf-8",
+            max_memory=0, encoding="utf-8",
         )
         ticks = -(-setup.timeout_ms * _INSTRUCTIONS_PER_MS // _INSTRUCTIONS_PER_TICK)
         prepare = self._runtime.execute(sandbox)
+        self._runtime.set_max_memory(self._runtime.get_memory_used() + len(script.script) * 4 + setup.memory_bytes)
         compile_, self._probe, self._call, self._answer, self._forget = prepare(script.function, script.script, ticks, setup.timeout_ms / 1000)
         self._broken: Row = _kept(compile_())
         self._most_bytes = self._runtime.get_memory_used() + setup.memory_bytes
@@ -86,14 +87,14 @@ class State:
         return row if row[0] != ASK else self._run(self._call, arguments, row)
 
     def at_config(self, version: int) -> None:
-        if version != self._config_version or self._known > _MOST_KNOWN:
+        if version != self._config_version:
             self._config_version = version
-            self._known = self._known_bytes = 0
-            self._forget()
-            self._runtime.set_max_memory(self._most_bytes)
+            self._forget_all()
 
     def _run(self, function: Callable[..., Any], arguments: list[Any], row: Any = None) -> Row:
         """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at hand."""
+        if self._known > _MOST_KNOWN:
+            self._forget_all()
         for _ in range(_MOST_ASKED_PER_CALL):
             answered = _kept(function(*arguments) if row is None else row)
             if answered[0] != ASK:
@@ -101,6 +102,11 @@ class State:
             self._learn(answered[1])
             row = None
         return ERROR, f"asked for more than {_MOST_ASKED_PER_CALL} new configuration keys in one call"
+
+    def _forget_all(self) -> None:
+        self._known = self._known_bytes = 0
+        self._forget()
+        self._runtime.set_max_memory(self._most_bytes)
 
     def _learn(self, key: str) -> None:
         _write(Ask(key))
@@ -146,11 +152,23 @@ class Host:
         end = started + self._setup.turn_ms / 1000
         failures_left = run.failures_left
         rows: list[Any] = []
+        state: State | None = None
         for number, arguments in enumerate(calls):
             mark[0] = number
-            row = self._row(run, arguments)
+            try:
+                state = state or self._state(run)
+                row = state.call(arguments)
+            except (self._lua.LuaError, UnicodeError) as e:
+                row = self._broken_off(e)
             rows.append(row)
-            failures_left = run.threshold if row[0] == OK else failures_left - 1
+            if row[0] == OK:
+                failures_left = run.threshold
+            else:
+                failures_left -= 1
+                if row[0] == MEMORY:
+                    # A state that was full is not worth trusting; the next call makes a new one.
+                    self._states.pop(run.key, None)
+                    state = None
             now = clock()
             if len(rows) >= _FLUSH_ROWS or now - flushed > _FLUSH_SECONDS:
                 _write(Rows(rows))
@@ -160,30 +178,22 @@ class Host:
         write_all(_STDOUT, frame(Rows(rows)) + frame(Done()))
         self._set_last_resort(0)
 
-    def _row(self, run: RunEnqueue | RunFailure, arguments: list[Any]) -> Row:
-        try:
-            state = self._states.get(run.key)
-            if state is None:
-                state = self._states[run.key] = State(self._lua, self._sandbox, self._scripts[run.key], self._setup)
-            state.at_config(run.config_version)
-            row = state.call(arguments)
-        except self._lua.LuaMemoryError:
-            row = (MEMORY, "")
-        except (self._lua.LuaError, UnicodeError) as e:
-            row = (ERROR, str(e)[:500])
-        if row[0] == MEMORY:
-            # A state that was full is not worth trusting; the next call makes a new one.
-            self._states.pop(run.key, None)
-        return row
+    def _state(self, run: RunEnqueue | RunFailure) -> State:
+        state = self._states.get(run.key)
+        if state is None:
+            state = self._states[run.key] = State(self._lua, self._sandbox, self._scripts[run.key], self._setup)
+        state.at_config(run.config_version)
+        return state
+
+    def _broken_off(self, error: Exception) -> Row:
+        return (MEMORY, "") if isinstance(error, self._lua.LuaMemoryError) else (ERROR, str(error)[:500])
 
     def _check(self, check: Check) -> None:
         self._set_last_resort(self._setup.last_resort_ms)
         try:
             row = State(self._lua, self._sandbox, check, self._setup).probe()
-        except self._lua.LuaMemoryError:
-            row = (MEMORY, "")
         except (self._lua.LuaError, UnicodeError) as e:
-            row = (ERROR, str(e)[:500])
+            row = self._broken_off(e)
         _write(Checked(row[0], str(row[1]) if len(row) > 1 and row[1] is not None else ""))
         self._set_last_resort(0)
 
@@ -196,7 +206,7 @@ def main() -> None:
     try:
         _die_with(parent)
         lua = importlib.import_module("lupa.lua54")
-        sandbox = (Path(__file__).parent / "sandbox.lua").read_text()
+        sandbox = (Path(__file__).parent / "sandbox.lua").read_text(encoding="utf-8")
         mark = memoryview(mmap.mmap(mark_fd, mmap.PAGESIZE)).cast("q")
         os.close(mark_fd)
         setup = _read()

@@ -28,6 +28,8 @@ _START_SECONDS = 30.0
 #: A host that neither answers nor computes is stopped or starved; it gets this many times the usual patience.
 _IDLE_PATIENCE = 20
 _READ_BYTES = 1 << 20
+#: All the host inherits: some Pythons do not find their own library without it.
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 # The two package objects stand in for the real ones, whose __init__ would import the whole broker.
 _BOOT = """
@@ -71,8 +73,9 @@ class HostProcess:
                 str(os.getpid()), str(page), str(here.parent), str(here), *_search_path("lupa", "msgspec"),
             ]
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={}, cwd="/", close_fds=True, pass_fds=(page,), start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                close_fds=True, pass_fds=(page,), start_new_session=True,
             )
         finally:
             os.close(page)
@@ -127,8 +130,9 @@ class HostProcess:
             if isinstance(answer, Ask):
                 # No result, hence no progress: a script that only asks is as stuck as one that loops.
                 self._write(frame(Answer(config.get(answer.key))), watch)
+                watch.look()
                 continue
-            if isinstance(answer, Rows):
+            if isinstance(answer, Rows) and answer.rows:
                 watch.progress()
             yield answer
 

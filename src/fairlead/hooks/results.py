@@ -105,7 +105,7 @@ def _throttle_keys(has_throttles: Any, given: list[Any], notes: list[str]) -> tu
     if has_throttles is not True:
         notes.append("throttle_keys is not a list: ignored")
         return None
-    if not given:
+    if not given or given[0] is None:
         return ()
     if len(given) == 1:
         only = _text(given[0], "a throttle key", notes)

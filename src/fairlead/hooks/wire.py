@@ -12,7 +12,8 @@ import msgspec
 
 from fairlead.hooks.calls import EnqueueCall, FailureCall, HookFunction
 
-MAX_FRAME_BYTES = 256 * 1024 * 1024
+#: Of a frame from the host: more than a flush of its longest rows.
+MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 # The first value of a row, as sandbox.lua returns it. ASK never leaves the host as a row.
 OK, ERROR, TIME, MEMORY, ASK = range(5)

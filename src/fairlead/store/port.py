@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.model.facts import Fact, InReady, InWaiting, Intent
+from fairlead.model.facts import Fact, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord

@@ -19,7 +19,18 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import Message
 from fairlead.model.queue import QueueRecord
 from fairlead.store.rocks.codec import COUNTERS, DEDUP, LEASE, MESSAGE, META, READY, V1, VERSION, encode, encode_extras, encode_lease, encode_message
-from fairlead.store.rocks.layout import after_prefix, dedup_end_key, dedup_key, expiry_key, number, queue_key, ready_key, stream_key, stream_row_key, timed_key
+from fairlead.store.rocks.layout import (
+    after_prefix,
+    dedup_end_key,
+    dedup_key,
+    expiry_key,
+    number,
+    queue_key,
+    ready_key,
+    stream_key,
+    stream_row_key,
+    timed_key,
+)
 
 READY_AT, WAITING_AT, LEASED_AT, DONE_AT, BYTES_AT = range(5)
 
@@ -33,6 +44,7 @@ class Draft:
         counters: Mapping[int, list[int]],
         queues: Mapping[int, QueueRecord],
         find_dedup: Callable[[int, Sequence[str]], list[tuple[bytes, int] | None]],
+        floors: dict[tuple[str, int], bytes],
     ) -> None:
         self.batch = WriteBatch(raw_mode=True)
         self.counters: dict[int, list[int] | None] = {}
@@ -41,6 +53,7 @@ class Draft:
         self._known_counters = counters
         self._known_queues = queues
         self._find_dedup = find_dedup
+        self._floors = floors
         self._new_dedup: dict[tuple[int, str], int] = {}
 
     def add(self, facts: Iterable[f.Fact]) -> None:
@@ -83,6 +96,12 @@ class Draft:
     def _put(self, family: str, key: bytes, value: bytes) -> None:
         self.batch.put(key, value, self._families[family])
 
+    def _put_timed(self, family: str, queue_id: int, key: bytes, value: bytes) -> None:
+        self.batch.put(key, value, self._families[family])
+        # Lowered even if this commit fails: a floor that is too low costs a walk, one that is too high hides a row.
+        if key < self._floors.get((family, queue_id), b""):
+            self._floors[family, queue_id] = key
+
     def _delete(self, family: str, key: bytes) -> None:
         self.batch.delete(key, self._families[family])
 
@@ -122,15 +141,15 @@ class Draft:
 
     def _special(self, queue_id: int, m: Message) -> None:
         if m.due_ms:
-            self._put("waiting", timed_key(queue_id, m.due_ms, m.id), _waiting_value(m.row(0, m.flags), m.lane))
+            self._put_timed("waiting", queue_id, timed_key(queue_id, m.due_ms, m.id), _waiting_value(m.row(0, m.flags), m.lane))
         if m.expires_ms:
-            self._put("ttl", timed_key(queue_id, m.expires_ms, m.id), V1)
+            self._put_timed("ttl", queue_id, timed_key(queue_id, m.expires_ms, m.id), V1)
         if m.dedup_key:
             until_ms = 0 if m.live_dedup else m.dedup_until_ms
             self._put("dedup", dedup_key(queue_id, m.dedup_key), DEDUP.pack(VERSION, m.id, until_ms))
             self._new_dedup[queue_id, m.dedup_key] = until_ms
             if until_ms:
-                self._put("dedup_end", dedup_end_key(queue_id, until_ms, m.dedup_key), V1)
+                self._put_timed("dedup_end", queue_id, dedup_end_key(queue_id, until_ms, m.dedup_key), V1)
 
     def _leased(self, fact: f.Leased) -> None:
         leases, claim, batch = fact.leases, fact.claim, self.batch
@@ -210,7 +229,7 @@ class Draft:
             self._put("ready", ready_key(queue_id, spot.lane, row), V1 + row[8:])
         elif type(spot) is f.InWaiting:
             queue_id, row, at = spot.queue_id, spot.row, WAITING_AT
-            self._put("waiting", timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane))
+            self._put_timed("waiting", queue_id, timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane))
         elif type(spot) is f.InDone:
             queue_id, row, at = spot.queue_id, spot.row, DONE_AT
             self._put("done", timed_key(queue_id, spot.done_ms, id), V1 + row[:8] + row[24:31] + spot.lane + row[31:])

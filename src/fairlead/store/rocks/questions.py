@@ -15,13 +15,26 @@ from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.rocks import codec
-from fairlead.store.rocks.layout import LAST_PLACE, after_prefix, dedup_key, queue_key, read_expiry_key, read_timed_key, stream_key, timed_key, timed_prefix
+from fairlead.store.rocks.layout import (
+    LAST_PLACE,
+    after_prefix,
+    dedup_key,
+    queue_key,
+    read_expiry_key,
+    read_timed_key,
+    stream_key,
+    timed_key,
+    timed_prefix,
+)
 
 EVERYTHING = 1 << 62
 
 
 class Questions:
-    """Answers from the rows themselves; nothing is remembered between two questions."""
+    """Answers from the rows themselves. All that is kept between two questions are the floors of rows that go by time."""
+
+    #: (family, queue id) -> a key below which no row is left, so that no scan walks over what is already deleted.
+    _floors: dict[tuple[str, int], bytes]
 
     def _family(self, name: str) -> Rdict:
         raise NotImplementedError
@@ -81,16 +94,16 @@ class Questions:
     def waiting(self, queue_id: int, after: InWaiting | None, limit: int) -> list[InWaiting]:
         prefix = queue_key(queue_id)
         start = prefix if after is None else timed_key(queue_id, after.due_ms, row_id(after.row)) + b"\0"
-        return self._waiting_rows(start, after_prefix(prefix), limit)
+        return self._waiting_rows(self._scan("waiting", start, after_prefix(prefix), limit))
 
     def due(self, queue_id: int, until_ms: int, limit: int) -> list[InWaiting]:
-        return self._waiting_rows(queue_key(queue_id), timed_prefix(queue_id, min(until_ms + 1, HELD)), limit)
+        return self._waiting_rows(self._from_floor("waiting", queue_id, timed_prefix(queue_id, min(until_ms + 1, HELD)), limit))
 
     def next_due(self, queue_id: int) -> int | None:
         return self._first_time("waiting", queue_id, HELD)
 
     def expired(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
-        rows = self._scan("ttl", queue_key(queue_id), timed_prefix(queue_id, until_ms + 1), limit)
+        rows = self._from_floor("ttl", queue_id, timed_prefix(queue_id, until_ms + 1), limit)
         return [self._timed("ttl", key)[1:] for key, _ in rows]
 
     def next_expiry(self, queue_id: int) -> int | None:
@@ -108,7 +121,7 @@ class Questions:
         return found
 
     def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
-        rows = self._scan("dedup_end", queue_key(queue_id), timed_prefix(queue_id, until_ms + 1), limit)
+        rows = self._from_floor("dedup_end", queue_id, timed_prefix(queue_id, until_ms + 1), limit)
         return [(queue_id, codec.decode_text("dedup_end", key, b"\1" + key[12:]), int.from_bytes(key[4:12], "big")) for key, _ in rows]
 
     def next_dedup_end(self, queue_id: int) -> int | None:
@@ -172,9 +185,9 @@ class Questions:
     def claims(self) -> list[tuple[int, Claim]]:
         return [(read_expiry_key(key)[0], codec.decode_claim(key, raw)) for key, raw in self._scan("lease_expiry", b"", None, EVERYTHING)]
 
-    def _waiting_rows(self, start: bytes, end: bytes, limit: int) -> list[InWaiting]:
+    def _waiting_rows(self, rows: list[tuple[bytes, bytes]]) -> list[InWaiting]:
         found = []
-        for key, raw in self._scan("waiting", start, end, limit):
+        for key, raw in rows:
             queue_id, due_ms, id = self._timed("waiting", key)
             if len(raw) < 8 or raw[0] != codec.VERSION:
                 raise codec.undecodable("waiting", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
@@ -183,9 +196,18 @@ class Questions:
         return found
 
     def _first_time(self, family: str, queue_id: int, before: int | None = None) -> int | None:
-        prefix = queue_key(queue_id)
-        head = self._scan(family, prefix, after_prefix(prefix) if before is None else timed_prefix(queue_id, before), 1)
+        end = after_prefix(queue_key(queue_id)) if before is None else timed_prefix(queue_id, before)
+        head = self._from_floor(family, queue_id, end, 1)
         return int.from_bytes(head[0][0][4:12], "big") if head else None
+
+    def _from_floor(self, family: str, queue_id: int, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The queue's first rows of a family whose rows are deleted from the front; remembers where they now begin."""
+        start = max(queue_key(queue_id), self._floors.get((family, queue_id), b""))
+        if start >= end:
+            return []
+        rows = self._scan(family, start, end, limit)
+        self._floors[family, queue_id] = rows[0][0] if rows else end
+        return rows
 
     def _row(self, key: bytes, raw: bytes) -> bytes:
         if len(raw) < codec.READY.size or raw[0] != codec.VERSION or len(key) < 12:

@@ -50,6 +50,7 @@ class RocksStore(Questions):
         self._boot = self._last_commit = self._last_queue_id = 0
         self._counters: dict[int, list[int]] = {}
         self._queues: dict[int, QueueRecord] = {}
+        self._floors = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._tables: dict[str, Rdict] = {}
         self._mirror: tempfile.TemporaryDirectory[str] | None = None
@@ -94,7 +95,7 @@ class RocksStore(Questions):
         if self._closed or self._failure is not None or self._needs_reopen or self._read_only:
             self._make_writable()
         number = self._last_commit + 1
-        draft = Draft(self._handles, self._counters, self._queues, self.dedup)
+        draft = Draft(self._handles, self._counters, self._queues, self.dedup, self._floors)
         draft.add(facts)
         last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
         draft.finish(number, last_queue_id)
@@ -216,6 +217,7 @@ class RocksStore(Questions):
             raise
 
     def _load(self) -> None:
+        self._floors.clear()
         meta = {key: codec.decode_fixed("meta", key, raw, codec.META)[0] for key, raw in self._scan("meta", b"", None, EVERYTHING)}
         self._boot = meta.get(b"boot", 0)
         self._last_commit = meta.get(b"last_commit", 0)

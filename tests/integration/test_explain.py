@@ -1,0 +1,194 @@
+"""Why is this not being delivered? One test per answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead import Fail, errors
+from fairlead.broker.broker import Broker
+from fairlead.model.facts import InReady, Intent, IntentSaved, InWaiting, Moved
+from fairlead.model.ids import find_id
+from fairlead.model.lane import Flag, move_row
+from fairlead.model.message import HELD, MessageState
+from fairlead.model.views import Explanation, Reason
+from tests.integration.world import Background, World, wait_until
+
+
+def why(explanation: Explanation) -> dict[str, Reason]:
+    return {reason.code: reason for reason in explanation.reasons}
+
+
+@pytest.fixture
+def attended(world: World) -> World:
+    """A world with a consumer on q, so that its absence is no reason."""
+    world.broker.enqueue("q", b"", fairness_key="attended")
+    world.claim_one("q", consumer="somebody")
+    return world
+
+
+def test_nothing_stands_in_the_way(attended: World) -> None:
+    (message_id,) = attended.fill("q", count=1)
+    explanation = attended.broker.explain(message_id)
+    assert (explanation.reasons, explanation.subject) == ((), f"message {message_id}")
+    assert explanation.summary == "ready: it goes out with one of the next claims"
+    attended.claim_one("q")
+
+
+def test_no_consumer(world: World) -> None:
+    (message_id,) = world.fill("q", count=1)
+    explanation = world.broker.explain(message_id)
+    assert list(why(explanation)) == ["no_consumer"]
+    assert explanation.summary == "ready, but it cannot go out"
+    assert "'q'" in str(explanation)
+    world.broker.pause("q")
+    claim = Background(lambda: world.broker.claim("q", wait="1h"))
+    wait_until(lambda: world.broker.stats("q").consumers == 1)
+    assert "no_consumer" not in why(world.broker.explain(message_id))
+    world.broker.resume("q")
+    claim.result()
+
+
+def test_paused(attended: World) -> None:
+    (message_id,) = attended.fill("q", count=1)
+    attended.broker.pause("q")
+    assert list(why(attended.broker.explain(message_id))) == ["paused"]
+    assert list(why(attended.broker.explain_queue("q"))) == ["paused"]
+    assert attended.broker.explain_queue("q").summary == "nothing can be handed out now"
+
+
+def test_leased(world: World) -> None:
+    (message_id,) = world.fill("q", count=1)
+    delivery = world.claim_one("q", consumer="ann", started=False)
+    reason = why(world.broker.explain(message_id))["leased"]
+    assert reason.until_ms == delivery.lease_until
+    for word in ("'ann'", "delivery 1", "not started", "2023-11-14T22:13:50.000Z"):
+        assert word in reason.text
+
+
+def test_waiting_because_its_producer_delayed_it(attended: World) -> None:
+    message_id = attended.broker.enqueue("q", b"", delay="90s")
+    reason = why(attended.broker.explain(message_id))["waiting"]
+    assert reason.until_ms == attended.clock.now_ms() + 90_000
+    assert "1m30s from now" in reason.text
+    assert "its producer delayed it" in reason.text
+
+
+def test_waiting_by_the_rule_that_decided_its_retry(attended: World) -> None:
+    (message_id,) = attended.fill("q", count=1)
+    attended.broker.settle([Fail(attended.claim_one("q"), retry_in="5s", reason="dependency_failure")])
+    reason = why(attended.broker.explain(message_id))["waiting"]
+    assert "failed 1 times, last with dependency_failure; decided by instruction" in reason.text
+
+
+def test_held(attended: World) -> None:
+    (message_id,) = attended.fill("q", count=1)
+    raw_id = find_id(message_id)
+    assert raw_id is not None
+    (spot,) = attended.store.ready(1, b"", None, 5)
+    assert isinstance(spot, InReady)
+    waiting = InWaiting(1, HELD, spot.lane, move_row(spot.row, 0, Flag.STATE))
+    attended.store.commit([Moved("held", raw_id, spot, waiting, MessageState(1, due_ms=HELD))])
+    attended.restart()
+    assert list(why(attended.broker.explain(message_id))) == ["held"]
+    attended.clock.advance(seconds=10**6)
+    assert attended.broker.find(message_id).where == "waiting"
+
+
+def test_throttled_with_the_time_of_the_next_token(attended: World) -> None:
+    attended.broker.config.set("throttle:api:rate", 0.5)
+    ids = attended.fill("q", throttle_keys=["api"], count=2)
+    assert len(attended.broker.claim("q", limit=5)) == 1
+    attended.clock.advance(ms=500)
+    reason = why(attended.broker.explain(ids[1]))["throttled"]
+    assert reason.until_ms == attended.clock.now_ms() + 1500
+    assert "'api' (0.5/s)" in reason.text
+    assert why(attended.broker.explain_queue("q"))["throttled"].until_ms == attended.clock.now_ms() + 1500
+    attended.clock.advance(ms=1500)
+    assert attended.claim_one("q").id == ids[1]
+
+
+def test_throttled_by_a_rate_of_0(attended: World) -> None:
+    attended.broker.config.set("throttle:api:rate", 0)
+    ids = attended.fill("q", throttle_keys=["api"], count=2)
+    attended.claim_one("q")
+    reason = why(attended.broker.explain(ids[1]))["throttled"]
+    assert (reason.until_ms, "its rate is 0" in reason.text) == (None, True)
+
+
+def test_behind_in_lane_and_behind_in_ring(attended: World) -> None:
+    for key in ("a", "b", "c"):
+        ids = attended.fill("q", key=key, count=4)
+    reasons = why(attended.broker.explain(ids[3]))
+    assert list(reasons) == ["behind_in_lane", "behind_in_ring"]
+    assert "3 messages of its lane (key 'c')" in reasons["behind_in_lane"].text
+    assert "2 keys have their turn before 'c'" in reasons["behind_in_ring"].text
+    assert attended.broker.explain(ids[3]).summary == "ready: it waits for its turn"
+
+
+def test_messages_ahead_are_counted_to_10000(memory_world: World) -> None:
+    ids = memory_world.fill("q", count=10_002)
+    assert "10000 messages" in why(memory_world.broker.explain(ids[10_000]))["behind_in_lane"].text
+    assert "more than 10000 messages" in why(memory_world.broker.explain(ids[10_001]))["behind_in_lane"].text
+
+
+def test_the_limit_of_its_key(attended: World) -> None:
+    attended.broker.update_queue("q", max_unsettled_per_key=1)
+    ids = attended.fill("q", key="a", count=2)
+    attended.claim_one("q")
+    reason = why(attended.broker.explain(ids[1]))["key_limit"]
+    assert "key 'a' has 1 unsettled messages, its limit is 1" in reason.text
+
+
+def test_dead_with_its_last_error(world: World) -> None:
+    (message_id,) = world.fill("q", count=1)
+    world.broker.settle([Fail(world.claim_one("q"), error="no such host", reason="transport_unavailable", dead=True)])
+    explanation = world.broker.explain(message_id)
+    reasons = why(explanation)
+    assert "after 1 failures, reason transport_unavailable, decided by instruction" in reasons["dead"].text
+    assert reasons["last_error"].text == "last error: no such host"
+    assert "q.dlq; redrive brings it back" in explanation.summary
+
+
+def test_purging(tmp_path: Path) -> None:
+    world = World("memory", tmp_path)
+    world.broker.create_queue("q")
+    (message_id,) = world.fill("q", count=1)
+    # What a crash in the middle of a purge leaves behind.
+    world.store.commit([IntentSaved(Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16))])
+    broker: Broker = world.restart()
+    assert "purging" in why(broker.explain(message_id))
+    assert "purging" in why(broker.explain_queue("q"))
+    assert broker.claim("q", limit=5) == []
+    broker.run_due()
+    assert broker.stats("q").ready == 0
+    assert "purging" not in why(broker.explain_queue("q"))
+    world.close()
+
+
+def test_a_queue_with_nothing_ready_says_what_is_next(attended: World) -> None:
+    attended.broker.enqueue("q", b"", delay="5s")
+    reasons = why(attended.broker.explain_queue("q"))
+    assert reasons["no_ready_messages"].text == "no message is ready: 1 leased, 1 waiting"
+    assert reasons["next_due"].until_ms == attended.clock.now_ms() + 5000
+
+
+def test_a_queue_that_flows_says_so(attended: World) -> None:
+    attended.fill("q", key="a", count=2)
+    attended.fill("q", key="b", count=2)
+    explanation = attended.broker.explain_queue("q")
+    assert (explanation.summary, explanation.reasons, explanation.subject) == ("4 ready, 2 keys taking turns", (), "queue q")
+
+
+def test_a_message_can_be_named_by_its_tail(world: World) -> None:
+    (message_id,) = world.fill("q", count=1)
+    assert message_id in world.broker.explain(message_id[-8:], queue="q").subject
+    assert message_id in str(world.broker.explain(message_id[:13]))
+
+
+def test_what_is_not_there_cannot_be_explained(world: World) -> None:
+    with pytest.raises(errors.MessageNotFound):
+        world.broker.explain("018bcfe5-6800-7000-8000-00000000001a")
+    with pytest.raises(errors.QueueNotFound):
+        world.broker.explain_queue("nowhere")
