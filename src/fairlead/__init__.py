@@ -19,10 +19,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
 from fairlead.store.rocks.store import RocksStore
 
-try:
-    from fairlead.store.verify import VerifyReport, verify
-except ImportError:
-    pass
+from fairlead.store.verify import VerifyReport, verify
 
 __version__ = "0.1.0"
 

@@ -128,7 +128,9 @@ class Broker:
         `token` makes the claim idempotent: while any of it is leased, the same token returns that instead of more.
         `started=False` is for prefetching: send `Start` before work begins; until then expiry counts as a release.
         """
-        return claiming.claim(self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started, max_per_stream=max_per_stream)
+        return claiming.claim(
+            self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started, max_per_stream=max_per_stream
+        )
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """One commit for all items, one result for each. A stale lease changes nothing and says `lost_lease`."""

@@ -21,7 +21,15 @@ from fairlead.model.message import Message, MessageState
 
 
 def claim(
-    core: Core, queues: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, token: str | None, started: bool, max_per_stream: int
+    core: Core,
+    queues: str | Sequence[str],
+    *,
+    limit: int,
+    wait: Duration | None,
+    consumer: str,
+    token: str | None,
+    started: bool,
+    max_per_stream: int,
 ) -> list[Delivery]:
     """Long-polls up to `wait`; the same token again returns what is still leased under it."""
     names, order = check_claim(queues, limit, consumer, token, started, max_per_stream)

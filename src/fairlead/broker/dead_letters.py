@@ -98,7 +98,14 @@ def _dead_letters_of(core: Core, name: str) -> QueueState:
 
 
 def _redrive_ids(
-    core: Core, dead_letters: QueueState, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool, lanes: Lanes | None
+    core: Core,
+    dead_letters: QueueState,
+    ids: Sequence[str],
+    test: DeadLetterTest,
+    limit: int,
+    dry_run: bool,
+    clear_progress: bool,
+    lanes: Lanes | None,
 ) -> RedriveResult:
     """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over."""
     if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:

@@ -202,7 +202,13 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
             stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0, stream=item.stream))
             states.append(
                 MessageState(
-                    dead_letters.queue_id, place, reason=why, rule="quarantine", failures=(record,), source_queue_id=source.queue_id, dead_since_ms=now_ms
+                    dead_letters.queue_id,
+                    place,
+                    reason=why,
+                    rule="quarantine",
+                    failures=(record,),
+                    source_queue_id=source.queue_id,
+                    dead_since_ms=now_ms,
                 )
             )
         if stored:

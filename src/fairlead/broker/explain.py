@@ -80,7 +80,8 @@ def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explana
     if state is None:
         return Explanation(subject, "a dead letter")
     error = state.failures[-1].error if state.failures else ""
-    text = f"dead since {show_time(state.dead_since_ms)} after {state.attempts} failures, reason {FailureReason(state.reason).word}, decided by {state.rule}"
+    since, reason = show_time(state.dead_since_ms), FailureReason(state.reason).word
+    text = f"dead since {since} after {state.attempts} failures, reason {reason}, decided by {state.rule}"
     return Explanation(
         subject, f"a dead letter in {queue.name}; redrive brings it back", (Reason("dead", text), Reason("last_error", f"last error: {error}"))
     )

@@ -254,5 +254,6 @@ class IntentEnded(msgspec.Struct, frozen=True):
 
 Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
-    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
+    | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
 )

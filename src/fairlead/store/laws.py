@@ -115,11 +115,9 @@ class _Check:
                     self._say(f"stream {name!r} of queue id {queue_id} has fronts {fronts}, its record says {record.front}")
                 self.in_streams |= {member.id for member in members}
                 stated = self.store.states([row_id(spot.row) for spot in behind])
-                exact = [
-                    InStream(spot.queue_id, spot.lane, move_row(spot.row, row_place(spot.row), row_flags(spot.row) & ~Flag.DELAYED | (Flag.STATE if state else 0)))
-                    for spot, state in zip(behind, stated, strict=True)
-                ]
-                self._rows("ready", queue_id, exact)
+                flags = [row_flags(spot.row) & ~Flag.DELAYED | (Flag.STATE if state else 0) for spot, state in zip(behind, stated, strict=True)]
+                rows_of_ready = [move_row(spot.row, row_place(spot.row), flag) for spot, flag in zip(behind, flags, strict=True)]
+                self._rows("ready", queue_id, [InStream(queue_id, spot.lane, row) for spot, row in zip(behind, rows_of_ready, strict=True)])
         for id in self.ready_in_stream - self.in_streams:
             self._say(f"message {show_id(id)} is ready for a stream that does not know it")
 
