@@ -18,7 +18,6 @@ from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
 from fairlead.store.rocks.store import RocksStore
-
 from fairlead.store.verify import VerifyReport, verify
 
 __version__ = "0.1.0"

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release, errors
-from fairlead.broker.enqueue import _store
+from fairlead.broker.enqueue import Prepared
+from fairlead.broker.moves import Moves
 from fairlead.broker.requests import check_messages
 from tests.integration.world import Background, World, wait_until, within_reach
 
@@ -152,7 +153,10 @@ def test_a_claim_woken_for_one_queue_that_takes_from_another_leaves_nobody_aslee
     with core.lock:
         # Both come in before the first claim gets to look: it was woken for r, and its turn is to look at q first.
         for name in ("r", "q"):
-            _store(core, core.queue(name), check_messages([NewMessage(name.encode())]))
+            prepared, moves = Prepared(name, check_messages([NewMessage(name.encode())])), Moves(core, core.clock.now_ms())
+            prepared.add_to(core, moves, moves.places())
+            moves.commit()
+            prepared.announce(core)
         core.claim_turn = 1
     assert [delivery.payload for claim in (both, only) for delivery in claim.result()] == [b"q", b"r"]
 

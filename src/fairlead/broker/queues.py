@@ -51,7 +51,8 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         state = core.queue(name)
         if state.is_dead_letter_queue and not _DEAD_LETTER_OPTIONS.issuperset(options):
             refused = sorted(set(options) - _DEAD_LETTER_OPTIONS)[0]
-            raise InvalidRequest(refused, "set on the source queue; a dead-letter queue has only " + ", ".join(sorted(_DEAD_LETTER_OPTIONS)), options[refused])
+            own = ", ".join(sorted(_DEAD_LETTER_OPTIONS))
+            raise InvalidRequest(refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused])
         before, config = state.config, read_queue_options(options, state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
