@@ -209,6 +209,23 @@ def test_a_delivery_that_counts_twice_is_seen() -> None:
     assert story.rules_broken() == ["attempts"]
 
 
+def test_a_claim_that_answers_after_its_leases_were_lost_may_tell_what_happened_since() -> None:
+    story = Story()
+    story.enqueue("a")
+    story.tell("claim", None, queue="q", consumer="c", started=True)
+    slow = story.number
+    story.tell("goodbye", {"count": 1}, consumer="c")
+    story.claim("a", "2")
+    story.settle("fail", "a", "2", "retry")
+    story.claim("a", "1", attempts=1)
+    answer = story.lines.pop()
+    story.lines.pop()
+    story.lines.append({**answer, "op": slow})
+    story.claim("a", "3", attempts=1)
+    story.settle("complete", "a", "3", "completed")
+    assert story.rules_broken() == []
+
+
 def test_a_dead_letter_that_lost_its_record_is_seen() -> None:
     story = Story()
     story.enqueue("a")

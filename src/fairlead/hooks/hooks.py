@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -34,6 +35,8 @@ from fairlead.model.views import HookStats
 _TURN_CALLS = 500
 #: Lua states a host keeps; the one used longest ago goes first, and is made again when needed.
 _MOST_STATES = 128
+#: Two deaths of a host within a call, or four before it began.
+_PROOF = 4
 _SPARE_BYTES = 512 * 1024 * 1024
 _D = TypeVar("_D", EnqueueDecision, FailureDecision)
 _LINE = re.compile(r"on_\w+:(\d+): (.*)", re.DOTALL)
@@ -56,11 +59,15 @@ class _Hook:
 
 @dataclass(slots=True)
 class _Turn:
-    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host stalled or died."""
+    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host stalled or died.
+
+    `begun` says that the host had come so far as to make a call.
+    """
 
     rows: list[list[Any]]
     ended: str = "done"
     blamed: int = 0
+    begun: bool = False
 
 
 class Hooks:
@@ -96,7 +103,7 @@ class Hooks:
             raise HookInvalid(function, None, "cannot be written as UTF-8") from None
         if size > MAX_SCRIPT_BYTES:
             raise HookInvalid(function, None, f"has {size} bytes, more than {MAX_SCRIPT_BYTES}")
-        for _ in range(2):
+        for _ in range(_PROOF):
             with contextlib.suppress(HostDied), self._turnstile:
                 checked = self._check_once(Check(function, script))
                 break
@@ -195,7 +202,7 @@ class Hooks:
         """Turn after turn until every call has its decision. What came back stands, whatever became of the host."""
         decisions: list[_D] = []
         condemned: dict[int, str] = {}
-        died_in = -1
+        suspicion: Counter[int] = Counter()
         while len(decisions) < count:
             at = len(decisions)
             if self._closed:
@@ -213,11 +220,13 @@ class Hooks:
                 turn = self._run_turn(hook, run(at, min(count, at + _TURN_CALLS, *condemned)))
             decisions += self._judge(hook, turn.rows, read, defaults)
             blamed = at + turn.blamed
-            if turn.ended == "died" and blamed != died_in:
+            if turn.ended == "died":
                 # Perhaps it was somebody else's doing: only a second death in the same call is blamed on it.
-                died_in = blamed
+                suspicion[blamed] += 2 if turn.begun else 1
+                if suspicion[blamed] >= _PROOF:
+                    condemned[blamed] = "stopped: ended the hook host, twice"
             elif turn.ended != "done":
-                condemned[blamed] = "stopped: ended the hook host, twice" if turn.ended == "died" else turn.ended
+                condemned[blamed] = turn.ended
         return decisions
 
     def _run_turn(self, hook: _Hook, run: RunEnqueue | RunFailure) -> _Turn:
@@ -242,6 +251,7 @@ class Hooks:
             turn.ended = "died"
         del turn.rows[len(run.calls) :]
         turn.blamed = len(turn.rows)
+        turn.begun = host.call_under_way >= 0
         if turn.blamed < host.call_under_way < len(run.calls):
             # Rows that had not been sent yet are lost with it: those calls are made again.
             turn.blamed = host.call_under_way

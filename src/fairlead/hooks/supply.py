@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess
@@ -83,25 +82,28 @@ class HostSupply:
             self._start_one()
 
     def _start_one(self) -> None:
-        host: HostProcess | None = None
-        try:
-            host = HostProcess(self._setup, self._kill_after_ms)
-            with self._changed:
-                self._starting = host
-                closed = self._closed
-            if closed:
-                raise HostDied("the hooks are closed")
-            host.await_ready()
-        except (HostDied, OSError) as e:
-            if host is not None:
-                with contextlib.suppress(OSError):
+        problem = ""
+        # Twice, because the first one may have been killed by somebody.
+        for _ in range(2):
+            host: HostProcess | None = None
+            try:
+                host = HostProcess(self._setup, self._kill_after_ms)
+                with self._changed:
+                    self._starting = host
+                    if self._closed:
+                        raise HostDied("the hooks are closed")
+                host.await_ready()
+            except (HostDied, OSError) as e:
+                problem = f"the hook host does not start: {e}"
+                if host is not None:
                     host.close()
+                continue
             with self._changed:
                 self._starting = None
-                self._problem = HostDoesNotStart(f"the hook host does not start: {e}")
+                self._ready.append(host)
                 self._changed.notify_all()
             return
         with self._changed:
             self._starting = None
-            self._ready.append(host)
+            self._problem = HostDoesNotStart(problem)
             self._changed.notify_all()
