@@ -16,6 +16,7 @@ from fairlead.decide.lifecycle import TRANSITIONS, Where
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
 from fairlead.model import limits
 from fairlead.model.durations import show_ms
+from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -62,7 +63,13 @@ OPTIONS = {
     "quantum": ("quantum", "messages a key of weight 1 gets per turn; larger is coarser"),
     "dedup": ("dedup_window_ms", 'how long a `dedup_key` is remembered: a window such as `"5m"`, or `"live"` for as long as its message lives'),
     "expired_to_dead": ("expired_to_dead", "a message past its time to live becomes a dead letter instead of being dropped"),
-    "ordering": ("ordering", 'for streams, which come later: `"release"`, `"strict"` or `"none"`'),
+    "ordering": ("ordering", 'how streams order: `"release"` (a release may let its message pass one that waits), `"strict"`, or `"none"`'),
+    "retry_in_stream": ("retry_in_stream", "the policy for messages of a stream; a queue made without `retry` and `on_failure` has `exponential`"),
+    "retry_on": ("retry_on", 'a policy per failure reason, such as `{"serialization_error": "none"}`'),
+    "failure_breaker": ("failure_breaker", 'after so many failures of one reason further ones wait: `{"failures": 50, "within": "1m", "pause": "5m"}`'),
+    "on_enqueue": ("on_enqueue", "Lua script that assigns key, weight, throttle keys and stream: see [lua.md](lua.md)"),
+    "on_failure": ("on_failure", "Lua script that decides between retry and dead letter: see [lua.md](lua.md)"),
+    "poison_after": ("poison_after", "attempts from which a live message is reported as a poison candidate"),
 }
 
 WHEN = {
@@ -77,6 +84,7 @@ WHEN = {
     "ConfigKeyNotFound": "`config.get` or `delete` of a key that is not set",
     "FormatTooNew": "the directory was written by a newer fairlead",
     "BrokerClosed": "a call after `close`",
+    "RequestExpired": "an exchange with a request id older than ten minutes, or far ahead; nothing was carried out",
     "QueueFull": "an enqueue beyond `max_messages` or `max_bytes`",
     "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",
     "StoreFull": "the disk is below its reserve (enqueue) or full (any write)",
@@ -193,7 +201,7 @@ def _default(field: str, value: object) -> str:
         return '`"immediate"`, no limit'
     if isinstance(value, bool | str):
         return f"`{value!r}`".replace("'", '"')
-    if value == 0:
+    if not value or value == FailureBreaker():
         return "off"
     assert isinstance(value, int)
     return f'`"{show_ms(value)}"`' if field.endswith("_ms") else f"{value:,}"

@@ -51,7 +51,7 @@ def look_again(scene: Scene) -> None:
 def test_enqueued_messages_are_ready_at_their_places_with_every_field(scene: Scene) -> None:
     lane = pack_lane("tenant", ("t1", "t2"))
     id, headers = scene.ids.next(NOW, 1)[0], pack_headers({"a": "ü"})
-    full = Message(id, WORK, lane, 7, headers, b"\x00\xff" * 100, NOW, first_place(2), 0, NOW + 5, "d", NOW + 9, False, "s", 3)
+    full = Message(id, WORK, lane, 7, headers, b"\x00\xff" * 100, NOW, first_place(2), 0, NOW + 5, "d", NOW + 9, False, "s", 0)
     plain = scene.messages()[0]
     empty = msgspec.structs.replace(scene.messages(payload=b"")[0], place=plain.place + 1)
     scene.store.commit([Enqueued(WORK, [full, plain, empty])])

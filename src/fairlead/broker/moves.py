@@ -42,6 +42,7 @@ class Moves:
         self._waiting: list[InWaiting] = []
         self._gone: list[bytes] = []
         self._changed: list[tuple[Lease, Lease, int]] = []
+        self._switches: list[tuple[bytes, int, str, int]] = []
         self.streams = StreamDrafts(core)
 
     # The moves
@@ -82,7 +83,12 @@ class Moves:
         self._move("released", InLease(lease), InStream(lease.queue_id, lease.lane, row), kept)
         if keep_order or queue.config.ordering == "strict":
             return "released", "release.order_kept"
-        return "released", self.streams.get(lease.queue_id, row_stream(row)).let_pass(place)
+        self._switches.append((lease.id, lease.queue_id, row_stream(row), place))
+        return "released", ""
+
+    def decide_switches(self) -> dict[bytes, str]:
+        """Which releases let their message pass, by rule: known only when all that failed in the same batch is."""
+        return {message_id: self.streams.get(queue_id, stream).let_pass(seq) for message_id, queue_id, stream, seq in self._switches}
 
     def fail(
         self,

@@ -94,14 +94,13 @@ class Batch:
         return results
 
     def decide(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        """Releases come last: whether one lets its message pass depends on what failed in the same batch."""
+        """In the order given: the first word on a delivery counts."""
         self._load_states(items)
-        if not any(type(item) is Release for item in items):
-            return [self._one(item) for item in items]
-        results: dict[int, SettleResult] = {}
-        for at in sorted(range(len(items)), key=lambda at: type(items[at]) is Release):
-            results[at] = self._one(items[at])
-        return [results[at] for at in range(len(items))]
+        results = [self._one(item) for item in items]
+        rules = self.moves.decide_switches()
+        if rules:
+            results = [msgspec.structs.replace(result, rule=rules.get(result.raw_id, result.rule)) for result in results]
+        return results
 
     def _one(self, item: Settlement) -> SettleResult:
         if type(item) is Complete:

@@ -50,12 +50,12 @@ def read_policy(value: object, field: str = "retry") -> RetryPolicy:
     if not isinstance(value, Mapping):
         raise InvalidRequest(field, 'a mapping such as {"policy": "immediate", "attempts": 3}', value)
     kind = value.get("policy", "fixed" if "cooldown" in value else "immediate")
-    if kind not in _FIELDS:
+    if not isinstance(kind, str) or kind not in _FIELDS:
         raise InvalidRequest(f"{field}.policy", "one of " + ", ".join(_FIELDS), kind)
     allowed = ("policy", "attempts", *_FIELDS[kind])
-    for name in value:
-        if name not in allowed:
-            raise InvalidRequest(f"{field}.{name}", f"one of {', '.join(allowed)} for a policy {kind!r}", name)
+    unknown = sorted(str(name) for name in value if name not in allowed)
+    if unknown:
+        raise InvalidRequest(f"{field}.{unknown[0]}", f"one of {', '.join(allowed)} for a policy {kind!r}", unknown[0])
     return RetryPolicy(kind, _attempts(value.get("attempts"), field), **_timing(kind, value, field))
 
 

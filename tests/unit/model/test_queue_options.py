@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.policy import RetryPolicy
+from fairlead.model.policy import FailureBreaker, RetryPolicy
 from fairlead.model.queue import QUEUE_OPTIONS, Counters, QueueConfig, read_queue_options
 
 GOOD: list[tuple[str, Any, str, Any]] = [
@@ -30,6 +30,16 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("dedup", "live", "dedup_window_ms", 0),
     ("expired_to_dead", True, "expired_to_dead", True),
     ("ordering", "strict", "ordering", "strict"),
+    ("retry", {"cooldown": "10s", "attempts": 3}, "retry", RetryPolicy("fixed", 3, 10_000)),
+    ("retry", {"policy": "exponential", "base": "1s", "cap": "1m", "jitter": "full"}, "retry", RetryPolicy("exponential", None, 1000, 2.0, 60_000, "full")),
+    ("retry_in_stream", None, "retry_in_stream", None),
+    ("retry_in_stream", "none", "retry_in_stream", RetryPolicy("none")),
+    ("retry_on", {"serialization_error": "none"}, "retry_on", {"serialization_error": RetryPolicy("none")}),
+    ("failure_breaker", {"failures": 5, "within": "1m", "pause": "10s"}, "failure_breaker", FailureBreaker(5, 60_000, 10_000)),
+    ("failure_breaker", None, "failure_breaker", FailureBreaker()),
+    ("poison_after", 3, "poison_after", 3),
+    ("on_enqueue", "function on_enqueue(msg) end", "on_enqueue", "function on_enqueue(msg) end"),
+    ("on_failure", None, "on_failure", ""),
 ]
 
 BAD: list[tuple[str, Any]] = [
@@ -58,6 +68,7 @@ BAD: list[tuple[str, Any]] = [
     ("expired_to_dead", 1),
     ("ordering", "fifo"),
     ("ordering", []),
+    ("on_failure", 3),
 ]
 
 

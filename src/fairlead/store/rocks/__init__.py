@@ -11,14 +11,17 @@ The first byte of every value is the version of its record.
 |----------------|-------------------------|------------------------------------------------------------------|
 | `messages`     | id                      | queue, weight, enqueued, place, lane, headers, extras, payload; written once |
 | `state`        | id                      | what happened since (msgpack array); absent until the first move |
-| `ready`        | q, lane, place          | id, weight, flags, size: the rest of the row                     |
-| `waiting`      | q, due, id              | weight, flags, size, lane; due 2^63-1 is held                    |
-| `leases`       | id                      | queue, claim, expiry, deliveries, started, place, weight, flags, size, lane |
+| `ready`        | q, lane, place          | id, weight, flags, size, stream: the rest of the row             |
+| `waiting`      | q, due, id              | weight, flags, size, lane, stream; due 2^63-1 is held            |
+| `leases`       | id                      | queue, claim, expiry, deliveries, started, place, weight, flags, size, lane, stream |
 | `lease_expiry` | expires, claim          | the claim (msgpack map); one row per group that expires together |
-| `done`         | q, done, id             | place, weight, flags, size, lane (retained completed messages)   |
+| `done`         | q, done, id             | place, weight, flags, size, lane, stream (retained completed ones) |
 | `ttl`          | q, expires, id          | nothing; q is where the message is now                           |
 | `dedup`        | q, dedup key            | id, until (0: as long as the message is live)                    |
 | `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |
+| `streams`      | q, stream               | key, live count, first message, front, who is let by (msgpack array) |
+| `stream_rows`  | q, stream, seq          | lane and row of a live message behind the first (msgpack array)  |
+| `requests`     | request id              | what an exchange answered (msgpack array), for ten minutes       |
 | `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
 | `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
 | `config`       | configuration key       | its value                                                        |
