@@ -80,7 +80,8 @@ def expire_leases(core: Core) -> bool:
     moves = Moves(core, core.clock.now_ms())
     touched = [lease.id for lease in overdue if row_flags(lease.row) & Flag.STATE]
     states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
-    for lease in overdue:
+    # What expires together comes back in the order it had, also when the leases were read back at open.
+    for lease in sorted(overdue, key=lambda late: late.row):
         _expire(core, moves, lease, states.get(lease.id))
     moves.commit()
     return True
