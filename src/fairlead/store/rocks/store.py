@@ -96,13 +96,16 @@ class RocksStore(Questions):
             self._make_writable()
         number = self._last_commit + 1
         draft = Draft(self._handles, self._counters, self._queues, self.dedup, self._floors)
-        draft.add(facts)
-        last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
-        draft.finish(number, last_queue_id)
+        try:
+            draft.add(facts)
+            last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
+            draft.finish(number, last_queue_id)
+        except BaseException:
+            draft.let_go()
+            raise
         try:
             self._db.write(draft.batch)
         except Exception as trouble:
-            draft.let_go()
             raise self._failed_write(trouble) from trouble
         self._last_commit, self._last_queue_id = number, last_queue_id
         for queue_id, counts in draft.counters.items():
