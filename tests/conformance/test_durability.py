@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.errors import BrokerClosed, FormatTooNew, InvalidRequest, StoreCorrupt, StoreFailed, StoreLocked
-from fairlead.model.facts import ConfigSet
-from fairlead.model.queue import Counters
+from fairlead.errors import BrokenInvariant, BrokerClosed, FormatTooNew, InvalidRequest, StoreCorrupt, StoreFailed, StoreLocked
+from fairlead.model.facts import ConfigSet, Enqueued, QueueSaved, QueueUnlinked
+from fairlead.model.queue import Counters, QueueConfig, QueueRecord
 from fairlead.store.laws import check_laws
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.format import FORMAT_FILE
@@ -94,6 +94,17 @@ def test_the_same_process_cannot_open_a_directory_twice(rocks: RocksFactory) -> 
         with pytest.raises(StoreLocked, match=r"life-0"):
             RocksStore.open(rocks.path)
         assert store.commit([ConfigSet("a", "b")])
+
+
+def test_an_error_that_somebody_keeps_does_not_keep_the_directory_open(rocks: RocksFactory) -> None:
+    store = RocksStore.open(rocks.path)
+    with pytest.raises(BrokenInvariant) as kept:
+        store.commit([ConfigSet("a", "b"), QueueUnlinked(77, "nobody")])
+    with pytest.raises(BrokenInvariant) as also_kept:
+        store.commit([QueueSaved(QueueRecord(1, "q", QueueConfig(), 0)), ConfigSet("a", "b"), Enqueued(77, [])])
+    store.close()
+    RocksStore.open(rocks.path).close()
+    assert kept.value is not also_kept.value
 
 
 def _try_to_open(path: Path, answer: multiprocessing.Queue[str]) -> None:

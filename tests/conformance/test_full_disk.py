@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.errors import StoreFull
 from fairlead.store.laws import check_laws
-from fairlead.store.rocks import RocksStore
+from fairlead.store.rocks import RocksStore, faults
 from fairlead.store.verify import verify
 from tests.conformance.scene import WORK, RocksFactory, Scene
 
@@ -89,6 +89,22 @@ def test_commits_go_on_by_themselves_when_room_returns(full: tuple[Scene, Path, 
     assert check_laws(scene.store) == []
     scene.reopen()
     assert scene.store.counters(WORK).ready == confirmed + 100
+    assert check_laws(scene.store) == []
+
+
+def test_a_disk_too_full_to_open_again_still_gets_answers(full: tuple[Scene, Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ballast, confirmed = full
+    with monkeypatch.context() as patched:
+        # Room that somebody else takes between our look and our write.
+        patched.setattr(faults, "free_bytes", lambda path: 1 << 40)
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                scene.enqueue()
+            assert scene.store._mirror is not None, "it answers read-only"  # type: ignore[attr-defined]
+            assert len(scene.store.ready(WORK, b"", None, 1_000_000)) == confirmed
+    ballast.unlink()
+    scene.enqueue(10)
+    assert scene.store.counters(WORK).ready == confirmed + 10
     assert check_laws(scene.store) == []
 
 

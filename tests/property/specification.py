@@ -92,9 +92,11 @@ class Lease:
     token: str
     consumer: str
     claim_token: str | None
-    index: int
-    expires_ms: int
     started: bool
+    granted_ms: int
+    granted_for_ms: int
+    expires_ms: int
+    deadline: int = 0
 
 
 @dataclass
@@ -135,7 +137,9 @@ class Queue:
 
 class Specification:
     def __init__(self, now_ms: int) -> None:
+        #: The wall clock, which may jump, and the time that really passed, which leases are measured in.
         self.now_ms = now_ms
+        self.passed_ms = 0
         self.queues: dict[str, Queue] = {}
         self.messages: dict[str, Message] = {}
         self.gone: set[str] = set()
@@ -229,8 +233,9 @@ class Specification:
         fresh = {d.lease for d in deliveries}
         must(not fresh & self.tokens, "a lease token is never used again")
         self.tokens |= fresh
-        for index, d in enumerate(deliveries):
-            self._hand_out(d, names, Lease(d.lease, consumer, claim_token, index, d.lease_until, started))
+        for d in deliveries:
+            lease_ms = self.queues[d.queue].options.visibility_ms
+            self._hand_out(d, names, Lease(d.lease, consumer, claim_token, started, self.now_ms, lease_ms, d.lease_until, self.passed_ms + lease_ms))
         if len(deliveries) < limit:
             left = [m.id for name in names for m in self._claimable(self.queues[name], consumer) if not self.buckets & set(m.lane[1])]
             must(not left, f"{left} could have been claimed as well")
@@ -309,7 +314,8 @@ class Specification:
             lease.started = True
             return "started"
         if item.verb == "extend":
-            lease.expires_ms = self.now_ms + (item.duration_ms or message.queue.options.visibility_ms)
+            lease_ms = item.duration_ms or message.queue.options.visibility_ms
+            lease.expires_ms, lease.deadline = self.now_ms + lease_ms, self.passed_ms + lease_ms
             message.progress |= item.progress
             return "extended"
         if item.verb == "release" or message.queue.source is not None:
@@ -325,7 +331,7 @@ class Specification:
         self._drop_the_outlived()
         return len(held)
 
-    def _release(self, message: Message, cause: str, order: tuple[Any, ...]) -> str:
+    def _release(self, message: Message, cause: str, order: tuple[Any, ...] | Place) -> str:
         ceiling = message.queue.options.max_deliveries
         if ceiling and message.deliveries >= ceiling and message.queue.source is None:
             message.progress |= FAILED
@@ -335,7 +341,7 @@ class Specification:
         message.where, message.lease = READY, None
         return "released"
 
-    def _fail(self, message: Message, reason: str, retry_in_ms: int | None, dead: bool, cause: str, order: tuple[Any, ...]) -> str:
+    def _fail(self, message: Message, reason: str, retry_in_ms: int | None, dead: bool, cause: str, order: tuple[Any, ...] | Place) -> str:
         options = message.queue.options
         message.attempts += 1
         message.reason = reason
@@ -355,7 +361,7 @@ class Specification:
             message.where, message.place = READY, Place(self._step, cause, order)
         return "retry"
 
-    def _bury(self, message: Message, cause: str, order: tuple[Any, ...]) -> str:
+    def _bury(self, message: Message, cause: str, order: tuple[Any, ...] | Place) -> str:
         """Dead: neither its time to live nor its dedup key counts any more."""
         assert message.queue.dead_letters is not None
         self._forget_twin(message)
@@ -368,18 +374,38 @@ class Specification:
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
+        self.passed_ms += ms
+        self._notice_the_time()
+
+    def jump(self, ms: int) -> None:
+        """The wall clock was set. A lease that runs neither ends earlier nor later for it."""
+        self.now_ms += ms
+        self._notice_the_time()
+
+    def restart(self) -> None:
+        """After a restart only the wall clock is left to go by; a clock set back makes no lease longer than it was granted for."""
+        for lease in [m.lease for m in self.messages.values() if m.lease is not None]:
+            longest_ms = max(lease.granted_for_ms, lease.expires_ms - lease.granted_ms)
+            lease.deadline = self.passed_ms + min(max(0, lease.expires_ms - self.now_ms), longest_ms)
+        self._notice_the_time()
+
+    def _notice_the_time(self) -> None:
         self._step += 1
         for message in list(self.messages.values()):
-            if message.lease is not None and message.lease.expires_ms <= self.now_ms:
-                # Of one claim that expires as a whole, the order it was handed out in is kept.
-                lease = message.lease
-                cause, order = f"expiry {lease.token} {lease.expires_ms}", (lease.index,)
-                if lease.started and message.queue.source is None:
-                    self._fail(message, "timeout_exceeded", None, False, cause, order)
+            if message.lease is not None and message.lease.deadline <= self.passed_ms:
+                # What expires together comes back in the order it had.
+                if message.lease.started and message.queue.source is None:
+                    self._fail(message, "timeout_exceeded", None, False, "expiry", _place(message))
                 else:
-                    self._release(message, cause, order)
+                    self._release(message, "expiry", _place(message))
             elif message.where == WAITING and message.due_ms <= self.now_ms:
                 message.where, message.place, message.due_ms = READY, Place(self._step, "due", (message.due_ms, message.id)), 0
+        for queue in self.queues.values():
+            queue.remembered = {key: (first, until) for key, (first, until) in queue.remembered.items() if not 0 < until <= self.now_ms}
+        self._drop_the_outlived()
+
+    def run_due(self) -> None:
+        """What a timer does when no time has passed but a rule has changed."""
         self._drop_the_outlived()
         self._drop_the_long_dead()
 

@@ -144,7 +144,7 @@ class OneQueue(RuleBasedStateMachine):
             assert not self.disk.count
 
 
-OneQueue.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+OneQueue.TestCase.settings = settings(max_examples=400, stateful_step_count=40)
 
 
 class TestOneQueueKeepsItsLanes(OneQueue.TestCase):

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
+from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, MessageNotFound
 from fairlead.model.delivery import Delivery
@@ -91,9 +91,14 @@ class TheLaw(RuleBasedStateMachine):
 
     store: Any
 
-    @initialize(given=options)
-    def open(self, given: Options) -> None:
+    @initialize(
+        given=options, read_ahead_rows=st.sampled_from([200_000, 0, 2]), body_cache_bytes=st.sampled_from([1 << 20, 0]), clock_goes_back=st.booleans()
+    )
+    def open(self, given: Options, read_ahead_rows: int, body_cache_bytes: int, clock_goes_back: bool) -> None:
         self.clock = ManualClock()
+        #: Then nothing has a time to live or a retention: what of these ends before and after a step back is left open.
+        self.clock_goes_back = clock_goes_back
+        self.settings = Settings(read_ahead_rows=read_ahead_rows, body_cache_bytes=body_cache_bytes)
         self.spec = Specification(self.clock.now_ms())
         self.handed: list[Delivery] = []
         self.seen_gone: set[str] = set()
@@ -109,7 +114,7 @@ class TheLaw(RuleBasedStateMachine):
         raise NotImplementedError
 
     def _broker(self) -> Broker:
-        return Broker(self.store, clock=self.clock, durability="os")
+        return Broker(self.store, clock=self.clock, durability="os", settings=self.settings)
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -141,10 +146,12 @@ class TheLaw(RuleBasedStateMachine):
             self.pause_or_resume(name + ".dlq" if dead else name, verb == "pause")
 
     def create(self, name: str, given: Options) -> None:
+        given = self.allowed(given)
         if not self.refused("queue_exists" if name in self.spec.queues else None, lambda: self.broker.create_queue(name, **as_options(given))):
             self.spec.create(name, given)
 
     def update(self, name: str, given: Options) -> None:
+        given = self.allowed(given)
         if not self.refused(self.missing(name), lambda: self.broker.update_queue(name, **as_options(given))):
             self.spec.update(name, given)
 
@@ -177,6 +184,7 @@ class TheLaw(RuleBasedStateMachine):
 
     @rule(name=any_queue, batch=st.lists(drafts, min_size=1, max_size=5))
     def enqueue(self, name: str, batch: list[Draft]) -> None:
+        batch = [replace(draft, ttl_ms=0) for draft in batch] if self.clock_goes_back else batch
         code = self.missing(name)
         if code is None and name.endswith(".dlq"):
             code = "invalid_request"
@@ -318,15 +326,24 @@ class TheLaw(RuleBasedStateMachine):
         self.clock.advance(ms=ms)
         self.spec.advance(ms)
 
-    @rule(away_ms=mostly(1, 100, 5000))
-    def restart(self, away_ms: int) -> None:
+    @rule(ms=st.sampled_from([300, 2000, 3_600_000]))
+    def set_the_clock(self, ms: int) -> None:
+        ms = -ms if self.clock_goes_back else ms
+        self.clock.jump(ms=ms)
+        self.spec.jump(ms)
+
+    @rule(away_ms=mostly(0, 100, 5000), clock_ms=mostly(0, 3000))
+    def restart(self, away_ms: int, clock_ms: int) -> None:
         """What becomes due while the broker is down happens when it opens."""
+        clock_ms = -clock_ms if self.clock_goes_back else clock_ms
         self.broker.close()
         self.clock.advance(ms=away_ms)
+        self.clock.jump(ms=clock_ms)
         self._reopen()
         self.broker = self._broker()
-        self.broker.run_due()
-        self.spec.advance(away_ms)
+        self.spec.now_ms += away_ms + clock_ms
+        self.spec.passed_ms += away_ms
+        self.spec.restart()
 
     # What holds after every step
 
@@ -334,7 +351,9 @@ class TheLaw(RuleBasedStateMachine):
     def the_law_holds(self) -> None:
         if not hasattr(self, "broker"):
             return
-        problems = list(check_laws(self.store))
+        self.broker.run_due()
+        self.spec.run_due()
+        problems = check_laws(self.store)
         assert not problems, problems
         assert {info.name for info in self.broker.queues()} == set(self.spec.queues)
         for name in self.spec.queues:
@@ -369,6 +388,9 @@ class TheLaw(RuleBasedStateMachine):
             assert self.broker.find(infos[-1].id) == infos[-1]
 
     # Helpers
+
+    def allowed(self, given: Options) -> Options:
+        return replace(given, ttl_ms=0, dead_retention_ms=0) if self.clock_goes_back else given
 
     def missing(self, name: str) -> str | None:
         return None if name in self.spec.queues else "queue_not_found"

@@ -24,7 +24,7 @@ from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueN
 from fairlead.hooks import Hooks
 from fairlead.model.facts import Fact, Intent
 from fairlead.model.failure import FailureReason
-from fairlead.model.ids import IdSource
+from fairlead.model.ids import IdSource, first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message
@@ -34,6 +34,8 @@ from fairlead.store.port import Store
 
 if TYPE_CHECKING:
     from fairlead.broker.intents import Pace
+
+_LAST_ID = b"\xff" * 16
 
 
 class Core:
@@ -201,6 +203,20 @@ class Core:
         self._load_leases(deadlines)
         for state in self.by_id.values():
             self.look_ahead(state)
+        self._continue_ids()
+
+    def _continue_ids(self) -> None:
+        """New ids sort after every stored one, also when the clock was set back while the broker was down."""
+        low_ms, high_ms = self.clock.now_ms(), (1 << 48) - 2
+        if not self.store.ids_between(first_id_of(low_ms), _LAST_ID, 1):
+            return
+        while low_ms < high_ms:
+            middle_ms = (low_ms + high_ms + 1) // 2
+            if self.store.ids_between(first_id_of(middle_ms), _LAST_ID, 1):
+                low_ms = middle_ms
+            else:
+                high_ms = middle_ms - 1
+        self.ids.skip_to(low_ms + 1)
 
     def _load_leases(self, known: dict[bytes, Lease]) -> None:
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()

@@ -122,6 +122,8 @@ def expire_leases(core: Core) -> bool:
 
 def _expire_all(core: Core, overdue: list[Lease], answers: Answers) -> bool:
     moves = Moves(core, core.clock.now_ms())
+    # What expires together comes back in the order it had, also when the leases were read back at open.
+    overdue = sorted(overdue, key=lambda late: late.row)
     for lease, state in zip(overdue, states_of(core, overdue), strict=True):
         _expire(core, moves, lease, state, answers.get((lease.id, lease.claim_id)))
     moves.commit()

@@ -211,7 +211,8 @@ class QueueScheduler:
         entry.unsettled -= 1
         if entry.lane_count:
             self._join(entry)
-        elif entry.unsettled <= 0:
+        elif entry.unsettled <= 0 and not entry.in_ring:
+            # One that is still in the ring is forgotten there: a second entry beside it would count for itself.
             del self._keys[key]
 
     def note_unsettled(self, key: str) -> None:

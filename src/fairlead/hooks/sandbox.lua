@@ -36,11 +36,16 @@ local function tick()
   end
 end
 
+-- At the bottom of the C stack there is no room to call `tick`: whoever could go on from there would not be counted.
+local function is_overflow(problem)
+  return type(problem) == "string" and (find(problem, "C stack overflow", 1, true) or find(problem, "error in error handling", 1, true))
+end
+
 local function caught(ok, ...)
   if stop then error("stopped", 0) end
-  if not ok and (...) == NO_MEMORY then
-    stop = MEMORY
-    error(NO_MEMORY, 0)
+  if not ok then
+    if (...) == NO_MEMORY then stop = MEMORY elseif is_overflow((...)) then stop = ERROR end
+    if stop then error("stopped", 0) end
   end
   return ok, ...
 end
@@ -220,6 +225,7 @@ return function(name, script, budget_ticks, cpu_seconds)
     active = false
     if stop == ASK then return ASK, wanted end
     if stop == TIME or stop == MEMORY then return stop end
+    if stop == ERROR then return ERROR, "C stack overflow" end
     if ok then return OK, result end
     if result == NO_MEMORY then return MEMORY end
     return ERROR, error_text(result)

@@ -39,6 +39,16 @@ class IdSource:
         self._ms, self._counter = ms, counter
         return ids
 
+    def skip_to(self, ms: int) -> None:
+        """Make no more ids of an earlier millisecond."""
+        if ms > self._ms:
+            self._ms, self._counter = ms, 0
+
+
+def first_id_of(ms: int) -> bytes:
+    """No id of that millisecond or a later one sorts before it."""
+    return (ms << 80).to_bytes(16, "big")
+
 
 def show_id(raw: bytes) -> str:
     h = raw.hex()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.model.ids import IdSource, find_id, id_time_ms, short_id, show_id
+from fairlead.model.ids import IdSource, find_id, first_id_of, id_time_ms, short_id, show_id
 
 NOW = 1_700_000_000_000
 times = st.integers(NOW - 100_000, NOW + 100_000)
@@ -34,6 +34,16 @@ def test_two_processes_at_the_same_instant_make_different_ids() -> None:
 
 def test_a_seeded_source_repeats_itself() -> None:
     assert IdSource(random.Random(7).randbytes).next(NOW, 50) == IdSource(random.Random(7).randbytes).next(NOW, 50)
+
+
+@given(times, times)
+def test_a_source_told_to_skip_ahead_makes_no_earlier_id_and_never_goes_back(ms: int, now_ms: int) -> None:
+    source = IdSource()
+    (before,) = source.next(NOW, 1)
+    source.skip_to(ms)
+    (after,) = source.next(now_ms, 1)
+    assert after > before
+    assert after > first_id_of(ms)
 
 
 @given(times)

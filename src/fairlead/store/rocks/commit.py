@@ -80,8 +80,8 @@ class Draft:
             batch[b"last_queue_id"] = META.pack(VERSION, last_queue_id)
 
     def let_go(self) -> None:
-        """Of the database, after a failed write: an error's traceback keeps this draft alive, and a database that is
-        referred to cannot be opened again."""
+        """Of the database, when the commit was refused: the error's traceback keeps this draft alive as long as somebody
+        keeps the error, and a database that is referred to cannot be opened again."""
         self.batch.set_default_column_family(None)
 
     def _count(self, queue_id: int) -> list[int]:

@@ -96,13 +96,16 @@ class RocksStore(Questions):
             self._make_writable()
         number = self._last_commit + 1
         draft = Draft(self._handles, self._counters, self._queues, self.dedup, self._floors)
-        draft.add(facts)
-        last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
-        draft.finish(number, last_queue_id)
+        try:
+            draft.add(facts)
+            last_queue_id = max(self._last_queue_id, *draft.queues) if draft.queues else self._last_queue_id
+            draft.finish(number, last_queue_id)
+        except BaseException:
+            draft.let_go()
+            raise
         try:
             self._db.write(draft.batch)
         except Exception as trouble:
-            draft.let_go()
             raise self._failed_write(trouble) from trouble
         self._last_commit, self._last_queue_id = number, last_queue_id
         for queue_id, counts in draft.counters.items():
@@ -181,6 +184,8 @@ class RocksStore(Questions):
             with self._swapping:
                 if self._closed:
                     raise BrokerClosed
+                if self._failure is not None and not self._tables:
+                    raise StoreFailed(self._failure.what)
                 table = self._tables[name]
         return table
 
@@ -244,14 +249,13 @@ class RocksStore(Questions):
 
         The handles are cleared in place, because the traceback of an error somebody keeps may still hold the mapping.
         """
-        tables, db = list(self._tables.values()), self._db
+        tables = [*self._tables.values(), *([self.__dict__.pop("_db")] if "_db" in self.__dict__ else [])]
         self._tables.clear()
         self._handles.clear()
-        for table in (*tables, db):
+        for table in tables:
             # Closing flushes, and may find the disk full; the log already has it all.
             with contextlib.suppress(Exception):
                 table.close()
-        del self._db
         self._drop_mirror()
 
     def _drop_mirror(self) -> None:
@@ -297,13 +301,24 @@ class RocksStore(Questions):
             try:
                 self._connect(read_only=False)
             except StoreFull:
-                self._connect(read_only=True)
+                self._answer_only()
                 raise
+            except FairleadError as trouble:
+                self._failure = StoreFailed(f"could not be opened again after a full disk: {trouble.message}")
+                raise self._failure from trouble
             if self._last_commit != confirmed:
                 self._failure = StoreFailed(f"expected commit {confirmed} to be the last after a full disk, found {self._last_commit}")
                 raise self._failure
             self._needs_reopen = False
             self._synced = confirmed
+
+    def _answer_only(self) -> None:
+        """Questions go on while there is too little room even to open."""
+        try:
+            self._connect(read_only=True)
+        except (FairleadError, OSError) as trouble:
+            self._failure = StoreFailed(f"could not be opened again after a full disk: {trouble}")
+            raise self._failure from trouble
 
     def _unflushed_bytes(self) -> int:
         """What opening again may have to write: it turns the log, as far as it is not in tables yet, into tables."""
