@@ -142,6 +142,17 @@ def test_a_released_message_returns_to_its_old_place(scene: Scene) -> None:
     assert scene.store.counters(WORK) == Counters(ready=2, bytes=first.size + second.size)
 
 
+def test_a_message_released_within_its_time_to_live_has_the_row_again(scene: Scene) -> None:
+    """The row was swept while the message was leased, and then the clock stepped back."""
+    (message,) = scene.enqueue(expires_ms=NOW + 50)
+    (lease,) = scene.lease([message])
+    scene.store.commit([TtlForgotten(WORK, NOW + 50, message.id)])
+    assert scene.store.next_expiry(WORK) is None
+    scene.store.commit([Moved("released", lease.id, InLease(lease), in_ready(message), None, NOW + 50), ClaimEnded(lease.expires_ms, lease.claim_id)])
+    look_again(scene)
+    assert scene.store.expired(WORK, NOW + 50, 10) == [(NOW + 50, message.id)]
+
+
 def test_a_retried_message_has_a_new_place_and_a_state(scene: Scene) -> None:
     first, second = scene.enqueue(2)
     (lease,) = scene.lease([first])

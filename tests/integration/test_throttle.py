@@ -204,7 +204,7 @@ def test_two_queues_that_share_a_bucket_together_stay_within_it(world: World) ->
             counts[queue] += len(take(world, 1, queue=queue))
         world.clock.advance(ms=50)
     assert 48 <= counts.total() <= 52
-    assert min(counts.values()) >= 20
+    assert min(counts.values()) >= 10, "who asks first gets it, and both ask first now and then"
 
 
 def test_a_refill_visits_as_many_lanes_as_it_has_tokens(memory_world: World) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead import Complete, DeadFilter, Fail, NewMessage, Release
 from fairlead.broker.broker import Broker
+from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from fairlead.testing import ManualClock
 
@@ -69,6 +70,19 @@ def test_a_dead_letter_has_no_time_to_live_any_more_and_shows_none() -> None:
     assert world.broker.find(message_id).expires_at is not None
     world.broker.settle([Fail(d) for d in world.broker.claim("mail")])
     assert world.broker.find(message_id).expires_at is None
+
+
+def test_a_life_that_ended_under_a_lease_ends_again_when_the_clock_was_set_back_in_between() -> None:
+    world = Restartable()
+    message_id = world.broker.enqueue("mail", b"", ttl="5s")
+    (held,) = world.broker.claim("mail")
+    world.clock.jump(ms=6000)
+    world.clock.jump(ms=-HOUR_MS)
+    world.broker.settle([Release(held)])
+    assert check_laws(world.store) == []
+    assert world.broker.find(message_id).where == "ready"
+    world.clock.jump(ms=HOUR_MS)
+    assert world.broker.stats("mail").ready == 0
 
 
 def test_leases_that_expire_together_come_back_in_their_order_also_after_a_restart() -> None:

@@ -40,6 +40,7 @@ class Moves:
         self._appended: list[InReady] = []
         self._removed: list[InReady] = []
         self._waiting: list[InWaiting] = []
+        self._lives: list[tuple[int, int]] = []
         self._gone: list[bytes] = []
         self._changed: list[tuple[Lease, Lease, int]] = []
         self._switches: list[tuple[bytes, int, str, int]] = []
@@ -73,7 +74,8 @@ class Moves:
         known = state or MessageState(lease.queue_id)
         kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
         row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
-        if self._dies_of_age(InLease(lease), kept, lease.row):
+        if self._is_over(lease):
+            self.expire(InLease(lease), kept, queue)
             return "released", "ttl"
         if len(row) == ROW_BYTES:
             target = InReady(lease.queue_id, lease.lane, row)
@@ -275,6 +277,9 @@ class Moves:
             queue.wake_waiters(1)
             if queue.is_dead_letter_queue:
                 core.note_dead_letter(queue, self.now_ms)
+        for queue_id, expires_ms in self._lives:
+            queues[queue_id].next_expiry_ms = min(queues[queue_id].next_expiry_ms, expires_ms)
+            core.wake_timer(expires_ms)
         for waiting in self._waiting:
             queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
             core.wake_timer(waiting.due_ms)
@@ -285,7 +290,8 @@ class Moves:
         self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, progress: int, attempts: int, decision: RetryAt
     ) -> None:
         failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
-        if self._dies_of_age(InLease(lease), failed, lease.row):
+        if self._is_over(lease):
+            self.expire(InLease(lease), failed, self.core.by_id[lease.queue_id])
             return
         flags = lease.row[26] | Flag.STATE
         if decision.due_ms > self.now_ms:
@@ -356,15 +362,20 @@ class Moves:
             failures_cut=known.failures_cut + cut,
         )
 
-    def _dies_of_age(self, source: Spot, state: MessageState, row: bytes) -> bool:
-        """Its time to live ended while it was leased: it does not come back."""
+    def _is_over(self, lease: Lease) -> bool:
+        """Did its time to live end while it was leased?"""
+        return 0 < self._expires_ms(lease.row) <= self.now_ms
+
+    def _expires_ms(self, row: bytes) -> int:
+        """When the life of a message ends that comes back from a lease; 0 is never.
+
+        While it was leased its time-to-live row may have been forgotten, so the move that brings it back writes it anew:
+        a clock that was set back gives it its life back, and it must end again.
+        """
         if not row_flags(row) & Flag.TTL:
-            return False
+            return 0
         message = self.core.message(row_id(row))
-        if message is None or message.expires_ms > self.now_ms:
-            return False
-        self.expire(source, state, self.core.by_id[state.queue_id])
-        return True
+        return message.expires_ms if message is not None else 0
 
     def expire(self, source: Spot, state: MessageState | None, queue: QueueState) -> None:
         """Its time to live is over: dropped with a fact, or dead where the queue says so."""
@@ -392,7 +403,11 @@ class Moves:
     def _move(
         self, kind: str, source: Spot, target: Spot | None, state: MessageState | None, expires_ms: int = 0, live_dedup: tuple[int, str] | None = None
     ) -> None:
+        if isinstance(source, InLease) and target is not None and row_flags(_row(target)) & Flag.TTL:
+            expires_ms = self._expires_ms(source.lease.row)
         self.facts.append(Moved(kind, row_id(_row(source)), source, target, state, expires_ms, live_dedup))  # type: ignore[arg-type]
+        if target is not None and expires_ms and row_flags(_row(target)) & Flag.TTL:
+            self._lives.append((_queue_id(target), expires_ms))
         if isinstance(source, InLease):
             self._ended.append(source.lease)
         elif isinstance(source, InReady):

@@ -9,6 +9,9 @@ of keys or lanes nor on the backlog:
   gapless stretch: `more` says that rows with a greater place than the last one read may exist on disk.
 * A lane short of tokens is parked in that bucket's own ring, out of its key; a key whose lanes are all parked leaves
   the ring with what is left of its turn. A refill wakes as many parked lanes as it has tokens, by weight.
+* A lane that needs several buckets waits for the slowest first and keeps that grant while it waits for the next faster
+  one, where every second turn is for such lanes: else others would always have one of its tokens. One order for all, so
+  that no two lanes wait for each other; slowest first, so that no grant is kept for longer than a faster bucket needs.
 
 A wake-up is a permission to try, not a reserved token: a queue nobody claims from must not starve another queue that
 shares the bucket.
@@ -67,7 +70,7 @@ class Key:
 
 
 class Lane:
-    __slots__ = ("at", "entry", "grant", "granted_by", "id", "key", "last", "more", "parked", "rows", "share", "throttle_keys")
+    __slots__ = ("at", "entry", "grant", "granted_by", "held", "id", "key", "last", "more", "parked", "rows", "share", "throttle_keys")
 
     def __init__(self, lane_id: bytes, key: Key) -> None:
         self.id = lane_id
@@ -83,6 +86,8 @@ class Lane:
         #: Deliveries this lane may still make before it goes back to the ring of the bucket that woke it.
         self.grant = 0
         self.granted_by: str | None = None
+        #: Grants of slower buckets, kept while the lane waits for a faster one.
+        self.held: dict[str, int] = {}
         self.share = 0
 
     def __lt__(self, other: Lane) -> bool:
@@ -94,15 +99,37 @@ HeapEntry = tuple[bytes, bytes, Lane]
 
 
 class ParkedRing:
-    """Lanes of one queue that wait for one bucket, in the order of their turns."""
+    """Lanes of one queue that wait for one bucket, in the order of their turns; its length is how many wait."""
 
-    __slots__ = ("awake", "lanes", "scheduled")
+    __slots__ = ("_holders", "_holders_turn", "_lanes", "awake", "scheduled")
 
     def __init__(self) -> None:
-        self.lanes: deque[Lane] = deque()
+        self._lanes: deque[Lane] = deque()
+        #: Those that keep the grant of a slower bucket meanwhile; they and the others take turns.
+        self._holders: deque[Lane] = deque()
+        self._holders_turn = True
         #: Grants given out and not used yet, so that a refill wakes no more lanes than it has tokens.
         self.awake = 0
         self.scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._lanes) + len(self._holders)
+
+    def add(self, lane: Lane, *, front: bool) -> None:
+        if lane.held:
+            self._holders.append(lane)
+        elif front:
+            self._lanes.appendleft(lane)
+        else:
+            self._lanes.append(lane)
+
+    def pop(self) -> Lane:
+        from_holders = bool(self._holders) and (self._holders_turn or not self._lanes)
+        self._holders_turn = not from_holders
+        return self._holders.popleft() if from_holders else self._lanes.popleft()
+
+    def remove(self, lane: Lane) -> None:
+        (self._holders if lane in self._holders else self._lanes).remove(lane)
 
 
 class QueueScheduler:
@@ -129,6 +156,7 @@ class QueueScheduler:
         self._ring: deque[Key] = deque()
         self._parked: dict[str, ParkedRing] = {}
         self._wakes: list[tuple[int, str]] = []
+        self._holding: set[Lane] = set()
 
     # What happens to ready messages
 
@@ -233,6 +261,9 @@ class QueueScheduler:
             raise TooManyLanes(memory.lane_limit)
 
     def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
+        # The order of the buckets may have changed: nobody keeps a grant of the old one.
+        for lane in list(self._holding):
+            self._return_grant(lane)
         ring = self._parked.get(throttle_key)
         if ring is not None:
             ring.scheduled = True
@@ -242,13 +273,25 @@ class QueueScheduler:
 
     def take(self, limit: int, now_ms: int) -> list[tuple[bytes, bytes]]:
         """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens."""
-        if self._wakes:
-            self._wake(now_ms)
         picked: list[tuple[bytes, bytes]] = []
+        hops = 0
+        while True:
+            if self._wakes:
+                self._wake(now_ms)
+            before = len(picked)
+            self._serve_ring(limit - before, now_ms, picked)
+            if len(picked) >= limit or not self._wakes or self._wakes[0][0] > now_ms:
+                return picked
+            # A lane used up its grant, or went on to wait for another bucket: tokens are left for it or for others.
+            hops = 0 if len(picked) > before else hops + 1
+            if hops > len(self._lanes):
+                return picked
+
+    def _serve_ring(self, left: int, now_ms: int, picked: list[tuple[bytes, bytes]]) -> None:
+        """Turn by turn, until so many are picked or no key has anything claimable."""
         ring = self._ring
         quantum = self.quantum
         per_key = self.max_unsettled_per_key
-        left = limit
         while ring and left > 0:
             key = ring[0]
             if not key.in_turn:
@@ -275,7 +318,6 @@ class QueueScheduler:
             elif key.deficit < 1:
                 key.in_turn = False
                 ring.rotate(-1)
-        return picked
 
     def charge(self, key: str, throttle_keys: tuple[str, ...], now_ms: int) -> bool:
         """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or does not go."""
@@ -314,7 +356,7 @@ class QueueScheduler:
 
     def parked(self, limit: int = 5) -> list[tuple[str, int]]:
         """(throttle key, lanes that wait for it), a few of them."""
-        return [(key, len(ring.lanes)) for key, ring in islice(self._parked.items(), limit) if ring.lanes]
+        return [(key, len(ring)) for key, ring in islice(self._parked.items(), limit) if ring]
 
     def keys_ahead(self, key: Key) -> int | None:
         """How many keys have their turn before this one; None when it is not in the ring."""
@@ -405,7 +447,7 @@ class QueueScheduler:
         if lane.parked is None:
             self._leave(lane)
         else:
-            self._parked[lane.parked].lanes.remove(lane)
+            self._parked[lane.parked].remove(lane)
             self._tidy(lane.parked)
         if not key.lane_count and not key.in_ring:
             self._forget(key)
@@ -501,43 +543,87 @@ class QueueScheduler:
         if lane.throttle_keys:
             lacking = self._lacking(lane, now_ms)
             if lacking is not None:
-                self._park(lane, lacking, now_ms, front=lane.granted_by is not None)
+                self._wait_for(lane, lacking, now_ms)
                 return False
         picked.append((lane.id, lane.rows[lane.at]))
         lane.at += 1
         self._memory.rows -= 1
         if lane.granted_by is not None:
-            self._parked[lane.granted_by].awake -= 1
-            lane.grant -= 1
+            self._use_grants(lane, now_ms)
         if lane.at >= len(lane.rows):
             self._fill(lane)
         if not lane.rows:
             self._drop(lane)
         elif lane.granted_by is not None and not lane.grant:
-            self._park(lane, lane.granted_by, now_ms, front=lane.share > 0)
+            self._turn_over(lane, now_ms)
         return True
 
     def _lacking(self, lane: Lane, now_ms: int) -> str | None:
-        for throttle_key in lane.throttle_keys:
+        keys = self._buckets.slowest_first(lane.throttle_keys)
+        for throttle_key in keys:
             ring = self._parked.get(throttle_key)
-            if ring is not None and ring.lanes and throttle_key != lane.granted_by:
-                # Others wait for this bucket already: no overtaking.
+            if ring is None or throttle_key == lane.granted_by or throttle_key in lane.held:
+                continue
+            if ring or ring.awake >= (self._buckets.whole_tokens(throttle_key, now_ms) or 0):
+                # Others wait for this bucket already, or have a grant for what is in it: no overtaking.
                 return throttle_key
-        return self._buckets.take(lane.throttle_keys, now_ms)
+        return self._buckets.take(keys, now_ms)
 
     # Parking
 
+    def _use_grants(self, lane: Lane, now_ms: int) -> None:
+        """A message went out: one of each grant is used up."""
+        assert lane.granted_by is not None
+        self._parked[lane.granted_by].awake -= 1
+        lane.grant -= 1
+        for throttle_key, held in list(lane.held.items()):
+            ring = self._parked[throttle_key]
+            ring.awake -= 1
+            if held > 1:
+                lane.held[throttle_key] = held - 1
+            else:
+                del lane.held[throttle_key]
+            self._schedule(throttle_key, ring, now_ms)
+            self._tidy(throttle_key)
+        if not lane.held:
+            self._holding.discard(lane)
+
+    def _turn_over(self, lane: Lane, now_ms: int) -> None:
+        """The lane has used up the grant it was woken with: back to the ring, in front if it has some of its share left."""
+        throttle_key = lane.granted_by
+        assert throttle_key is not None
+        if lane.held:
+            self._wait_for(lane, throttle_key, now_ms)
+            return
+        self._return_grant(lane)
+        order = self._buckets.slowest_first(lane.throttle_keys)
+        if order:
+            self._park(lane, order[0], now_ms, front=lane.share > 0 and order[0] == throttle_key)
+
+    def _wait_for(self, lane: Lane, throttle_key: str, now_ms: int) -> None:
+        """Park the lane until it gets a token of that bucket; grants of slower buckets are kept."""
+        granted = dict(lane.held)
+        if lane.granted_by is not None:
+            granted[lane.granted_by] = lane.grant
+        order = self._buckets.slowest_first(lane.throttle_keys)
+        kept = {key: granted[key] for key in order[: order.index(throttle_key)] if granted.get(key)}
+        lane.held, lane.granted_by, lane.grant = kept, None, 0
+        if kept:
+            self._holding.add(lane)
+        else:
+            self._holding.discard(lane)
+        self._park(lane, throttle_key, now_ms, front=throttle_key in granted)
+        for key, count in granted.items():
+            if key not in kept:
+                self._give_back(key, count)
+
     def _park(self, lane: Lane, throttle_key: str, now_ms: int, *, front: bool) -> None:
         self._leave(lane)
-        self._return_grant(lane)
         ring = self._parked.get(throttle_key)
         if ring is None:
             ring = self._parked[throttle_key] = ParkedRing()
         lane.parked = throttle_key
-        if front:
-            ring.lanes.appendleft(lane)
-        else:
-            ring.lanes.append(lane)
+        ring.add(lane, front=front)
         self._schedule(throttle_key, ring, now_ms)
 
     def _return_grants(self, key: Key) -> None:
@@ -548,24 +634,30 @@ class QueueScheduler:
             self._return_grant(entry[2])
 
     def _return_grant(self, lane: Lane) -> None:
-        if lane.granted_by is None:
-            return
-        throttle_key, lane.granted_by = lane.granted_by, None
+        """Others may have the tokens the lane was woken for, or kept."""
+        granted, lane.held = lane.held, {}
+        if lane.granted_by is not None:
+            granted[lane.granted_by] = lane.grant
+            lane.granted_by, lane.grant = None, 0
+        self._holding.discard(lane)
+        for throttle_key, count in granted.items():
+            self._give_back(throttle_key, count)
+
+    def _give_back(self, throttle_key: str, count: int) -> None:
         ring = self._parked[throttle_key]
-        ring.awake -= lane.grant
-        lane.grant = 0
-        if ring.lanes and not ring.scheduled:
+        ring.awake -= count
+        if ring and not ring.scheduled:
             ring.scheduled = True
             heappush(self._wakes, (0, throttle_key))
         self._tidy(throttle_key)
 
     def _tidy(self, throttle_key: str) -> None:
         ring = self._parked[throttle_key]
-        if not ring.lanes and not ring.awake:
+        if not ring and not ring.awake:
             del self._parked[throttle_key]
 
     def _schedule(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
-        if ring.scheduled or not ring.lanes:
+        if ring.scheduled or not ring:
             return
         at_ms = self._buckets.ready_at(throttle_key, ring.awake + 1, now_ms)
         if at_ms is not None:
@@ -584,23 +676,35 @@ class QueueScheduler:
             ring.scheduled = False
             woken.append(throttle_key)
             tokens = self._buckets.whole_tokens(throttle_key, now_ms)
-            free = None if tokens is None else tokens - ring.awake
-            while ring.lanes and (free is None or free > 0):
+            free = 0 if tokens is None else tokens - ring.awake
+            while ring and (tokens is None or free > 0):
                 self.visits += 1
-                lane = ring.lanes.popleft()
-                if lane.share < 1:
-                    lane.share += lane.key.weight
-                grant = lane.share if free is None else min(lane.share, free)
-                lane.share -= grant
-                lane.grant, lane.granted_by, lane.parked = grant, throttle_key, None
-                ring.awake += grant
-                if free is not None:
-                    free -= grant
+                lane = ring.pop()
+                lane.parked = None
+                if tokens is None or self._at_limit(lane.key):
+                    self._return_grant(lane)
+                else:
+                    free -= self._grant(lane, throttle_key, ring, free)
                 self._enter(lane)
+            self._tidy(throttle_key)
         for throttle_key in woken:
             ring = self._parked.get(throttle_key)
-            if ring is not None and ring.lanes:
+            if ring:
                 self._schedule_later(throttle_key, ring, now_ms)
+
+    def _grant(self, lane: Lane, throttle_key: str, ring: ParkedRing, free: int) -> int:
+        """How many messages the lane may deliver before it goes back to the ring."""
+        if lane.share < 1:
+            lane.share += lane.key.weight
+        count = min(lane.share, free, *lane.held.values())
+        lane.share -= count
+        lane.grant, lane.granted_by = count, throttle_key
+        ring.awake += count
+        return count
+
+    def _at_limit(self, key: Key) -> bool:
+        """No grant for it: it would keep the tokens from others until one of its messages is settled."""
+        return bool(self.max_unsettled_per_key) and key.unsettled >= self.max_unsettled_per_key
 
     def _schedule_later(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
         """Nothing more to wake now: the next look is when one token more than those given out is there."""

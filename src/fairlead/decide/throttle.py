@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 #: Float arithmetic may leave a full token at 0.9999999999.
-_WHOLE = 1 - 1e-9
+_SPECK = 1e-9
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Buckets:
         for key in keys:
             bucket = self._buckets.get(key)
             if bucket is not None:
-                if bucket.refill(now_ms) < _WHOLE:
+                if int(bucket.refill(now_ms) + _SPECK) < 1:
                     return key
                 buckets.append(bucket)
         for bucket in buckets:
@@ -70,16 +70,23 @@ class Buckets:
     def whole_tokens(self, key: str, now_ms: int) -> int | None:
         """How many messages the bucket lets pass now; None is no limit."""
         bucket = self._buckets.get(key)
-        return None if bucket is None else int(bucket.refill(now_ms) + 1 - _WHOLE)
+        return None if bucket is None else int(bucket.refill(now_ms) + _SPECK)
+
+    def slowest_first(self, keys: Iterable[str]) -> list[str]:
+        """The keys that have a bucket, in the one order in which everybody waits for several of them."""
+        found = [(bucket.rate, key) for key in keys if (bucket := self._buckets.get(key)) is not None]
+        return [key for _, key in sorted(found)]
 
     def ready_at(self, key: str, need: int, now_ms: int) -> int | None:
         """When the bucket will hold `need` tokens (or be full); None is never."""
         bucket = self._buckets.get(key)
         if bucket is None:
             return now_ms
-        missing = min(need, max(1, int(bucket.burst))) - bucket.refill(now_ms)
-        if missing <= 1 - _WHOLE:
+        wanted = min(need, max(1, int(bucket.burst)))
+        tokens = bucket.refill(now_ms)
+        if int(tokens + _SPECK) >= wanted:
             return now_ms
         if bucket.rate <= 0:
             return None
-        return now_ms + ceil(missing * 1000 / bucket.rate)
+        # Half a speck less than is missing, or a sum of floats that falls short makes it a millisecond late.
+        return now_ms + max(1, ceil((wanted - tokens - _SPECK / 2) * 1000 / bucket.rate))

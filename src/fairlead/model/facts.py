@@ -103,8 +103,9 @@ class Moved(msgspec.Struct, frozen=True):
     """One message left `source` and entered `target` (None: it is gone).
 
     `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the target's
-    row say whether a state is stored. `expires_ms` names the time-to-live row to remove, (source queue, expires_ms, id),
-    and `live_dedup` the dedup row, also when the message moves on (a dead letter has neither); 0 and None: none.
+    row say whether a state is stored. `expires_ms` names the time-to-live row, (source queue, expires_ms, id): written when
+    the target's flags say that there is one (it may be there already), else removed. `live_dedup` names the dedup row to
+    remove, also when the message moves on (a dead letter has neither row); 0 and None: none.
     """
 
     kind: MoveKind

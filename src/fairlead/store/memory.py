@@ -391,7 +391,11 @@ def _move(data: _Data, fact: f.Moved) -> None:
     source, target = fact.source, fact.target
     _leave(data, source)
     if fact.expires_ms:
-        data.ttl.discard((_queue_id(source), fact.expires_ms, fact.id))
+        life = (_queue_id(source), fact.expires_ms, fact.id)
+        if target is not None and row_flags(_row(target)) & Flag.TTL:
+            data.ttl.put(life, None)
+        else:
+            data.ttl.discard(life)
     if fact.live_dedup is not None:
         data.dedup.remove(fact.live_dedup)
     if target is None:

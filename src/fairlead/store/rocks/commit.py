@@ -206,7 +206,12 @@ class Draft:
     def _moved(self, fact: f.Moved) -> None:
         source_id, source_row = self._leave(fact.source, fact.id)
         if fact.expires_ms:
-            self._delete("ttl", timed_key(source_id, fact.expires_ms, fact.id))
+            life = timed_key(source_id, fact.expires_ms, fact.id)
+            target = fact.target
+            if isinstance(target, (f.InReady, f.InWaiting)) and row_flags(target.row) & Flag.TTL:
+                self._put_timed("ttl", source_id, life, V1)
+            else:
+                self._delete("ttl", life)
         if fact.live_dedup is not None:
             self._delete("dedup", dedup_key(*fact.live_dedup))
         if fact.target is None:
