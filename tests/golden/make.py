@@ -59,7 +59,7 @@ WAITING = Message(message_id(3), WORK, LANE, 3, b"", b"waiting", NOW, 0, due_ms=
 WINDOWED = Message(message_id(4), WORK, LANE, 3, b"", b"window", NOW, first_place(2) + 2, dedup_key="order-4", dedup_until_ms=NOW + 300_000)
 LIVE = Message(message_id(5), WORK, LANE, 3, b"", b"live", NOW, first_place(2) + 3, dedup_key="order-5", live_dedup=True)
 LEASED = Message(message_id(6), WORK, LANE, 3, b"", b"leased", NOW, first_place(2) + 4)
-BURIED = Message(message_id(7), WORK, LANE, 3, b"", b"dead", NOW, first_place(2) + 5, stream="s", seq=8)
+BURIED = Message(message_id(7), WORK, LANE, 3, b"", b"dead", NOW, first_place(2) + 5, stream="s")
 LATE = Message(message_id(8), WORK, LANE, 3, b"", b"in the log", NOW, first_place(6))
 CLAIM = Claim(1 << 32 | 1, "worker-1", "token-1", NOW, 5000)
 DEAD_CLAIM = Claim(1 << 32 | 2, "worker-1", "", NOW, 5000)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS, Where
-from fairlead.model.facts import Completed, Enqueued, Fact, InDone, InLease, InReady, InWaiting, Leased, Moved, MoveKind, Quarantined, Spot
+from fairlead.model.facts import Completed, Enqueued, Fact, InDone, InLease, InReady, InStream, InWaiting, Leased, Moved, MoveKind, Quarantined, Spot
 from tests.integration.world import World
 
-PLACES = {InReady: Where.READY, InWaiting: Where.WAITING, InLease: Where.LEASED, InDone: Where.DONE}
+PLACES = {InReady: Where.READY, InStream: Where.READY, InWaiting: Where.WAITING, InLease: Where.LEASED, InDone: Where.DONE}
 
-#: Holding a message and retaining completed ones are not verbs yet.
-NOT_YET = {("held", "from"), ("completed", Where.DONE), ("dropped", Where.DONE)}
+#: Retaining completed messages is not a verb yet.
+NOT_YET = {("completed", Where.DONE), ("dropped", Where.DONE)}
 
 
 class Watch:
@@ -36,14 +36,14 @@ class Watch:
     def commit(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             match fact:
-                case Enqueued(_, messages):
+                case Enqueued(_, messages, _):
                     for message in messages:
                         self.step("enqueued", message.id, None, Where.WAITING if message.due_ms else Where.READY)
                 case Quarantined(_, messages, _):
                     for message in messages:
                         self.step("quarantined", message.id, None, Where.READY)
-                case Leased(_, leases):
-                    for lease in leases:
+                case Leased(_, leases, followers):
+                    for lease in [*leases, *followers]:
                         self.step("leased", lease.id, Where.READY, Where.LEASED)
                 case Completed(leases, _):
                     for lease in leases:
@@ -58,7 +58,15 @@ def place(spot: Spot) -> Where:
 
 def random_step(world: World, chance: random.Random, held: list[Any]) -> None:
     broker = world.broker
-    match chance.randrange(13):
+    match chance.randrange(15):
+        case 13:
+            operate(broker, chance)
+        case 14:
+            stream = chance.choice("xy")
+            broker.enqueue_many("q", [NewMessage(b"", stream=stream) for _ in range(chance.randint(1, 3))])
+            run = [delivery for delivery in broker.claim("q", limit=5, max_per_stream=2) if delivery.stream == stream]
+            broker.settle([Fail(run[0], retry_in="1s"), *map(Release, run[1:])] if run else [])
+            world.clock.advance(ms=chance.randint(500, 1100))
         case 0 | 1 | 2:
             options: dict[str, Any] = {"delay": chance.choice([None, None, "2s"]), "ttl": chance.choice([None, None, "1s", "3s", "40s"])}
             broker.enqueue_many("q", [NewMessage(b"", fairness_key=chance.choice("abc"), **options) for _ in range(chance.randint(1, 4))])
@@ -83,6 +91,16 @@ def random_step(world: World, chance: random.Random, held: list[Any]) -> None:
                 broker.create_queue("q", visibility_timeout="5s")
             else:
                 broker.quarantine("q", [NewMessage(b"")])
+
+
+def operate(broker: Broker, chance: random.Random) -> None:
+    verb = chance.choice([broker.retry, broker.drop, broker.done, broker.bury, broker.hold, broker.unhold, broker.fail])
+    where = chance.choice(["ready", "waiting", "leased"])
+    verb("q", [message.id for message in broker.peek("q", where=where, limit=3)])
+    if chance.random() < 0.2:
+        broker.release_stream("q", chance.choice("xy"))
+    if chance.random() < 0.1:
+        broker.unhold("q", filter=DeadFilter())
 
 
 def test_every_fact_of_a_random_workload_obeys_the_table_and_every_row_of_it_is_seen(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
 from fairlead.model.policy import RetryPolicy
+from fairlead.model.queue import QueueConfig
 
 NOW = 1_700_000_000_000
 NONE, FOREVER = RetryPolicy("none"), RetryPolicy("immediate")
@@ -45,7 +46,8 @@ TABLE = [
 def test_the_first_rule_that_applies_decides(
     attempts: int, retry_in_ms: int | None, dead: bool, policy: RetryPolicy, ceiling: int, dies: bool, due_ms: int, rule: str
 ) -> None:
-    decision = after_failure(Failure(attempts, retry_in_ms, dead), policy, max_attempts=ceiling, now_ms=NOW)
+    failure = Failure(attempts, retry_in_ms=retry_in_ms, dead=dead)
+    decision = after_failure(failure, QueueConfig(retry=policy, max_attempts=ceiling), now_ms=NOW, jitter=0.5)
     if dies:
         assert isinstance(decision, Bury)
         assert decision.rule == rule
