@@ -520,8 +520,8 @@ def hold(machine: type[TheLaw], name: str, *, examples: int, steps: int) -> None
 
 
 def test_the_law_holds_in_memory() -> None:
-    hold(InMemory, "the_law_holds_in_memory", examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "200")), steps=40)
+    hold(InMemory, "the_law_holds_in_memory", examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "400")), steps=40)
 
 
 def test_the_law_holds_on_disk() -> None:
-    hold(OnDisk, "the_law_holds_on_disk", examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "160")) // 4), steps=30)
+    hold(OnDisk, "the_law_holds_on_disk", examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "240")) // 4), steps=30)
