@@ -126,6 +126,13 @@ def test_a_weight_in_the_configuration_beats_messages_and_counts_from_the_next_t
     assert {stats.key: stats.weight for stats in world.broker.stats("q", keys=True).keys} == {"a": 3, "b": 1}
 
 
+def test_a_weight_in_the_configuration_needs_no_new_message_to_count(world: World) -> None:
+    for key in ("a", "b"):
+        world.fill("q", key=key, count=30)
+    world.broker.config.set("weight:q:b", 4)
+    assert deliveries(world, 10, limit=3) == ["a", "b", "b", "b", "b"] * 2
+
+
 def test_a_weight_in_the_configuration_holds_after_a_restart_and_ends_with_its_deletion(world: World) -> None:
     world.broker.config.set("weight:q:a", 3)
     for key in ("a", "b"):

@@ -127,6 +127,22 @@ def test_a_change_of_rates_that_turns_the_order_of_the_buckets_round_blocks_nobo
     assert min(counts[f"k{number}"] for number in range(6)) >= 50, counts
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_two_lanes_never_wait_for_each_other_whatever_changes_the_order_of_their_buckets(seed: int) -> None:
+    chance = random.Random(seed)
+    lanes = Lanes(a=(5, 1), b=(10, 1))
+    for number in range(9):
+        lanes.add(f"k{number}", ("ab", "a", "b", "ab")[number % 4], 400)
+    counts: Counter[str] = Counter()
+    for now_ms in range(0, 60_001, 20):
+        counts.update(lanes.take(now_ms))
+        if chance.random() < 0.02:
+            key = chance.choice("ab")
+            lanes.buckets.set(key, chance.choice([3, 5, 8, 10]), 1, now_ms)
+            lanes.scheduler.bucket_changed(key, now_ms)
+    assert min(counts[f"k{number}"] for number in range(9)) >= 10, counts
+
+
 def test_a_key_at_its_limit_that_is_woken_leaves_the_token_to_the_next() -> None:
     lanes = Lanes(max_unsettled_per_key=1, t=(10, 1))
     lanes.add("spender", "t", 1)
