@@ -238,6 +238,23 @@ def test_a_key_that_returns_waits_at_most_one_turn_of_each_other_key(shares: dic
     assert order.index(quiet) <= one_turn_of_each
 
 
+@given(shares=st.dictionaries(st.sampled_from(KEYS), weights, min_size=1), quantum=st.integers(1, 3), rounds=st.integers(1, 12))
+def test_a_key_that_runs_dry_and_returns_at_once_gets_no_more_than_one_turn_a_round(shares: dict[str, int], quantum: int, rounds: int) -> None:
+    disk = Disk()
+    scheduler = scheduler_on(disk, quantum=quantum)
+    one_turn_of_each = sum(shares.values()) * quantum
+    for key, weight in shares.items():
+        for _ in range((rounds + 1) * one_turn_of_each):
+            scheduler.add(pack_lane(key), disk.new_row(pack_lane(key), weight))
+    hasty = pack_lane("hasty")
+    turns = 0
+    for _ in range(rounds * one_turn_of_each):
+        if hasty not in disk.lanes:
+            scheduler.add(hasty, disk.new_row(hasty, 20))
+        turns += _take(disk, scheduler, 1, 0)[0][0] == hasty
+    assert turns <= rounds + 1
+
+
 lanes_under_buckets = st.tuples(st.sampled_from(KEYS), st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "free"), ()]), weights)
 
 
