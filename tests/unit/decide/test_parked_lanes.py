@@ -143,6 +143,21 @@ def test_two_lanes_never_wait_for_each_other_whatever_changes_the_order_of_their
     assert min(counts[f"k{number}"] for number in range(9)) >= 10, counts
 
 
+def test_a_lane_that_keeps_a_grant_goes_on_when_the_bucket_it_was_woken_by_is_removed() -> None:
+    lanes = Lanes(a=(1, 2), b=(10, 1))
+    for _ in range(2):
+        lanes.buckets.take(["a"], 0)
+    lanes.add("both", "ab", 10, weight=2)
+    assert lanes.take(0) == []
+    lanes.buckets.take(["b"], 2000)
+    assert lanes.take(2000) == [], "it has two grants of a, and waits for b"
+    lanes.add("free", "", 5)
+    assert lanes.take(2100, limit=1) == ["free"], "it was woken by b, but its turn comes later"
+    lanes.buckets.remove("b")
+    lanes.scheduler.bucket_changed("b", 2100)
+    assert Counter(lanes.take(2100)) == {"both": 2, "free": 4}
+
+
 def test_a_key_at_its_limit_that_is_woken_leaves_the_token_to_the_next() -> None:
     lanes = Lanes(max_unsettled_per_key=1, t=(10, 1))
     lanes.add("spender", "t", 1)
