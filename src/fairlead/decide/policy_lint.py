@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.decide.retry import delay_ms
+from fairlead.errors import InvalidRequest
 from fairlead.model.durations import show_ms
 from fairlead.model.policy import RetryPolicy, read_policy
 
@@ -36,6 +37,8 @@ class PolicyLint:
 def lint_policy(policy: RetryPolicy | dict[str, object] | str, *, max_attempts: int = 0) -> PolicyLint:
     """`max_attempts` is the queue's hard ceiling, if it has one."""
     read = read_policy(policy)
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 0:
+        raise InvalidRequest("max_attempts", "a whole number from 0", max_attempts)
     deaths = [limit for limit in (read.attempts, max_attempts or None) if limit is not None]
     failures = 1 if read.kind == "none" else max(1, min(deaths)) if deaths else None
     longest = None if failures is None else _waited_ms(read, failures - 1)
@@ -57,7 +60,12 @@ def _tries_per_hour(policy: RetryPolicy, failures: int | None) -> int | None:
         return None
     tries, at_ms = 1, 0
     while failures is None or tries < failures:
-        at_ms += delay_ms(policy, tries)
+        wait_ms = delay_ms(policy, tries)
+        if wait_ms == delay_ms(policy, _LOOKED_AT):
+            # It grows no more: the rest of the hour is a division.
+            tries += max(0, _HOUR_MS - 1 - at_ms) // wait_ms
+            return tries if failures is None else min(tries, failures)
+        at_ms += wait_ms
         if at_ms >= _HOUR_MS:
             break
         tries += 1
@@ -72,8 +80,6 @@ def _warnings(policy: RetryPolicy, failures: int | None) -> list[str]:
             found.append("retries at once and without limit: a broken dependency is hammered as fast as workers can")
     if policy.kind in ("fixed", "exponential") and policy.jitter == "none" and (failures is None or failures > 2):
         found.append('no jitter: messages that failed together come back together; consider jitter = "full"')
-    if policy.kind == "exponential" and policy.cap_ms < delay_ms(policy, 1):
+    if policy.kind == "exponential" and policy.cap_ms < policy.base_ms * policy.factor:
         found.append("the cap is below the first delay: every wait is the cap")
-    if policy.kind == "exponential" and policy.base_ms > policy.cap_ms:
-        found.append("the base is above the cap")
     return found
