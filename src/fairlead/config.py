@@ -38,7 +38,7 @@ class Settings:
     so that settles still fit.
     """
 
-    read_ahead_rows: int = 200_000
+    read_ahead_rows: int = 400_000
     active_lanes: int = 1_000_000
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024

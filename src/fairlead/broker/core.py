@@ -17,8 +17,9 @@ from fairlead.broker.leases import LeaseBook
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.clock import Clock
 from fairlead.config import Settings
-from fairlead.decide.drr import Memory, QueueScheduler
+from fairlead.decide.drr import QueueScheduler
 from fairlead.decide.failure_breaker import BreakerState
+from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueNotFound
 from fairlead.hooks import Hooks

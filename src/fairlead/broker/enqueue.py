@@ -98,10 +98,12 @@ def _messages(
     for item, message_id, fresh_id in zip(checked, ids, fresh_ids, strict=True):
         if message_id is not fresh_id:
             continue
-        lane, weight, headers, payload, delay_ms, ttl_ms, dedup_key, stream = item
-        if ttl_ms < 0:
-            ttl_ms = config.ttl_ms
+        delay_ms, dedup_key, stream, lane = item.delay_ms, item.dedup_key, item.stream, item.lane
+        ttl_ms = config.ttl_ms if item.ttl_ms < 0 else item.ttl_ms
         place = next(places)
+        if not (delay_ms or ttl_ms or dedup_key or stream):
+            messages.append(Message(message_id, queue_id, lane, item.weight, item.headers, item.payload, now_ms, place))
+            continue
         seq = 0
         if stream and config.ordering != "none":
             seq = place
@@ -111,9 +113,9 @@ def _messages(
                 message_id,
                 queue_id,
                 lane,
-                weight,
-                headers,
-                payload,
+                item.weight,
+                item.headers,
+                item.payload,
                 now_ms,
                 0 if delay_ms else place,
                 now_ms + delay_ms if delay_ms else 0,
@@ -151,7 +153,7 @@ def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMess
 
 def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> None:
     config = queue.config
-    incoming = sum(len(message.payload) + len(message.headers) for message in messages)
+    incoming = sum([len(message.payload) + len(message.headers) for message in messages])
     if config.max_messages or config.max_bytes:
         counters = core.store.counters(queue.queue_id)
         if config.max_messages and counters.messages + len(messages) > config.max_messages:
@@ -164,21 +166,22 @@ def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> Non
 
 
 def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
-    add = queue.scheduler.add
-    ready = 0
+    rows = []
     for message in messages:
         if message.due_ms:
             queue.next_due_ms = min(queue.next_due_ms, message.due_ms)
         elif not message.seq:
-            add(message.lane, pack_row(message.place, message.id, message.weight, message.flags, len(message.headers) + len(message.payload)))
-            ready += 1
+            flags = message.flags if message.expires_ms or message.live_dedup else 0
+            row = pack_row(message.place, message.id, message.weight, flags, len(message.headers) + len(message.payload))
+            rows.append((message.lane, row))
         if message.expires_ms:
             queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
         if message.dedup_until_ms:
             queue.next_dedup_ms = min(queue.next_dedup_ms, message.dedup_until_ms)
+    queue.scheduler.add_all(rows)
     core.bodies.add(messages)
     if queue.waiters:
-        queue.wake_waiters(ready)
+        queue.wake_waiters(len(rows))
     core.wake_timer(queue.next_wake_ms())
 
 

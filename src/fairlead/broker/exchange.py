@@ -67,11 +67,11 @@ def exchange(
         else:
             outcome = _work(core, items, prepared, answers, raw_request)
             leases = claiming.claim_now(core, *order) if order else []
-        parts = claiming.delivery_parts(core, [lease for lease in leases if lease.queue_id in core.by_id])
+        handout = claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id])
         commit = core.store.last_commit
     core.confirm(commit)
     ids = {name: [show_id(raw_id) for raw_id in raw_ids] for name, raw_ids in outcome.enqueued.items()}
-    return ExchangeResult(tuple(outcome.settled), ids, claiming.deliveries(core, parts))
+    return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core))
 
 
 def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers: Any, raw_request: bytes | None) -> Outcome:

@@ -8,7 +8,7 @@ from fairlead.broker.core import Core
 from fairlead.broker.locate import locate
 from fairlead.broker.looking import find_raw_id
 from fairlead.broker.queue_state import QueueState
-from fairlead.decide.drr import Lane
+from fairlead.decide.lanes import Lane
 from fairlead.errors import MessageNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import InReady, InStream, InWaiting

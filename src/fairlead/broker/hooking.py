@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import CheckedMessage
@@ -35,7 +37,7 @@ def ask_on_enqueue(core: Core, queue_id: int, queue: str, checked: list[CheckedM
 
 def _lay_over(item: CheckedMessage, decision: EnqueueDecision) -> CheckedMessage:
     lane, weight = decided_lane(item.lane, item.weight, decision)
-    return item._replace(lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream)
+    return msgspec.structs.replace(item, lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream)
 
 
 def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:

@@ -24,6 +24,8 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.stream import StreamRow
 
+_SIDE_ROWS = Flag.TTL | Flag.LIVE_DEDUP
+
 
 class Moves:
     """Used under the engine lock, for one commit."""
@@ -50,10 +52,11 @@ class Moves:
 
     def complete(self, lease: Lease) -> None:
         self._completed.append(lease)
-        flags = lease.row[26]
-        if len(lease.row) > ROW_BYTES:
+        row = lease.row
+        flags = row[26]
+        if len(row) > ROW_BYTES:
             self._leave_stream(InLease(lease))
-        if flags & (Flag.TTL | Flag.LIVE_DEDUP):
+        if flags & _SIDE_ROWS:
             expires_ms, dedup = self._side_rows(lease.id, flags)
             if expires_ms:
                 self.facts.append(TtlForgotten(lease.queue_id, expires_ms, lease.id))
@@ -204,8 +207,8 @@ class Moves:
         facts = self.facts
         if self._completed:
             facts.append(Completed(self._completed, self._live_dedup))
-            self._ended.extend(self._completed)
-            self._gone.extend([lease.row[8:24] for lease in self._completed])
+            self._ended += self._completed
+            self._gone += [lease.row[8:24] for lease in self._completed]
         if self._changed:
             self._add_changes()
         if self._ended or self._changed:
@@ -248,15 +251,10 @@ class Moves:
             held.started, held.row = changed.started, changed.row
             core.leases.extend(held, changed.expires_ms, deadline_ms)
         queues = core.by_id
-        for lease in self._ended:
-            state = queues.get(lease.queue_id)
-            if state is None:
-                continue
-            if state.config.max_unsettled_per_key:
-                state.scheduler.settled(lane_key(lease.lane))
-                state.wake_waiters(1)
-            elif state.config.max_unsettled_per_consumer and state.waiters:
-                state.wake_waiters(1)
+        for queue_id in {lease.queue_id for lease in self._ended}:
+            state = queues.get(queue_id)
+            if state is not None and (state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer):
+                self._make_room(state)
         core.leases.remove(self._ended)
         core.bodies.drop(self._gone)
         for spot in self._removed + self.streams.demoted:
@@ -283,6 +281,14 @@ class Moves:
         for waiting in self._waiting:
             queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
             core.wake_timer(waiting.due_ms)
+
+    def _make_room(self, queue: QueueState) -> None:
+        """Where unsettled messages are limited, each one that ended lets another go out."""
+        ended = [lease for lease in self._ended if lease.queue_id == queue.queue_id]
+        if queue.config.max_unsettled_per_key:
+            for lease in ended:
+                queue.scheduler.settled(lane_key(lease.lane))
+        queue.wake_waiters(len(ended))
 
     # Details
 

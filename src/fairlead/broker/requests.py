@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
@@ -24,7 +26,9 @@ from fairlead.model.limits import (
 from fairlead.model.message import NewMessage, pack_headers
 
 
-class CheckedMessage(NamedTuple):
+class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
+    """`ttl_ms` below 0: the queue's own."""
+
     lane: bytes
     weight: int
     headers: bytes
@@ -41,12 +45,40 @@ def check_messages(messages: object) -> list[CheckedMessage]:
         raise InvalidRequest("messages", "a list of NewMessage", messages)
     if len(messages) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("messages", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(messages)} messages")
-    one = len(messages) == 1
-    checked = [_check(message, "" if one else f"messages[{at}].") for at, message in enumerate(messages)]
-    total = sum(len(message.payload) for message in checked)
+    checked = [_check_plain(message) or _check(message, _where(at, messages)) for at, message in enumerate(messages)]
+    total = sum([len(message.payload) for message in checked])
     if total > MAX_BATCH_BYTES:
         raise InvalidRequest("messages", f"at most {MAX_BATCH_BYTES} payload bytes in one call", f"{total} bytes")
     return checked
+
+
+#: Lanes of fairness keys that were found good, so that a key met before is neither checked nor packed again.
+_known_lanes: dict[str, bytes] = {}
+_MOST_KNOWN_LANES = 200_000
+
+
+def _where(at: int, messages: Sequence[object]) -> str:
+    return f"messages[{at}]." if len(messages) > 1 else ""
+
+
+def _check_plain(message: object) -> CheckedMessage | None:
+    """The short way for a message that is nothing but a payload with a key that was met before; None: go the long way."""
+    if type(message) is not NewMessage:
+        return None
+    payload, headers, key, weight, throttle_keys, stream, delay, dedup_key, ttl = astuple(message)
+    if headers or throttle_keys or not (stream is delay is dedup_key is ttl is None) or type(payload) is not bytes or type(weight) is not int:
+        return None
+    lane = _known_lanes.get(key) if type(key) is str else None
+    if lane is None or not 0 < weight <= MAX_WEIGHT or len(payload) > MAX_PAYLOAD_BYTES:
+        return None
+    return CheckedMessage(lane, weight, b"", payload, 0, -1, "", "")
+
+
+def _remember(key: str, lane: bytes) -> bytes:
+    if len(_known_lanes) >= _MOST_KNOWN_LANES:
+        _known_lanes.clear()
+    _known_lanes[key] = lane
+    return lane
 
 
 def _check(message: object, at: str) -> CheckedMessage:
@@ -65,8 +97,9 @@ def _check(message: object, at: str) -> CheckedMessage:
     # The design corrects a weight to its bound instead of refusing it; the delivery shows what counted.
     weight = 1 if weight < 1 else MAX_WEIGHT if weight > MAX_WEIGHT else weight
     throttle_keys = _throttle_keys(message.throttle_keys, at) if message.throttle_keys else ()
+    lane = pack_lane(check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES), throttle_keys)
     return CheckedMessage(
-        pack_lane(check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES), throttle_keys),
+        lane if throttle_keys else _remember(message.fairness_key, lane),
         weight,
         _headers(message.headers, at) if message.headers else b"",
         payload,

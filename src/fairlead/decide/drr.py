@@ -24,112 +24,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Protocol
 
+from fairlead.decide.lanes import NOTHING_HELD, READ_AHEAD_ROWS, Key, Lane, Memory, ParkedRing, ReadRows
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import TooManyLanes
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_weight
-
-READ_AHEAD_ROWS = 256
-
-
-class ReadRows(Protocol):
-    def __call__(self, lane: bytes, place: int, limit: int) -> list[bytes]: ...
-
-
-class Memory:
-    """What all queues share: how many lanes and read-ahead rows are held, and how many may be."""
-
-    __slots__ = ("lane_limit", "lanes", "row_limit", "rows")
-
-    def __init__(self, *, row_limit: int = 200_000, lane_limit: int = 1_000_000) -> None:
-        self.rows = 0
-        self.row_limit = row_limit
-        self.lanes = 0
-        self.lane_limit = lane_limit
-
-
-class Key:
-    __slots__ = ("claimable", "deficit", "heap", "in_ring", "in_turn", "lane", "lane_count", "name", "unsettled", "weight")
-
-    def __init__(self, name: str, weight: int) -> None:
-        self.name = name
-        self.weight = weight
-        self.deficit = 0
-        self.in_turn = False
-        self.in_ring = False
-        self.unsettled = 0
-        #: How many lanes exist, parked ones included.
-        self.lane_count = 0
-        #: How many of them are not parked.
-        self.claimable = 0
-        #: The claimable lane while there is only one; with several, `heap` orders them by the place of their head.
-        #: An entry that is no longer its lane's own is stale, and skipped when it comes up.
-        self.lane: Lane | None = None
-        self.heap: list[HeapEntry] | None = None
-
-
-class Lane:
-    __slots__ = ("at", "entry", "grant", "granted_by", "held", "id", "key", "last", "more", "parked", "rows", "share", "throttle_keys")
-
-    def __init__(self, lane_id: bytes, key: Key) -> None:
-        self.id = lane_id
-        self.key = key
-        self.throttle_keys = lane_throttle_keys(lane_id)
-        self.rows: list[bytes] = []
-        self.at = 0
-        #: The place of the last row read into or appended to the window; rows beyond it are on disk only if `more`.
-        self.last = 0
-        self.more = False
-        self.parked: str | None = None
-        self.entry: HeapEntry | None = None
-        #: Deliveries this lane may still make before it goes back to the ring of the bucket that woke it.
-        self.grant = 0
-        self.granted_by: str | None = None
-        #: Grants of slower buckets, kept while the lane waits for a faster one.
-        self.held: dict[str, int] = {}
-        self.share = 0
-
-    def __lt__(self, other: Lane) -> bool:
-        """Asked only when a lane that was dropped comes back with the same head, beside its stale entry: either may be first."""
-        return False
-
-
-HeapEntry = tuple[bytes, bytes, Lane]
-
-
-class ParkedRing:
-    """Lanes of one queue that wait for one bucket, in the order of their turns; its length is how many wait."""
-
-    __slots__ = ("_holders", "_holders_turn", "_lanes", "awake", "scheduled")
-
-    def __init__(self) -> None:
-        self._lanes: deque[Lane] = deque()
-        #: Those that keep the grant of a slower bucket meanwhile; they and the others take turns.
-        self._holders: deque[Lane] = deque()
-        self._holders_turn = True
-        #: Grants given out and not used yet, so that a refill wakes no more lanes than it has tokens.
-        self.awake = 0
-        self.scheduled = False
-
-    def __len__(self) -> int:
-        return len(self._lanes) + len(self._holders)
-
-    def add(self, lane: Lane, *, front: bool) -> None:
-        if lane.held:
-            self._holders.append(lane)
-        elif front:
-            self._lanes.appendleft(lane)
-        else:
-            self._lanes.append(lane)
-
-    def pop(self) -> Lane:
-        from_holders = bool(self._holders) and (self._holders_turn or not self._lanes)
-        self._holders_turn = not from_holders
-        return self._holders.popleft() if from_holders else self._lanes.popleft()
-
-    def remove(self, lane: Lane) -> None:
-        (self._holders if lane in self._holders else self._lanes).remove(lane)
 
 
 class QueueScheduler:
@@ -168,6 +67,22 @@ class QueueScheduler:
         lane.last = row_place(first)
         lane.more = first != last
         self._enter(lane)
+
+    def add_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """`add` for a whole batch, with its usual case in line: a row behind the others of a lane that is held in full."""
+        lanes, memory, number = self._lanes, self._memory, int.from_bytes
+        for lane_id, row in rows:
+            lane = lanes.get(lane_id)
+            if lane is None or lane.more or memory.rows >= memory.row_limit or number(row[24:26], "big") != lane.key.weight:
+                self.add(lane_id, row)
+                continue
+            place = number(row[:8], "big")
+            if place <= lane.last:
+                self.add(lane_id, row)
+            else:
+                lane.rows.append(row)
+                memory.rows += 1
+                lane.last = place
 
     def add(self, lane_id: bytes, row: bytes) -> None:
         """A message took a new place at the tail of its lane."""
@@ -384,10 +299,12 @@ class QueueScheduler:
 
     def _lane(self, lane_id: bytes, row: bytes) -> Lane:
         name, weight = lane_key(lane_id), row_weight(row)
-        key = self._key(name, weight)
-        if key.weight != weight:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = Key(name, self._weight_of(name) or weight)
+        elif key.weight != weight:
             key.weight = self._weight_of(name) or weight
-        lane = self._lanes[lane_id] = Lane(lane_id, key)
+        lane = self._lanes[lane_id] = Lane(lane_id, key, lane_throttle_keys(lane_id))
         key.lane_count += 1
         self._memory.lanes += 1
         return lane
@@ -463,7 +380,9 @@ class QueueScheduler:
         rows.clear()
         lane.at = 0
         if lane.more:
-            limit = READ_AHEAD_ROWS if self._memory.rows < self._memory.row_limit else 1
+            # Each lane has its part of the shared room, and begins with little: most are asked for one row and never again.
+            limit = max(1, min(lane.ahead, self._memory.row_limit // max(1, self._memory.lanes)))
+            lane.ahead = min(READ_AHEAD_ROWS, 2 * lane.ahead)
             rows.extend(self._read_rows(lane.id, lane.last, limit))
             self._memory.rows += len(rows)
             lane.more = len(rows) == limit
@@ -576,13 +495,12 @@ class QueueScheduler:
         assert lane.granted_by is not None
         self._parked[lane.granted_by].awake -= 1
         lane.grant -= 1
-        for throttle_key, held in list(lane.held.items()):
+        if not lane.held:
+            return
+        before, lane.held = lane.held, {throttle_key: held - 1 for throttle_key, held in lane.held.items() if held > 1}
+        for throttle_key in before:
             ring = self._parked[throttle_key]
             ring.awake -= 1
-            if held > 1:
-                lane.held[throttle_key] = held - 1
-            else:
-                del lane.held[throttle_key]
             self._schedule(throttle_key, ring, now_ms)
             self._tidy(throttle_key)
         if not lane.held:
@@ -635,10 +553,12 @@ class QueueScheduler:
 
     def _return_grant(self, lane: Lane) -> None:
         """Others may have the tokens the lane was woken for, or kept."""
-        granted, lane.held = lane.held, {}
+        if lane.granted_by is None and not lane.held:
+            return
+        granted = dict(lane.held)
         if lane.granted_by is not None:
             granted[lane.granted_by] = lane.grant
-            lane.granted_by, lane.grant = None, 0
+        lane.held, lane.granted_by, lane.grant = NOTHING_HELD, None, 0
         self._holding.discard(lane)
         for throttle_key, count in granted.items():
             self._give_back(throttle_key, count)

@@ -42,6 +42,8 @@ def lane_key(lane: bytes) -> str:
 
 def lane_throttle_keys(lane: bytes) -> tuple[str, ...]:
     at = 4 + int.from_bytes(lane[:2], "big")
+    if at == len(lane):
+        return ()
     keys = []
     while at < len(lane):
         length = int.from_bytes(lane[at : at + 2], "big")

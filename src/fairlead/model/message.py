@@ -14,7 +14,7 @@ from fairlead.model.lane import DEFAULT_KEY, pack_row
 HELD = (1 << 63) - 1
 
 
-class NewMessage(msgspec.Struct, frozen=True):
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """What a producer hands in. `ttl` beats the queue's own time to live."""
 
     payload: bytes

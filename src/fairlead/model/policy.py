@@ -108,4 +108,12 @@ def read_breaker(value: object, field: str = "failure_breaker") -> FailureBreake
     failures = value["failures"]
     if isinstance(failures, bool) or not isinstance(failures, int) or not 1 <= failures <= 10_000:
         raise InvalidRequest(f"{field}.failures", "a whole number from 1 to 10000", failures)
-    return FailureBreaker(failures, to_ms(value["within"], f"{field}.within"), to_ms(value["pause"], f"{field}.pause"))
+    return FailureBreaker(failures, _some_time(value["within"], f"{field}.within"), _some_time(value["pause"], f"{field}.pause"))
+
+
+def _some_time(value: object, field: str) -> int:
+    """A window or a pause of nothing would be a breaker that never opens."""
+    ms = to_ms(value, field)
+    if not ms:
+        raise InvalidRequest(field, "longer than nothing; None as a whole switches the breaker off", value)
+    return ms

@@ -21,19 +21,19 @@ class Handle(Protocol):
     def lease(self) -> str: ...
 
 
-class DeliveryRef(msgspec.Struct, frozen=True):
+class DeliveryRef(msgspec.Struct, frozen=True, gc=False):
     id: str
     lease: str
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """The work is done; the message is gone."""
 
     delivery: Handle
     progress: int = 0
 
 
-class Fail(msgspec.Struct, frozen=True):
+class Fail(msgspec.Struct, frozen=True, gc=False):
     """The work failed. `retry_in` and `dead` beat the queue's policy (but not its ceiling `max_attempts`)."""
 
     delivery: Handle
@@ -44,14 +44,14 @@ class Fail(msgspec.Struct, frozen=True):
     dead: bool = False
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Give it back unworked, at its old place; no attempt is counted."""
 
     delivery: Handle
     keep_order: bool = False
 
 
-class Extend(msgspec.Struct, frozen=True):
+class Extend(msgspec.Struct, frozen=True, gc=False):
     """A heartbeat: the lease now ends `duration` from now (the queue's visibility timeout when None)."""
 
     delivery: Handle
@@ -60,7 +60,7 @@ class Extend(msgspec.Struct, frozen=True):
     carry: bytes | None = None
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """Work on an unstarted delivery begins: from here on its expiry is a failure."""
 
     delivery: Handle
@@ -71,7 +71,7 @@ Settlement = Complete | Fail | Release | Extend | Start
 Outcome = Literal["completed", "retry", "dead", "released", "extended", "started", "lost_lease", "not_found", "invalid"]
 
 
-class SettleResult(msgspec.Struct, frozen=True):
+class SettleResult(msgspec.Struct, frozen=True, gc=False):
     """One item's result. `rule` names the deciding rule of a failure, `due_ms` when it comes back (0: at once)."""
 
     raw_id: bytes

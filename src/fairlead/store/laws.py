@@ -49,6 +49,8 @@ class _Check:
         self._leases()
         for queue_id in self.queues:
             self._streams(queue_id)
+        for id in self.ready_in_stream - self.in_streams:
+            self._say(f"message {show_id(id)} is ready for a stream that does not know it")
         self._messages()
         for queue_id, record in self.queues.items():
             self._counters(queue_id)
@@ -118,8 +120,6 @@ class _Check:
                 flags = [row_flags(spot.row) & ~Flag.DELAYED | (Flag.STATE if state else 0) for spot, state in zip(behind, stated, strict=True)]
                 rows_of_ready = [move_row(spot.row, row_place(spot.row), flag) for spot, flag in zip(behind, flags, strict=True)]
                 self._rows("ready", queue_id, [InStream(queue_id, spot.lane, row) for spot, row in zip(behind, rows_of_ready, strict=True)])
-        for id in self.ready_in_stream - self.in_streams:
-            self._say(f"message {show_id(id)} is ready for a stream that does not know it")
 
     def _rows(self, where: str, queue_id: int | None, spots: Sequence[InReady | InStream | InWaiting | Lease]) -> None:
         ids = [row_id(spot.row) for spot in spots]
