@@ -35,7 +35,6 @@ from fairlead.store.rocks.store import RocksStore
 from fairlead.testing import ManualClock
 from tests.property.specification import LEASED, READY, WAITING, Draft, Message, Options, Said, Specification, fifo_holds, must
 
-NAMES = ("q", "r")
 CONSUMERS = ("ann", "bob")
 UNKNOWN_ID = "018bcfe5-6800-7000-8000-00000000001a"
 REASONS = ("unknown", "handler_exception", "poison_message")
