@@ -66,7 +66,7 @@ OPTIONS = {
     "ordering": ("ordering", 'how streams order: `"release"` (a release may let its message pass one that waits), `"strict"`, or `"none"`'),
     "retry_in_stream": ("retry_in_stream", "the policy for messages of a stream; a queue made without `retry` and `on_failure` has `exponential`"),
     "retry_on": ("retry_on", 'a policy per failure reason, such as `{"serialization_error": "none"}`'),
-    "failure_breaker": ("failure_breaker", 'after so many failures of one reason further ones wait: `{"failures": 50, "within": "1m", "pause": "5m"}`'),
+    "failure_breaker": ("failure_breaker", 'failures of one reason that pile up make more wait: `{"failures": 50, "within": "1m", "pause": "5m"}`'),
     "on_enqueue": ("on_enqueue", "Lua script that assigns key, weight, throttle keys and stream: see [lua.md](lua.md)"),
     "on_failure": ("on_failure", "Lua script that decides between retry and dead letter: see [lua.md](lua.md)"),
     "poison_after": ("poison_after", "attempts from which a live message is reported as a poison candidate"),
