@@ -33,6 +33,8 @@ class LeaseBook:
         self._by_consumer: dict[str, dict[int, int]] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._streams: dict[tuple[int, bytes], dict[int, int]] = {}
+        #: Overdue, and found so by somebody who may not ask the hook about them.
+        self.unasked: dict[bytes, Lease] = {}
 
     # Asking
 

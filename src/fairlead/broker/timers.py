@@ -21,11 +21,13 @@ from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import DedupForgotten, InLease, InReady, RequestsForgotten, TtlForgotten
 from fairlead.model.failure import FailureReason
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_id
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id
 from fairlead.model.lease import Lease
 from fairlead.model.message import MessageState
 
 STEP = 1000
+#: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
+HOOKED_STEP = 100
 #: An exchange's outcome is asked for within ten minutes; a clock set back may make that twenty.
 REQUEST_KEPT_MS = 20 * 60_000
 #: However far off the next wake-up is, the wall clock may be stepped meanwhile.
@@ -65,24 +67,41 @@ def _expire_with_hooks(core: Core) -> bool:
         if core.closed or not any(has_failure_hook(state) for state in core.by_id.values()):
             return False
         core.check_open()
-        overdue = core.leases.overdue(core.clock.monotonic_ms(), STEP)
-        hooked = [lease for lease in overdue if _asks_hook(core, lease)]
-        worked = _expire_all(core, [lease for lease in overdue if not _asks_hook(core, lease)], {})
+        monotonic_ms = core.clock.monotonic_ms()
+        found = {lease.id: lease for lease in core.leases.overdue(monotonic_ms, STEP)}
+        worked = _expire_all(core, [lease for lease in found.values() if not _asks_hook(core, lease)], {})
+        overdue = (core.leases.unasked | found).values()
+        unasked = [lease for lease in overdue if _asks_hook(core, lease) and _still_overdue(core, lease, monotonic_ms)]
+        hooked = _some_runs(unasked, HOOKED_STEP)
+        asked = {lease.id for lease in hooked}
+        core.leases.unasked = {lease.id: lease for lease in unasked if lease.id not in asked}
         tries = []
         for lease, state in zip(hooked, states_of(core, hooked), strict=True):
             message = core.message(lease.id)
-            if message is not None:
+            if message is not None and core.leases.first_of_run(lease):
                 error = expiry_error(core, lease)
                 tries.append(FailedTry(lease, core.by_id[lease.queue_id], message, state, error, FailureReason.TIMEOUT_EXCEEDED, 0))
-    if not tries:
+    if not hooked:
         return worked
     answers = ask_on_failure(core, tries)
     with core.lock:
         if core.closed:
             return False
         core.check_open()
-        now_ms = core.clock.monotonic_ms()
-        return _expire_all(core, [lease for lease in hooked if core.leases.find(lease.id) is lease and lease.deadline_ms <= now_ms], answers)
+        monotonic_ms = core.clock.monotonic_ms()
+        return _expire_all(core, [lease for lease in hooked if _still_overdue(core, lease, monotonic_ms)], answers) or worked
+
+
+def _some_runs(leases: list[Lease], most: int) -> list[Lease]:
+    """So many runs, each whole: only its first message has failed, and who comes first must not change in between."""
+    runs: dict[tuple[int, bytes], list[Lease]] = {}
+    for lease in leases:
+        runs.setdefault((lease.claim_id, lease.row[ROW_BYTES:] or lease.id), []).append(lease)
+    return [lease for run in list(runs.values())[:most] for lease in run]
+
+
+def _still_overdue(core: Core, lease: Lease, monotonic_ms: int) -> bool:
+    return core.leases.find(lease.id) is lease and lease.deadline_ms <= monotonic_ms
 
 
 def _asks_hook(core: Core, lease: Lease) -> bool:
@@ -117,7 +136,9 @@ def expire_leases(core: Core) -> bool:
     deadline_ms = core.leases.next_deadline_ms()
     if deadline_ms is None or deadline_ms > monotonic_ms:
         return False
-    return _expire_all(core, [lease for lease in core.leases.overdue(monotonic_ms, STEP) if not _asks_hook(core, lease)], {})
+    overdue = core.leases.overdue(monotonic_ms, STEP)
+    core.leases.unasked.update((lease.id, lease) for lease in overdue if _asks_hook(core, lease))
+    return _expire_all(core, [lease for lease in overdue if not _asks_hook(core, lease)], {})
 
 
 def _expire_all(core: Core, overdue: list[Lease], answers: Answers) -> bool:

@@ -55,6 +55,8 @@ class _Hook:
     failures: int = 0
     bypassed: int = 0
     last_error: str = ""
+    corrected: int = 0
+    last_note: str = ""
 
 
 @dataclass(slots=True)
@@ -170,7 +172,12 @@ class Hooks:
             with hook.lock:
                 open_ms = hook.breaker.open_for_ms(self._clock.monotonic_ms())
                 until = self._clock.now_ms() + open_ms if open_ms else None
-                found.append(HookStats(function, hook.calls, hook.failures, hook.bypassed, hook.breaker.consecutive, until, hook.last_error))
+                found.append(
+                    HookStats(
+                        function, hook.calls, hook.failures, hook.bypassed, hook.breaker.consecutive, until, hook.last_error,
+                        hook.corrected, hook.last_note,
+                    )
+                )
         return found
 
     def pids(self) -> list[int]:
@@ -318,6 +325,9 @@ class Hooks:
                 else:
                     hook.calls += 1
                     hook.breaker.succeeded()
+                    if decision.notes:
+                        hook.corrected += 1
+                        hook.last_note = "; ".join(decision.notes)
                 decisions.append(decision)
         return decisions
 

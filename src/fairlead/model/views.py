@@ -42,7 +42,10 @@ class ThrottleStats:
 
 
 class HookStats(msgspec.Struct, frozen=True):
-    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while closed."""
+    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while closed.
+
+    `corrected` counts results of which something was corrected or ignored; `last_note` says what.
+    """
 
     function: str
     calls: int
@@ -51,6 +54,8 @@ class HookStats(msgspec.Struct, frozen=True):
     consecutive: int
     breaker_open_until_ms: int | None
     last_error: str
+    corrected: int = 0
+    last_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
