@@ -61,7 +61,7 @@ class World:
         if closed_by_test:
             store.close()
         self.broker.close()
-        assert problems == []
+        assert problems == [], problems
 
     def fill(self, queue: str, *, key: str = "default", count: int, payload: bytes = b"x", **options: Any) -> list[str]:
         return self.broker.enqueue_many(queue, [NewMessage(payload, fairness_key=key, **options) for _ in range(count)])
