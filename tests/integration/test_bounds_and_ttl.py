@@ -166,3 +166,15 @@ def test_more_expired_messages_than_one_step_all_go(world: World) -> None:
     world.fill("q", count=2300, ttl="10s")
     world.clock.advance(seconds=10)
     assert world.counts("q") == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("to_dead", "outcome"), [(False, "expired"), (True, "dead")])
+def test_a_settle_says_when_the_message_has_outlived_its_time(world: World, to_dead: bool, outcome: str) -> None:
+    world.broker.update_queue("q", expired_to_dead=to_dead)
+    world.broker.enqueue_many("q", [NewMessage(b"failed", ttl="5s"), NewMessage(b"released", ttl="5s"), NewMessage(b"done", ttl="5s")])
+    failed, released, done = world.broker.claim("q", limit=3)
+    world.clock.advance(seconds=6)
+    results = world.broker.settle([Fail(failed, error="late"), Release(released), Complete(done)])
+    assert [(result.outcome, result.rule) for result in results] == [(outcome, "ttl"), (outcome, "ttl"), ("completed", "")]
+    assert world.broker.stats("q").dead == (2 if to_dead else 0)
+    assert world.broker.stats("q").ready == 0

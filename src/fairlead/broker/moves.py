@@ -78,8 +78,7 @@ class Moves:
         kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
         row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
         if self._is_over(lease):
-            self.expire(InLease(lease), kept, queue)
-            return "released", "ttl"
+            return self.expire(InLease(lease), kept, queue), "ttl"
         if len(row) == ROW_BYTES:
             target = InReady(lease.queue_id, lease.lane, row)
             self._move("released", InLease(lease), target, kept)
@@ -118,7 +117,10 @@ class Moves:
         if isinstance(decision, Bury):
             self._bury_failed(lease, state, queue, reason, error or decision.why, decision.rule, progress, attempts)
             return "dead", decision.rule, 0
-        self._retry(lease, state, reason, error, progress, attempts, decision)
+        failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
+        if self._is_over(lease):
+            return self.expire(InLease(lease), failed, queue), "ttl", 0
+        self._retry(lease, failed, decision)
         return "retry", decision.rule, decision.due_ms
 
     def drop(self, source: Spot, kind: str = "dropped") -> None:
@@ -292,13 +294,7 @@ class Moves:
 
     # Details
 
-    def _retry(
-        self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, progress: int, attempts: int, decision: RetryAt
-    ) -> None:
-        failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
-        if self._is_over(lease):
-            self.expire(InLease(lease), failed, self.core.by_id[lease.queue_id])
-            return
+    def _retry(self, lease: Lease, failed: MessageState, decision: RetryAt) -> None:
         flags = lease.row[26] | Flag.STATE
         if decision.due_ms > self.now_ms:
             waiting = InWaiting(lease.queue_id, decision.due_ms, lease.lane, move_row(lease.row, 0, flags))
@@ -383,11 +379,11 @@ class Moves:
         message = self.core.message(row_id(row))
         return message.expires_ms if message is not None else 0
 
-    def expire(self, source: Spot, state: MessageState | None, queue: QueueState) -> None:
-        """Its time to live is over: dropped with a fact, or dead where the queue says so."""
+    def expire(self, source: Spot, state: MessageState | None, queue: QueueState) -> str:
+        """Its time to live is over: dropped with a fact ("expired"), or "dead" where the queue says so."""
         if not queue.config.expired_to_dead:
             self.drop(source, "expired")
-            return
+            return "expired"
         known = state or MessageState(queue.queue_id)
         record = FailureRecord(self.now_ms, known.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl")
         failures, cut = remember_failure(known.failures, record)
@@ -396,6 +392,7 @@ class Moves:
             msgspec.structs.replace(known, reason=int(FailureReason.UNKNOWN), rule="ttl", failures=failures, failures_cut=known.failures_cut + cut),
             queue,
         )
+        return "dead"
 
     def _side_rows(self, message_id: bytes, flags: int) -> tuple[int, tuple[int, str] | None]:
         """The time-to-live and live dedup rows that end with the message, in the queue it was enqueued to."""

@@ -68,7 +68,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 Settlement = Complete | Fail | Release | Extend | Start
 
-Outcome = Literal["completed", "retry", "dead", "released", "extended", "started", "lost_lease", "not_found", "invalid"]
+Outcome = Literal["completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid"]
 
 
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
