@@ -40,10 +40,10 @@ def redrive(
     check_bool(clear_progress, "clear_progress")
     if ids is not None and per_second:
         raise InvalidRequest("rate", "None when ids are given: those go at once", rate)
-    lanes = _ask_hook(core, name, ids) if ids is not None and not dry_run else None
+    test = DeadLetterTest(_check_filter(filter), now_ms=core.clock.now_ms())
+    lanes = _ask_hook(core, name, ids, test) if ids is not None and not dry_run else None
     with core.lock:
         dead_letters = _dead_letters_of(core, name)
-        test = DeadLetterTest(_check_filter(filter), now_ms=core.clock.now_ms())
         if ids is not None:
             result = _redrive_ids(core, dead_letters, ids, test, limit, dry_run, clear_progress, lanes)
             commit = core.store.last_commit
@@ -75,15 +75,19 @@ def redrive(
     return RedriveResult(moved, moved)
 
 
-def _ask_hook(core: Core, name: str, ids: Sequence[str]) -> Lanes | None:
+def _ask_hook(core: Core, name: str, ids: Sequence[str], test: DeadLetterTest) -> Lanes | None:
     """Without the lock: a redrive goes through the enqueue flow of the source, hook included."""
     with core.lock:
         dead_letters = _dead_letters_of(core, name)
         source = core.by_id[dead_letters.record.source_id]
         if not has_enqueue_hook(source) or isinstance(ids, str) or not isinstance(ids, Sequence):
             return None
-        raw_ids = [raw_id for text in ids[:STEP_MESSAGES] if (raw_id := find_id(text)) is not None]
-        messages = [message for message in core.messages(raw_ids) if message is not None]
+        raw_ids = list(dict.fromkeys(raw_id for text in ids[:STEP_MESSAGES] if (raw_id := find_id(text)) is not None))
+        messages = [
+            message
+            for message, state in zip(core.messages(raw_ids), core.store.states(raw_ids), strict=True)
+            if message is not None and state is not None and state.queue_id == dead_letters.queue_id and test.selects(message, state)
+        ]
     return ask_on_redrive(core, source.queue_id, source.name, messages)
 
 

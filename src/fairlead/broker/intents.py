@@ -17,11 +17,13 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
+from fairlead.broker.queue_state import QueueState
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.errors import InvalidRequest, SourceQueueGone
 from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
+from fairlead.model.message import Message
 from fairlead.model.stream import StreamRow
 
 #: Message id to the (lane, weight) that a hook gave it.
@@ -68,25 +70,44 @@ def run_to_end(core: Core, intent: Intent) -> int:
         core.foreground.discard(intent.intent_id)
 
 
-def ask_before_step(core: Core, intent: Intent) -> Lanes | None:
-    """Without the lock: what the source's `on_enqueue` hook says about the dead letters of the next step; None: not asked."""
-    if intent.kind != "redrive":
-        return None
+def ask_before_step(core: Core, intent: Intent, most: int = STEP_MESSAGES) -> Lanes | None:
+    """Without the lock: what the source's `on_enqueue` hook says about the dead letters of the next step; None: not asked.
+
+    Those that the redrive passes over are there without an answer; the step ends at the first that is not there.
+    """
     with core.lock:
-        dead_letters = core.by_id.get(intent.queue_id)
-        source = core.by_id.get(dead_letters.record.source_id) if dead_letters else None
-        if dead_letters is None or source is None or not has_enqueue_hook(source):
+        source = _hooked_source(core, intent)
+        if source is None:
             return None
-        rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, intent.cursor, _HOOKED_STEP)
-        messages = [message for message in core.messages([row_id(row) for row in rows]) if message is not None]
-        queue_id, name = source.queue_id, source.name
-    return ask_on_redrive(core, queue_id, name, messages)
+        rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, intent.cursor, _HOOKED_STEP)
+        ids = [row_id(row) for row in rows if row_place(row) <= intent.cutoff]
+        test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
+        left = min(most, intent.limit - intent.done) if intent.limit else most
+        lanes: Lanes = {}
+        asked: list[Message] = []
+        for message_id, message, state in zip(ids, core.messages(ids), core.store.states(ids), strict=True):
+            if len(asked) >= left:
+                break
+            lanes[message_id] = b"", 0
+            if message is not None and state is not None and test.selects(message, state):
+                asked.append(message)
+    return lanes | ask_on_redrive(core, source.queue_id, source.name, asked)
+
+
+def _hooked_source(core: Core, intent: Intent) -> QueueState | None:
+    """The queue whose `on_enqueue` hook a redrive has to ask, if it has one."""
+    dead_letters = core.by_id.get(intent.queue_id) if intent.kind == "redrive" else None
+    source = core.by_id.get(dead_letters.record.source_id) if dead_letters else None
+    return source if source is not None and has_enqueue_hook(source) else None
 
 
 def ask_before_background_steps(core: Core) -> dict[int, Lanes]:
+    """For every redrive that may go on now, as far as it may."""
     with core.lock:
-        asking = [intent for intent in core.intents.values() if intent.kind == "redrive" and intent.intent_id not in core.foreground]
-    return {intent.intent_id: lanes for intent in asking if (lanes := ask_before_step(core, intent)) is not None}
+        now_ms = core.clock.monotonic_ms()
+        waiting = [intent for intent in core.intents.values() if intent.kind == "redrive" and intent.intent_id not in core.foreground]
+        allowed = [(intent, take_up(core, intent).allowed(intent, now_ms)) for intent in waiting]
+    return {intent.intent_id: lanes for intent, most in allowed if most > 0 and (lanes := ask_before_step(core, intent, most)) is not None}
 
 
 def run_background_step(core: Core, lanes: dict[int, Lanes]) -> bool:
@@ -97,6 +118,9 @@ def run_background_step(core: Core, lanes: dict[int, Lanes]) -> bool:
         pace = take_up(core, intent)
         allowed = pace.allowed(intent, core.clock.monotonic_ms())
         if allowed > 0:
+            if intent.intent_id not in lanes and _hooked_source(core, intent) is not None:
+                # It came up since the hooks were asked: they are asked about it in the next round.
+                return True
             run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed, lanes.get(intent.intent_id))
             return True
     return False

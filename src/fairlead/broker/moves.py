@@ -172,6 +172,8 @@ class Moves:
         """
         own_lane, own_weight, place, lane = lane, weight, self._place(), lane or message.lane
         in_stream = bool(message.stream) and queue.config.ordering != "none"
+        if in_stream and (bound := self.streams.bound_lane(queue.queue_id, message.stream, lane)) != lane:
+            own_lane = lane = bound
         row = pack_row(place, message.id, weight or message.weight, Flag.STATE, message.size) + (message.stream.encode() if in_stream else b"")
         alive = MessageState(
             queue.queue_id,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from fairlead.broker.core import Core
 from fairlead.decide.ordering import Standing, find_front, someone_earlier_waits
 from fairlead.model.facts import Fact, InReady, InStream, Moved, StreamEnded, StreamJoined, StreamLeft, StreamSaved
-from fairlead.model.lane import Flag, lane_key, move_row, row_stream
+from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, pack_lane, row_stream
 from fairlead.model.stream import MAX_LET_BY, StreamRecord, StreamRow
 
 _PAGE = 16
@@ -118,6 +118,11 @@ class StreamDrafts:
             self.load(queue_id, [name])
             draft = self._drafts[queue_id, name]
         return draft
+
+    def bound_lane(self, queue_id: int, name: str, lane: bytes) -> bytes:
+        """The lane for a message that joins: a stream keeps the key of the message that opened it."""
+        draft = self.get(queue_id, name)
+        return pack_lane(draft.key, lane_throttle_keys(lane)) if draft.live and lane_key(lane) != draft.key else lane
 
     def join(self, queue_id: int, row: StreamRow, standing: Standing) -> None:
         """A message comes in at the tail of its stream; the first of a new stream binds it to its key."""
