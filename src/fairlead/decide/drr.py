@@ -25,10 +25,13 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from fairlead.decide.lanes import NOTHING_HELD, READ_AHEAD_ROWS, Key, Lane, Memory, ParkedRing, ReadRows
+from fairlead.decide.lanes import FIRST_READ_ROWS, MOST_SPARE_LANES, NOTHING_HELD, READ_AHEAD_ROWS, Key, Lane, Memory, ParkedRing, ReadRows
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import TooManyLanes
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_weight
+
+#: Keys whose debt for a run is remembered while they have nothing ready; past it the oldest debt is forgiven.
+_MAX_DEBTORS = 10_000
 
 
 class QueueScheduler:
@@ -51,11 +54,16 @@ class QueueScheduler:
         self._memory = memory
         self._weight_of = weight_of
         self._keys: dict[str, Key] = {}
+        #: What keys without a lane owe for the runs of their streams, and what the last of them had left of its turn.
+        self._debts: dict[str, int] = {}
+        self._left_over = ("", 0)
         self._lanes: dict[bytes, Lane] = {}
         self._ring: deque[Key] = deque()
         self._parked: dict[str, ParkedRing] = {}
         self._wakes: list[tuple[int, str]] = []
         self._holding: set[Lane] = set()
+        #: Lanes, each with its key, that had one message and gave it: used again, since with many keys most do just that.
+        self._spare: list[Lane] = []
 
     # What happens to ready messages
 
@@ -73,6 +81,8 @@ class QueueScheduler:
         lanes, memory, number = self._lanes, self._memory, int.from_bytes
         for lane_id, row in rows:
             lane = lanes.get(lane_id)
+            if lane is None and self._spare and self._reopen(lane_id, row):
+                continue
             if lane is None or lane.more or memory.rows >= memory.row_limit or number(row[24:26], "big") != lane.key.weight:
                 self.add(lane_id, row)
                 continue
@@ -83,6 +93,40 @@ class QueueScheduler:
                 lane.rows.append(row)
                 memory.rows += 1
                 lane.last = place
+
+    def _reopen(self, lane_id: bytes, row: bytes) -> bool:
+        """Make a lane and its key out of spare ones; only for a key that has no other lane and no bucket to wait for."""
+        key_bytes = int.from_bytes(lane_id[:2], "big")
+        name = lane_id[2 : 2 + key_bytes].decode()
+        if name in self._keys or len(lane_id) != key_bytes + 4:
+            return False
+        lane = self._spare.pop()
+        key = lane.key
+        key.name, key.weight = name, self._weight_of(name) or int.from_bytes(row[24:26], "big")
+        key.deficit, key.in_turn, key.in_ring = -self._debts.pop(name, 0), False, True
+        lane.id, lane.last = lane_id, int.from_bytes(row[:8], "big")
+        lane.rows.append(row)
+        self._keys[name] = key
+        self._lanes[lane_id] = lane
+        self._memory.lanes += 1
+        self._memory.rows += 1
+        self._ring.append(key)
+        return True
+
+    def _take_only(self, lane: Lane, picked: list[tuple[bytes, bytes]]) -> None:
+        """The only message of the only lane of the key whose turn it is; nothing of the key is left."""
+        picked.append((lane.id, lane.rows.pop()))
+        self.visits += 1
+        self._memory.rows -= 1
+        self._memory.lanes -= 1
+        key = lane.key
+        self._left_over = key.name, key.deficit - 1 + (0 if key.in_turn else key.weight * self.quantum)
+        del self._lanes[lane.id], self._keys[key.name]
+        self._ring.popleft()
+        lane.at = 0
+        lane.ahead = FIRST_READ_ROWS
+        if len(self._spare) < MOST_SPARE_LANES:
+            self._spare.append(lane)
 
     def add(self, lane_id: bytes, row: bytes) -> None:
         """A message took a new place at the tail of its lane."""
@@ -207,8 +251,18 @@ class QueueScheduler:
         ring = self._ring
         quantum = self.quantum
         per_key = self.max_unsettled_per_key
+        in_debt = 0
+        if not ring:
+            # Nobody else wants anything: there is nobody to owe to.
+            self._debts.clear()
         while ring and left > 0:
             key = ring[0]
+            lane = key.lane
+            if lane is not None and key.lane_count == 1 == len(lane.rows) and not (lane.more or per_key or lane.throttle_keys):
+                if key.deficit > 0 or (key.deficit == 0 and not key.in_turn):
+                    self._take_only(lane, picked)
+                    left -= 1
+                    continue
             if not key.in_turn:
                 key.deficit += key.weight * quantum
                 key.in_turn = True
@@ -225,6 +279,7 @@ class QueueScheduler:
                 key.in_ring = False
                 key.in_turn = key.deficit >= 1
                 if not key.lane_count:
+                    self._left_over = key.name, key.deficit
                     self._forget(key)
             elif per_key and key.unsettled >= per_key:
                 ring.popleft()
@@ -233,6 +288,16 @@ class QueueScheduler:
             elif key.deficit < 1:
                 key.in_turn = False
                 ring.rotate(-1)
+                in_debt = 0 if served else in_debt + 1
+                if in_debt >= len(ring):
+                    self._skip_turns()
+                    in_debt = 0
+
+    def _skip_turns(self) -> None:
+        """Every key pays for a run it had: do at once the turns in which all of them would only pay."""
+        turns = min(-key.deficit // (key.weight * self.quantum) for key in self._ring)
+        for key in self._ring:
+            key.deficit += turns * key.weight * self.quantum
 
     def charge(self, key: str, throttle_keys: tuple[str, ...], now_ms: int) -> bool:
         """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or does not go."""
@@ -244,10 +309,23 @@ class QueueScheduler:
         if self.max_unsettled_per_key:
             entry.unsettled += 1
         # May go below zero: the key pays for its long run by turns it then sits out.
-        entry.deficit -= 1
-        if not entry.lane_count and not entry.in_ring and not entry.unsettled:
-            del self._keys[key]
+        if entry.lane_count or entry.in_ring:
+            entry.deficit -= 1
+        else:
+            self._owe(key)
+            if not entry.unsettled:
+                del self._keys[key]
         return True
+
+    def _owe(self, key: str) -> None:
+        """The run was all the key had: what is left of its turn pays first, the rest is due when it comes back."""
+        name, credit = self._left_over
+        if name == key and credit > 0:
+            self._left_over = name, credit - 1
+            return
+        self._debts[key] = self._debts.get(key, 0) + 1
+        if len(self._debts) > _MAX_DEBTORS:
+            del self._debts[next(iter(self._debts))]
 
     def next_wake_ms(self) -> int | None:
         """When a parked lane may get a token (monotonic); None when no lane waits for one."""
@@ -305,6 +383,8 @@ class QueueScheduler:
         elif key.weight != weight:
             key.weight = self._weight_of(name) or weight
         lane = self._lanes[lane_id] = Lane(lane_id, key, lane_throttle_keys(lane_id))
+        if self._debts and not key.lane_count:
+            key.deficit -= self._debts.pop(name, 0)
         key.lane_count += 1
         self._memory.lanes += 1
         return lane

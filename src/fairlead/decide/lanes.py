@@ -8,6 +8,7 @@ from typing import Protocol
 
 FIRST_READ_ROWS = 16
 READ_AHEAD_ROWS = 256
+MOST_SPARE_LANES = 1000
 
 
 class ReadRows(Protocol):
