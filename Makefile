@@ -10,9 +10,11 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 KILLS ?= 1000
+RUNS ?= 1000
+SEED ?=
 ARGS ?=
 
-.PHONY: help demo test check fix bench torture docs lock clean
+.PHONY: help demo test check fix bench torture sim docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -36,6 +38,9 @@ bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
 
 torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000) and audit what is left
 	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
+
+sim: $(STAMP) ## Simulate RUNS lives of a broker (default 1000), or replay one: SEED=n tells every step
+	@$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED),--runs $(RUNS)) $(ARGS)
 
 docs: $(STAMP) ## Rewrite the reference pages that are generated from the code
 	@$(RUN) -m docs.generate

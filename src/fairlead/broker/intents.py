@@ -165,7 +165,8 @@ class Cursor:
         self.ready: dict[int, InReady] = {}
         self.waiting: dict[int, InWaiting] = {}
         self.stream: dict[int, str] = {}
-        self.seq: dict[int, int] = {}
+        #: How far the last step came within a stream, which may have ended with it.
+        self.seq: dict[tuple[int, str], int] = {}
 
 
 class Pace:
@@ -236,13 +237,13 @@ def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int
             for name, record in streams:
                 if looked_at >= limit:
                     break
-                members = [record.first, *core.store.stream_rows(queue_id, name, cursor.seq.get(queue_id, record.first.seq), limit - looked_at)]
+                after = cursor.seq.get((queue_id, name), record.first.seq)
+                members = [record.first, *core.store.stream_rows(queue_id, name, after, limit - looked_at)]
                 looked_at += len(members)
                 dropped += _drop_members(core, intent, moves, members)
                 if looked_at >= limit:
-                    cursor.seq[queue_id] = members[-1].seq
+                    cursor.seq = {(queue_id, name): members[-1].seq}
                 else:
-                    cursor.seq.pop(queue_id, None)
                     cursor.stream[queue_id] = name
         if looked_at < limit:
             ready = core.store.ready(queue_id, b"", cursor.ready.get(queue_id), limit - looked_at)
@@ -274,7 +275,7 @@ def _drop_members(core: Core, intent: Intent, moves: Moves, members: list[Stream
     for member in members:
         if core.leases.find(member.id) is None and (intent.kind == "delete" or member.id < intent.marker):
             spot = locate(core, member.id)
-            if spot is not None and not moves.moves(member.id):
+            if spot is not None:
                 moves.drop(spot)
                 dropped += 1
     return dropped

@@ -49,7 +49,9 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
     failures = [item for item in items if isinstance(item, Fail) and not item.dead and item.retry_in is None]
     if not failures:
         return {}
-    tries = []
+    tries: list[FailedTry] = []
+    #: The first word on a delivery counts, so the hook is asked about that one only.
+    asked: set[bytes] = set()
     with core.lock:
         core.check_open()
         if not any(has_failure_hook(state) for state in core.by_id.values()):
@@ -65,7 +67,8 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
             if lease is None or lease.claim_id != claim_id or queue is None or not has_failure_hook(queue) or not isinstance(item.error, str):
                 continue
             message = core.message(raw_id)
-            if message is not None:
+            if message is not None and raw_id not in asked:
+                asked.add(raw_id)
                 tries.append(FailedTry(lease, queue, message, states_of(core, [lease])[0], bounded_error(item.error), reason, progress))
     return ask_on_failure(core, tries)
 

@@ -1,0 +1,65 @@
+"""What simulated lives have shown, each cut down to the few steps that matter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import Broker, Fail, NewMessage
+from fairlead.broker import intents
+from fairlead.hooks import FailureCall, FailureDecision
+from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
+from fairlead.store.rocks.store import RocksStore
+from fairlead.testing import ManualClock
+from tests.simulation.random_hooks import RandomHooks
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    store = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "data", cache_bytes=1 << 20)
+    with Broker(store, clock=ManualClock(), durability="os") as broker:
+        yield broker
+        assert check_laws(store) == []
+
+
+def fill(broker: Broker, stream: str, count: int) -> list[str]:
+    return broker.enqueue_many("q", [NewMessage(f"{stream}{number}".encode(), stream=stream) for number in range(count)])
+
+
+@pytest.mark.parametrize("order", ["AB", "BA"])
+def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_first_message(
+    broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    broker.create_queue("q")
+    fill(broker, order[0], 3)
+    fill(broker, order[1], 3)
+    assert broker.purge("q") == 6
+    assert broker.stats("q").ready == 0
+
+
+@pytest.mark.parametrize("order", ["AB", "BA"])
+def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    broker.create_queue("q")
+    ids = fill(broker, order[0], 3) + fill(broker, order[1], 3)
+    broker.delete_queue("q")
+    assert broker._core.store.ids_between(b"\0" * 16, b"\xff" * 16, len(ids)) == []
+
+
+def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker: Broker) -> None:
+    class Strict(RandomHooks):
+        def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+            return [FailureDecision("ran", "dlq" if call.error == "second" else "retry") for call in failures]
+
+    broker._core.hooks = Strict(random.Random(0))  # type: ignore[assignment]
+    broker.create_queue("q", on_failure="-- asked of the stand-in")
+    broker.enqueue("q", b"")
+    (d,) = broker.claim("q")
+    first, second = broker.settle([Fail(d, error="first"), Fail(d, error="second")])
+    assert (first.outcome, second.outcome) == ("retry", "lost_lease")
