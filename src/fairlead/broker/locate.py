@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fairlead.broker.core import Core
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
 from fairlead.model.message import Message, MessageState
 
 Resting = InReady | InStream | InWaiting
+
+_PAGE = 1000
 
 
 def locate(core: Core, message_id: bytes) -> Resting | None:
@@ -31,6 +35,21 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
         if record is None or record.front != place:
             return InStream(queue_id, lane, row)
     return InReady(queue_id, lane, row)
+
+
+def behind_fronts(core: Core, queue_id: int) -> Iterator[InStream]:
+    """Every message that is ready behind the front of its stream, stream by stream and in order."""
+    name = ""
+    while streams := core.store.streams_after(queue_id, name, _PAGE):
+        for name, record in streams:
+            # One alone is its stream's front, leased, or waiting.
+            page = [record.first] if record.live > 1 else []
+            while page:
+                for member in page:
+                    spot = locate(core, member.id) if core.leases.find(member.id) is None else None
+                    if isinstance(spot, InStream):
+                        yield spot
+                page = core.store.stream_rows(queue_id, name, page[-1].seq, _PAGE)
 
 
 def seq_of(message: Message, state: MessageState | None) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import locate
+from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.operators import act, drop
 from fairlead.broker.queue_state import QueueState
@@ -89,20 +90,17 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
 
 
 def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
-    """Look and remove in one commit. Messages behind the front of a stream come up as the ones before them go."""
+    """Look and remove in one commit: the ready rows first, then what is ready behind the front of each stream."""
     check_count(limit, "limit", most=10_000)
-    found: list[MessageInfo] = []
-    while len(found) < limit:
-        with core.lock:
-            queue = core.queue(name)
-            spots = core.store.ready(queue.queue_id, b"", None, limit - len(found))
-            if not spots:
-                break
-            found += _infos(core, spots)
-            moves = Moves(core, core.clock.now_ms())
-            for spot in spots:
-                moves.drop(spot)
-            moves.commit()
+    with core.lock:
+        queue = core.queue(name)
+        spots: list[InReady | InStream] = list(core.store.ready(queue.queue_id, b"", None, limit))
+        spots += islice(behind_fronts(core, queue.queue_id), limit - len(spots))
+        found = _infos(core, spots)
+        moves = Moves(core, core.clock.now_ms())
+        for spot in spots:
+            moves.drop(spot)
+        moves.commit()
     core.confirm()
     return found
 

@@ -13,12 +13,12 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
-from fairlead.broker.locate import locate
+from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
-from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot
+from fairlead.model.facts import InLease, InReady, InWaiting, Spot
 from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason, remember_failure
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import row_id
@@ -58,9 +58,7 @@ def act(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilt
     return OperatorResult(tuple(changed), tuple(skipped), more)
 
 
-def _by_id(
-    core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]
-) -> Iterator[tuple[Message, MessageState | None, Spot]]:
+def _by_id(core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]) -> Iterator[tuple[Message, MessageState | None, Spot]]:
     if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
         raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids", ids)
     for text in dict.fromkeys(ids):
@@ -105,12 +103,7 @@ def _all_ids(core: Core, queue: QueueState) -> Iterator[bytes]:
         while late := core.store.waiting(queue_id, waiting, _PAGE):
             yield from (row_id(spot.row) for spot in late)
             waiting = late[-1]
-        name = ""
-        while streams := core.store.streams_after(queue_id, name, _PAGE):
-            for name, record in streams:
-                for member in [record.first, *core.store.stream_rows(queue_id, name, record.first.seq, STEP_MESSAGES)]:
-                    if core.leases.find(member.id) is None and isinstance(locate(core, member.id), InStream):
-                        yield member.id
+        yield from (row_id(spot.row) for spot in behind_fronts(core, queue_id))
 
 
 def filter_ids(queue: QueueState) -> list[int]:
