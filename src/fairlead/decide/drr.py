@@ -258,11 +258,15 @@ class QueueScheduler:
         while ring and left > 0:
             key = ring[0]
             lane = key.lane
-            if lane is not None and key.lane_count == 1 == len(lane.rows) and not (lane.more or per_key or lane.throttle_keys):
-                if key.deficit > 0 or (key.deficit == 0 and not key.in_turn):
-                    self._take_only(lane, picked)
-                    left -= 1
-                    continue
+            if (
+                lane is not None
+                and key.lane_count == 1 == len(lane.rows)
+                and not (lane.more or per_key or lane.throttle_keys)
+                and (key.deficit > 0 or (key.deficit == 0 and not key.in_turn))
+            ):
+                self._take_only(lane, picked)
+                left -= 1
+                continue
             if not key.in_turn:
                 key.deficit += key.weight * quantum
                 key.in_turn = True
