@@ -7,14 +7,8 @@ of keys or lanes nor on the backlog:
 * The ring holds only keys that have something claimable, as far as is known. Keys that run dry leave it when visited.
 * A lane keeps a short window of rows; the rest of its backlog is read when the window is used up. A window is always a
   gapless stretch: `more` says that rows with a greater place than the last one read may exist on disk.
-* A lane short of tokens is parked in that bucket's own ring, out of its key; a key whose lanes are all parked leaves
-  the ring with what is left of its turn. A refill wakes as many parked lanes as it has tokens, by weight.
-* A lane that needs several buckets waits for the slowest first and keeps that grant while it waits for the next faster
-  one, where every second turn is for such lanes: else others would always have one of its tokens. One order for all, so
-  that no two lanes wait for each other; slowest first, so that no grant is kept for longer than a faster bucket needs.
-
-A wake-up is a permission to try, not a reserved token: a queue nobody claims from must not starve another queue that
-shares the bucket.
+* A lane short of tokens is parked (`parking.py`), out of its key; a key whose lanes are all parked leaves the ring with
+  what is left of its turn, and gains nothing while it waits.
 """
 
 from __future__ import annotations
@@ -23,9 +17,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from itertools import islice
 
-from fairlead.decide.lanes import FIRST_READ_ROWS, MOST_SPARE_LANES, NOTHING_HELD, READ_AHEAD_ROWS, Key, Lane, Memory, ParkedRing, ReadRows
+from fairlead.decide.lanes import FIRST_READ_ROWS, MOST_SPARE_LANES, READ_AHEAD_ROWS, Key, Lane, Memory, ReadRows
+from fairlead.decide.parking import Parking
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import TooManyLanes
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_weight
@@ -47,8 +41,7 @@ class QueueScheduler:
     ) -> None:
         self.quantum = quantum
         self.max_unsettled_per_key = max_unsettled_per_key
-        #: Lanes looked at since the start; a test holds it against the number of tokens.
-        self.visits = 0
+        self._visits = 0
         self._read_rows = read_rows
         self._buckets = buckets
         self._memory = memory
@@ -59,9 +52,7 @@ class QueueScheduler:
         self._left_over = ("", 0)
         self._lanes: dict[bytes, Lane] = {}
         self._ring: deque[Key] = deque()
-        self._parked: dict[str, ParkedRing] = {}
-        self._wakes: list[tuple[int, str]] = []
-        self._holding: set[Lane] = set()
+        self._parking = Parking(buckets, enter=self._enter, leave=self._leave, at_limit=self._at_limit)
         #: Lanes, each with its key, that had one message and gave it: used again, since with many keys most do just that.
         self._spare: list[Lane] = []
 
@@ -116,7 +107,7 @@ class QueueScheduler:
     def _take_only(self, lane: Lane, picked: list[tuple[bytes, bytes]]) -> None:
         """The only message of the only lane of the key whose turn it is; nothing of the key is left."""
         picked.append((lane.id, lane.rows.pop()))
-        self.visits += 1
+        self._visits += 1
         self._memory.rows -= 1
         self._memory.lanes -= 1
         key = lane.key
@@ -219,27 +210,18 @@ class QueueScheduler:
         if memory.lanes + new > memory.lane_limit:
             raise TooManyLanes(memory.lane_limit)
 
-    def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
-        # The order of the buckets may have changed: nobody keeps a grant of the old one.
-        for lane in list(self._holding):
-            self._return_grant(lane)
-        ring = self._parked.get(throttle_key)
-        if ring is not None:
-            ring.scheduled = True
-            heappush(self._wakes, (now_ms, throttle_key))
-
     # The decision
 
     def take(self, limit: int, now_ms: int) -> list[tuple[bytes, bytes]]:
         """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens."""
         picked: list[tuple[bytes, bytes]] = []
+        parking = self._parking
         hops = 0
         while True:
-            if self._wakes:
-                self._wake(now_ms)
+            parking.wake(now_ms)
             before = len(picked)
             self._serve_ring(limit - before, now_ms, picked)
-            if len(picked) >= limit or not self._wakes or self._wakes[0][0] > now_ms:
+            if len(picked) >= limit or not parking.has_wakes(now_ms):
                 return picked
             # A lane used up its grant, or went on to wait for another bucket: tokens are left for it or for others.
             hops = 0 if len(picked) > before else hops + 1
@@ -288,7 +270,7 @@ class QueueScheduler:
             elif per_key and key.unsettled >= per_key:
                 ring.popleft()
                 key.in_ring = False
-                self._return_grants(key)
+                self._parking.return_grants(key)
             elif key.deficit < 1:
                 key.in_turn = False
                 ring.rotate(-1)
@@ -331,11 +313,23 @@ class QueueScheduler:
         if len(self._debts) > _MAX_DEBTORS:
             del self._debts[next(iter(self._debts))]
 
+    def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
+        self._parking.bucket_changed(throttle_key, now_ms)
+
     def next_wake_ms(self) -> int | None:
         """When a parked lane may get a token (monotonic); None when no lane waits for one."""
-        return self._wakes[0][0] if self._wakes else None
+        return self._parking.next_wake_ms()
 
     # For people
+
+    @property
+    def visits(self) -> int:
+        """Lanes looked at since the start; a test holds it against the number of tokens."""
+        return self._visits + self._parking.visits
+
+    def parked(self, limit: int = 5) -> list[tuple[str, int]]:
+        """(throttle key, lanes that wait for it), a few of them."""
+        return self._parking.shown(limit)
 
     def keys(self) -> Iterator[Key]:
         return iter(list(self._keys.values()))
@@ -350,10 +344,6 @@ class QueueScheduler:
 
     def find_lane(self, lane_id: bytes) -> Lane | None:
         return self._lanes.get(lane_id)
-
-    def parked(self, limit: int = 5) -> list[tuple[str, int]]:
-        """(throttle key, lanes that wait for it), a few of them."""
-        return [(key, len(ring)) for key, ring in islice(self._parked.items(), limit) if ring]
 
     def keys_ahead(self, key: Key) -> int | None:
         """How many keys have their turn before this one; None when it is not in the ring."""
@@ -444,12 +434,11 @@ class QueueScheduler:
         self._memory.lanes -= 1
         key = lane.key
         key.lane_count -= 1
-        self._return_grant(lane)
+        self._parking.return_grant(lane)
         if lane.parked is None:
             self._leave(lane)
         else:
-            self._parked[lane.parked].remove(lane)
-            self._tidy(lane.parked)
+            self._parking.remove(lane)
         if not key.lane_count and not key.in_ring:
             self._forget(key)
 
@@ -481,7 +470,7 @@ class QueueScheduler:
     # Serving
 
     def _serve(self, key: Key, allowed: int, now_ms: int, picked: list[tuple[bytes, bytes]]) -> int:
-        self.visits += 1
+        self._visits += 1
         lane = key.lane
         if lane is None:
             return self._serve_lanes(key, allowed, now_ms, picked)
@@ -544,177 +533,23 @@ class QueueScheduler:
             self._drop(lane)
             return False
         if lane.throttle_keys:
-            lacking = self._lacking(lane, now_ms)
+            lacking = self._parking.lacking(lane, now_ms)
             if lacking is not None:
-                self._wait_for(lane, lacking, now_ms)
+                self._parking.wait_for(lane, lacking, now_ms)
                 return False
         picked.append((lane.id, lane.rows[lane.at]))
         lane.at += 1
         self._memory.rows -= 1
         if lane.granted_by is not None:
-            self._use_grants(lane, now_ms)
+            self._parking.use_grants(lane, now_ms)
         if lane.at >= len(lane.rows):
             self._fill(lane)
         if not lane.rows:
             self._drop(lane)
         elif lane.granted_by is not None and not lane.grant:
-            self._turn_over(lane, now_ms)
+            self._parking.turn_over(lane, now_ms)
         return True
-
-    def _lacking(self, lane: Lane, now_ms: int) -> str | None:
-        keys = self._buckets.slowest_first(lane.throttle_keys)
-        for throttle_key in keys:
-            ring = self._parked.get(throttle_key)
-            if ring is None or throttle_key == lane.granted_by or throttle_key in lane.held:
-                continue
-            if ring or ring.awake >= (self._buckets.whole_tokens(throttle_key, now_ms) or 0):
-                # Others wait for this bucket already, or have a grant for what is in it: no overtaking.
-                return throttle_key
-        return self._buckets.take(keys, now_ms)
-
-    # Parking
-
-    def _use_grants(self, lane: Lane, now_ms: int) -> None:
-        """A message went out: one of each grant is used up."""
-        assert lane.granted_by is not None
-        self._parked[lane.granted_by].awake -= 1
-        lane.grant -= 1
-        if not lane.held:
-            return
-        before, lane.held = lane.held, {throttle_key: held - 1 for throttle_key, held in lane.held.items() if held > 1}
-        for throttle_key in before:
-            ring = self._parked[throttle_key]
-            ring.awake -= 1
-            self._schedule(throttle_key, ring, now_ms)
-            self._tidy(throttle_key)
-        if not lane.held:
-            self._holding.discard(lane)
-
-    def _turn_over(self, lane: Lane, now_ms: int) -> None:
-        """The lane has used up the grant it was woken with: back to the ring, in front if it has some of its share left."""
-        throttle_key = lane.granted_by
-        assert throttle_key is not None
-        if lane.held:
-            self._wait_for(lane, throttle_key, now_ms)
-            return
-        self._return_grant(lane)
-        order = self._buckets.slowest_first(lane.throttle_keys)
-        if order:
-            self._park(lane, order[0], now_ms, front=lane.share > 0 and order[0] == throttle_key)
-
-    def _wait_for(self, lane: Lane, throttle_key: str, now_ms: int) -> None:
-        """Park the lane until it gets a token of that bucket; grants of slower buckets are kept."""
-        granted = dict(lane.held)
-        if lane.granted_by is not None:
-            granted[lane.granted_by] = lane.grant
-        order = self._buckets.slowest_first(lane.throttle_keys)
-        kept = {key: granted[key] for key in order[: order.index(throttle_key)] if granted.get(key)}
-        lane.held, lane.granted_by, lane.grant = kept, None, 0
-        if kept:
-            self._holding.add(lane)
-        else:
-            self._holding.discard(lane)
-        self._park(lane, throttle_key, now_ms, front=throttle_key in granted)
-        for key, count in granted.items():
-            if key not in kept:
-                self._give_back(key, count)
-
-    def _park(self, lane: Lane, throttle_key: str, now_ms: int, *, front: bool) -> None:
-        self._leave(lane)
-        ring = self._parked.get(throttle_key)
-        if ring is None:
-            ring = self._parked[throttle_key] = ParkedRing()
-        lane.parked = throttle_key
-        ring.add(lane, front=front)
-        self._schedule(throttle_key, ring, now_ms)
-
-    def _return_grants(self, key: Key) -> None:
-        """The key is at its limit of unsettled messages: others may have the tokens its lanes were woken for."""
-        if key.lane is not None:
-            self._return_grant(key.lane)
-        for entry in key.heap or ():
-            self._return_grant(entry[2])
-
-    def _return_grant(self, lane: Lane) -> None:
-        """Others may have the tokens the lane was woken for, or kept."""
-        if lane.granted_by is None and not lane.held:
-            return
-        granted = dict(lane.held)
-        if lane.granted_by is not None:
-            granted[lane.granted_by] = lane.grant
-        lane.held, lane.granted_by, lane.grant = NOTHING_HELD, None, 0
-        self._holding.discard(lane)
-        for throttle_key, count in granted.items():
-            self._give_back(throttle_key, count)
-
-    def _give_back(self, throttle_key: str, count: int) -> None:
-        ring = self._parked[throttle_key]
-        ring.awake -= count
-        if ring and not ring.scheduled:
-            ring.scheduled = True
-            heappush(self._wakes, (0, throttle_key))
-        self._tidy(throttle_key)
-
-    def _tidy(self, throttle_key: str) -> None:
-        ring = self._parked[throttle_key]
-        if not ring and not ring.awake:
-            del self._parked[throttle_key]
-
-    def _schedule(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
-        if ring.scheduled or not ring:
-            return
-        at_ms = self._buckets.ready_at(throttle_key, ring.awake + 1, now_ms)
-        if at_ms is not None:
-            ring.scheduled = True
-            heappush(self._wakes, (at_ms, throttle_key))
-
-    def _wake(self, now_ms: int) -> None:
-        """Wake as many parked lanes as their buckets have tokens, each bucket by its own deficit round robin."""
-        wakes = self._wakes
-        woken: list[str] = []
-        while wakes and wakes[0][0] <= now_ms:
-            throttle_key = heappop(wakes)[1]
-            ring = self._parked.get(throttle_key)
-            if ring is None:
-                continue
-            ring.scheduled = False
-            woken.append(throttle_key)
-            tokens = self._buckets.whole_tokens(throttle_key, now_ms)
-            free = 0 if tokens is None else tokens - ring.awake
-            while ring and (tokens is None or free > 0):
-                self.visits += 1
-                lane = ring.pop()
-                lane.parked = None
-                if tokens is None or self._at_limit(lane.key):
-                    self._return_grant(lane)
-                else:
-                    free -= self._grant(lane, throttle_key, ring, free)
-                self._enter(lane)
-            self._tidy(throttle_key)
-        for throttle_key in woken:
-            ring = self._parked.get(throttle_key)
-            if ring:
-                self._schedule_later(throttle_key, ring, now_ms)
-
-    def _grant(self, lane: Lane, throttle_key: str, ring: ParkedRing, free: int) -> int:
-        """How many messages the lane may deliver before it goes back to the ring."""
-        if lane.share < 1:
-            lane.share += lane.key.weight
-        count = min(lane.share, free, *lane.held.values())
-        lane.share -= count
-        lane.grant, lane.granted_by = count, throttle_key
-        ring.awake += count
-        return count
 
     def _at_limit(self, key: Key) -> bool:
         """No grant for it: it would keep the tokens from others until one of its messages is settled."""
         return bool(self.max_unsettled_per_key) and key.unsettled >= self.max_unsettled_per_key
-
-    def _schedule_later(self, throttle_key: str, ring: ParkedRing, now_ms: int) -> None:
-        """Nothing more to wake now: the next look is when one token more than those given out is there."""
-        if ring.scheduled:
-            return
-        at_ms = self._buckets.ready_at(throttle_key, ring.awake + 1, now_ms)
-        if at_ms is not None and at_ms > now_ms:
-            ring.scheduled = True
-            heappush(self._wakes, (at_ms, throttle_key))

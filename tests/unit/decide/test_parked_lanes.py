@@ -199,4 +199,4 @@ def test_whatever_the_buckets_no_burst_is_exceeded_and_everything_goes_out_in_bo
             assert wake_ms > now_ms, "a claim that waits would look for ever"
             now_ms = wake_ms
         assert now_ms <= 3 * slowest_ms + 1000
-    assert lanes.scheduler._parked == {}, "nothing is left behind"
+    assert lanes.scheduler._parking._parked == {}, "nothing is left behind"
