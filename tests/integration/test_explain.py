@@ -192,3 +192,14 @@ def test_what_is_not_there_cannot_be_explained(world: World) -> None:
         world.broker.explain("018bcfe5-6800-7000-8000-00000000001a")
     with pytest.raises(errors.QueueNotFound):
         world.broker.explain_queue("nowhere")
+
+
+def test_a_queue_says_that_a_hook_is_switched_off_and_until_when(world: World) -> None:
+    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) error('no tenant') end")
+    world.fill("q", count=3)
+    (reason,) = [reason for reason in world.broker.explain_queue("q").reasons if reason.code == "hook_bypassed"]
+    assert reason.until_ms == world.clock.now_ms() + 10_000
+    assert "on_enqueue" in reason.text
+    assert "no tenant" in reason.text
+    world.clock.advance(seconds=10)
+    assert "hook_bypassed" not in [reason.code for reason in world.broker.explain_queue("q").reasons]

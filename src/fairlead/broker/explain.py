@@ -47,6 +47,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
         reasons = _queue_reasons(core, queue)
         if counters.ready == 0:
             reasons.append(Reason("no_ready_messages", f"no message is ready: {counters.leased} leased, {counters.waiting} waiting"))
+        reasons.extend(_hook_reasons(core, queue))
         if queue.next_due_ms < HELD and counters.waiting and core.store.next_due(queue.queue_id) is not None:
             reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(queue.next_due_ms)}", queue.next_due_ms))
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
@@ -145,6 +146,19 @@ def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:
     if not queue.waiters and not core.leases.consumers(queue.queue_id):
         reasons.append(Reason("no_consumer", f"no consumer is waiting on queue {queue.name!r} or holds one of its messages"))
     return reasons
+
+
+def _hook_reasons(core: Core, queue: QueueState) -> list[Reason]:
+    """Hooks that are switched off for now: messages go by the defaults and the policies, which may look like a wrong order."""
+    return [
+        Reason(
+            "hook_bypassed",
+            f"the {hook.function} hook is switched off by its breaker until {show_time(hook.breaker_open_until_ms)}: {hook.last_error}",
+            hook.breaker_open_until_ms,
+        )
+        for hook in core.hooks.stats(queue.queue_id)
+        if hook.breaker_open_until_ms is not None
+    ]
 
 
 def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Reason]:
