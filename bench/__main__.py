@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import backlog, hot, lifecycle
+from bench import backlog, hooks, hot, lifecycle, streams
 from bench.conditions import conditions_here
 from bench.report import Figures, load_figures, save_figures, show, write_page
 
-NAMES = ("in-step", "drain", "backlog")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -47,6 +47,8 @@ def main() -> None:
 def _measure(options: argparse.Namespace, figures: Figures, home: Path, console: Console) -> Figures:
     plan = lifecycle.QUICK if options.quick else lifecycle.Plan()
     backlogs = backlog.QUICK if options.quick else backlog.Plan()
+    hooked = hooks.QUICK if options.quick else hooks.Plan()
+    ordered = streams.QUICK if options.quick else streams.Plan()
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
@@ -59,6 +61,10 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.drain = lifecycle.measure_drain(plan, home, _ticker(progress, "drain", drain_steps))
         if "backlog" in wanted:
             figures.backlog = backlog.measure(backlogs, home, _ticker(progress, "backlog", backlog.steps(backlogs)))
+        if "hooks" in wanted:
+            figures.hooks = hooks.measure(hooked, home, _ticker(progress, "hooks", hooks.steps(hooked)))
+        if "streams" in wanted:
+            figures.streams = streams.measure(ordered, home, _ticker(progress, "streams", streams.steps(ordered)))
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

@@ -45,10 +45,11 @@ QUICK = Plan(rounds=3, claimed=5_000, backlogs=(Backlog(10_000), Backlog(10_000,
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """What one fresh process saw. Memory in MB."""
+    """What one fresh process saw: messages claimed and completed per second, and claimed alone. Memory in MB."""
 
     reopen_s: float
     rate: float
+    claim_rate: float
     opened_mb: float
     grown_mb: float
 
@@ -82,15 +83,12 @@ def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measure
     for number, backlog in enumerate(plan.backlogs):
         base = home / f"backlog-{number}"
         shutil.rmtree(base, ignore_errors=True)
-        bases.append((base, float(_child("prepare", str(base), msgspec.json.encode(backlog).decode()))))
+        bases.append((base, float(run_child("bench.backlog", "prepare", str(base), msgspec.json.encode(backlog).decode()))))
         tick(f"prepared {backlog.label}")
     visits: list[list[Visit]] = [[] for _ in plan.backlogs]
     for _ in range(plan.rounds):
         for number, backlog in enumerate(plan.backlogs):
-            copy = home / "visited"
-            _copy(bases[number][0], copy)
-            visits[number].append(msgspec.json.decode(_child("visit", str(copy), str(plan.claimed)), type=Visit))
-            shutil.rmtree(copy)
+            visits[number].append(visit_copy(bases[number][0], home / "visited", plan.claimed))
             tick(f"visited {backlog.label}")
     found = [_sum_up(b, plan, base, rate, seen, visits[0]) for b, (base, rate), seen in zip(plan.backlogs, bases, visits, strict=True)]
     for base, _ in bases:
@@ -98,10 +96,13 @@ def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measure
     return found
 
 
+def disk_mb(base: Path) -> float:
+    return sum(f.stat().st_size for f in base.rglob("*") if f.is_file()) / 1e6
+
+
 def _sum_up(backlog: Backlog, plan: Plan, base: Path, prepared: float, seen: list[Visit], smallest: list[Visit]) -> Measured:
-    disk = sum(f.stat().st_size for f in base.rglob("*") if f.is_file()) / 1e6
     return Measured(
-        backlog.label, plan.claimed, disk, prepared,
+        backlog.label, plan.claimed, disk_mb(base), prepared,
         spread([v.reopen_s for v in seen]), spread([v.rate for v in seen]), ratio([v.rate for v in seen], [v.rate for v in smallest]),
         spread([v.opened_mb for v in seen]), spread([v.grown_mb for v in seen]),
     )  # fmt: skip
@@ -129,9 +130,11 @@ def visit(data: Path, claimed: int) -> Visit:
     broker = fairlead.open(data, durability="os")
     reopen_s = perf_counter() - began
     opened_mb = _memory_mb("VmHWM") - before_mb
-    began, left = perf_counter(), claimed
+    began, left, claiming_s = perf_counter(), claimed, 0.0
     while left > 0:
+        asked = perf_counter()
         deliveries = broker.claim("work", limit=min(BATCH, left))
+        claiming_s += perf_counter() - asked
         if not deliveries or any(len(d.payload) != PAYLOAD_BYTES for d in deliveries):
             raise AssertionError(f"{left} messages or their bodies are not there")
         broker.settle([fairlead.Complete(d) for d in deliveries])
@@ -139,11 +142,19 @@ def visit(data: Path, claimed: int) -> Visit:
     took_s = perf_counter() - began
     grown_mb = _memory_mb("VmHWM") - before_mb
     broker.close()
-    return Visit(reopen_s, claimed / took_s, opened_mb, grown_mb)
+    return Visit(reopen_s, claimed / took_s, claimed / claiming_s, opened_mb, grown_mb)
 
 
-def _child(verb: str, *arguments: str) -> str:
-    return subprocess.run([sys.executable, "-m", "bench.backlog", verb, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+def visit_copy(base: Path, copy: Path, claimed: int) -> Visit:
+    """What a fresh process sees of a directory, which stays as it is."""
+    _copy(base, copy)
+    seen = msgspec.json.decode(run_child("bench.backlog", "visit", str(copy), str(claimed)), type=Visit)
+    shutil.rmtree(copy)
+    return seen
+
+
+def run_child(module: str, verb: str, *arguments: str) -> str:
+    return subprocess.run([sys.executable, "-m", module, verb, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _copy(base: Path, copy: Path) -> None:

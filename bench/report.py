@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import backlog, lifecycle
+from bench import backlog, hooks, lifecycle, streams
 from bench.conditions import Conditions
 
 #: From here on the page is written by hand and kept when the figures are written anew.
@@ -24,6 +24,8 @@ class Figures(msgspec.Struct, omit_defaults=True):
     in_step: list[lifecycle.Measured] = []
     drain: list[lifecycle.Measured] = []
     backlog: list[backlog.Measured] = []
+    hooks: list[hooks.Measured] = []
+    streams: list[streams.Measured] = []
 
 
 def load_figures(path: Path) -> Figures:
@@ -37,6 +39,9 @@ def save_figures(path: Path, figures: Figures) -> None:
 
 _LIFECYCLE = ("durability", "batch", "keys", "lifecycles/s", "bare RocksDB/s", "of bare", "of fewest keys")
 _BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smallest", "memory at reopen MB", "memory growth MB")
+
+_HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
+_STREAMS = ("streams", "on disk", "reopen s", "claim/s", "of without", "claim + complete/s", "of without", "memory growth MB", "without MB")
 
 
 def show(figures: Figures, console: Console) -> None:
@@ -86,10 +91,24 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
             for m in figures.backlog
         ]
         yield f"Backlog: a fresh process reopens it after a crash, claims and completes {figures.backlog[0].claimed:,}", _BACKLOG, rows
+    if figures.hooks:
+        yield "Hooks: small scripts beside the same messages without", _HOOKS, [_hooks_row(m) for m in figures.hooks]
+    if figures.streams:
+        title = f"Streams: a fresh process reopens them after a crash, claims and completes {figures.streams[0].claimed:,}"
+        yield title, _STREAMS, [_streams_row(m) for m in figures.streams]
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
     return (m.durability, f"{m.batch:,}", f"{m.keys:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.of_fewest_keys.show())
+
+
+def _hooks_row(m: hooks.Measured) -> tuple[str, ...]:
+    return (m.part, f"{m.batch:,}", m.rate.show(0), m.without.show(0), m.of_without.show())
+
+
+def _streams_row(m: streams.Measured) -> tuple[str, ...]:
+    rates = (m.claims.show(0), m.claims_of_without.show(), m.rate.show(0), m.of_without.show())
+    return (m.shape, f"{m.disk_mb:,.0f} MB", m.reopen_s.show(), *rates, m.grown_mb.show(0), m.grown_without_mb.show(0))
 
 
 def _aims(figures: Figures) -> list[str]:
@@ -104,6 +123,13 @@ def _aims(figures: Figures) -> list[str]:
         aims.append(_aim(f"{b.backlog}: at least 0.8 of the smallest backlog's rate", b.of_smallest.median, b.of_smallest.median >= 0.8))
         aims.append(_aim(f"{b.backlog}: memory grows by less than 150 MB", b.grown_mb.median, b.grown_mb.median < 150))
         aims.append(_aim(f"{b.backlog}: reopened in less than 5 s", b.reopen_s.median, b.reopen_s.median < 5))
+    for h in figures.hooks:
+        if h.part == "lifecycle":
+            aims.append(_aim(f"hooks, batch {h.batch}: at least 0.6 of the lifecycles without", h.of_without.median, h.of_without.median >= 0.6))
+    for s in figures.streams:
+        claims = s.claims_of_without.median
+        aims.append(_aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6))
+        aims.append(_aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150))
     return aims
 
 
