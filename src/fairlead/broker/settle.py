@@ -17,12 +17,13 @@ from fairlead.model.durations import to_ms
 from fairlead.model.facts import Restated
 from fairlead.model.failure import bounded_error, read_reason
 from fairlead.model.ids import find_id
-from fairlead.model.lane import Flag, move_row, row_place
+from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.message import MessageState
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
 
+_MOVING = (Complete, Fail, Release)
 _MAX_PROGRESS = (1 << 63) - 1
 
 
@@ -99,6 +100,7 @@ class Batch:
     def decide(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """In the order given: the first word on a delivery counts."""
         self._load_states(items)
+        self._load_streams(items)
         results = [self._complete_held(item) or self._one(item) for item in items]
         rules = self.moves.decide_switches()
         if rules:
@@ -236,6 +238,18 @@ class Batch:
         for raw_id, state in zip(wanted, self.core.store.states(wanted) if wanted else (), strict=True):
             if state is not None:
                 self.states[raw_id] = state
+
+    def _load_streams(self, items: Sequence[Settlement]) -> None:
+        """One read for all streams that the items move something in."""
+        names: dict[int, list[str]] = {}
+        for item in items:
+            handle = item.delivery if type(item) in _MOVING else None
+            if type(handle) is Delivery and handle.message.stream:
+                lease = self.core.leases.find(handle.message.id)
+                if lease is not None and lease.claim_id == handle.claim_id and len(lease.row) > ROW_BYTES:
+                    names.setdefault(lease.queue_id, []).append(row_stream(lease.row))
+        for queue_id, streams in names.items():
+            self.moves.streams.load(queue_id, streams)
 
 
 def read_handle(handle: object) -> tuple[bytes, int]:
