@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Broker, Fail, NewMessage
+from fairlead import Broker, Fail, NewMessage, Release
 from fairlead.broker import intents
 from fairlead.hooks import FailureCall, FailureDecision
 from fairlead.store.laws import check_laws
@@ -63,3 +63,12 @@ def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker:
     (d,) = broker.claim("q")
     first, second = broker.settle([Fail(d, error="first"), Fail(d, error="second")])
     assert (first.outcome, second.outcome) == ("retry", "lost_lease")
+
+
+def test_a_message_of_a_stream_still_ends_in_time_after_it_was_given_back(broker: Broker) -> None:
+    broker.create_queue("q")
+    broker.enqueue("q", b"", stream="A", ttl="60s")
+    (d,) = broker.claim("q")
+    broker.settle([Release(d)])
+    broker._core.clock.advance(seconds=61)  # type: ignore[attr-defined]
+    assert broker.stats("q").ready == 0

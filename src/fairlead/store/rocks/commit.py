@@ -208,7 +208,7 @@ class Draft:
         if fact.expires_ms:
             life = timed_key(source_id, fact.expires_ms, fact.id)
             target = fact.target
-            if isinstance(target, (f.InReady, f.InWaiting)) and row_flags(target.row) & Flag.TTL:
+            if isinstance(target, (f.InReady, f.InStream, f.InWaiting)) and row_flags(target.row) & Flag.TTL:
                 self._put_timed("ttl", source_id, life, V1)
             else:
                 self._delete("ttl", life)
