@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 def test_the_directory_of_format_1_is_sound(directory: Path) -> None:
     report = verify(directory)
     assert report.problems == []
-    assert (report.messages, report.queues, report.leases) == (8, 3, 1)
+    assert (report.messages, report.queues, report.leases) == (10, 3, 1)
 
 
 @pytest.mark.parametrize("how", ["read-only", "opened", "opened again"])
@@ -35,13 +35,13 @@ def test_the_directory_of_format_1_opens_with_everything_in_it(directory: Path, 
     if how == "opened again":
         RocksStore.open(directory).close()
     store = RocksStore.open(directory, read_only=how == "read-only")
-    everyone = [make.PLAIN, make.EXPIRING, make.WAITING, make.WINDOWED, make.LIVE, make.LEASED, make.BURIED, make.LATE]
+    everyone = [make.PLAIN, make.EXPIRING, make.WAITING, make.WINDOWED, make.LIVE, make.LEASED, make.BURIED, make.LATE, make.FRONT, make.BEHIND]
     assert store.messages([message.id for message in everyone]) == everyone
     assert store.queues() == make.QUEUES
     assert store.last_queue_id == make.GONE
-    assert store.last_commit == 6
+    assert store.last_commit == 7
     assert store.boot == {"read-only": 2, "opened": 3, "opened again": 4}[how]
-    in_order = [make.PLAIN, make.WINDOWED, make.LIVE, make.LATE, make.EXPIRING]
+    in_order = [make.PLAIN, make.WINDOWED, make.LIVE, make.LATE, make.FRONT, make.EXPIRING]
     assert [row_id(spot.row) for spot in store.ready(make.WORK, b"", None, 10)] == [message.id for message in in_order]
     assert store.ready(make.DEAD, b"", None, 10) == [make.DEAD_SPOT]
     assert [spot.due_ms for spot in store.waiting(make.WORK, None, 10)] == [make.WAITING.due_ms]
@@ -52,8 +52,11 @@ def test_the_directory_of_format_1_opens_with_everything_in_it(directory: Path, 
     assert store.dedup(make.WORK, ["order-4", "order-5"]) == [(make.WINDOWED.id, make.WINDOWED.dedup_until_ms), (make.LIVE.id, 0)]
     assert store.config() == make.SETTINGS
     assert store.intents() == [make.INTENT]
-    assert store.counters(make.WORK) == Counters(5, 1, 1, 0, sum(m.size for m in everyone) - make.BURIED.size)
+    assert store.counters(make.WORK) == Counters(7, 1, 1, 0, sum(m.size for m in everyone) - make.BURIED.size)
     assert store.counters(make.DEAD) == Counters(ready=1, bytes=make.BURIED.size)
+    assert store.streams(make.WORK, ["customer-ü"]) == [make.STREAM]
+    assert store.stream_rows(make.WORK, "customer-ü", 0, 10) == [make.NEXT_ROW]
+    assert store.request(make.REQUEST[0]) == make.REQUEST[1]
     store.close()
 
 

@@ -24,6 +24,9 @@ from fairlead.model.facts import (
     Moved,
     QueueSaved,
     QueueUnlinked,
+    RequestRemembered,
+    StreamJoined,
+    StreamSaved,
 )
 from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, first_place, move_row, pack_lane
@@ -31,6 +34,7 @@ from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState, pack_headers
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig, QueueRecord
+from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.format import FORMAT
 
@@ -61,6 +65,11 @@ LIVE = Message(message_id(5), WORK, LANE, 3, b"", b"live", NOW, first_place(2) +
 LEASED = Message(message_id(6), WORK, LANE, 3, b"", b"leased", NOW, first_place(2) + 4)
 BURIED = Message(message_id(7), WORK, LANE, 3, b"", b"dead", NOW, first_place(2) + 5, stream="s")
 LATE = Message(message_id(8), WORK, LANE, 3, b"", b"in the log", NOW, first_place(6))
+FRONT = Message(message_id(9), WORK, LANE, 3, b"", b"first of its stream", NOW, first_place(7), stream="customer-ü", seq=first_place(7))
+BEHIND = Message(message_id(10), WORK, LANE, 3, b"", b"behind it", NOW, first_place(7) + 1, stream="customer-ü", seq=first_place(7) + 1)
+FIRST_ROW, NEXT_ROW = (StreamRow(LANE, message.row(message.seq, 0)) for message in (FRONT, BEHIND))
+STREAM = StreamRecord("tenant", 2, FIRST_ROW, FIRST_ROW.seq, (NEXT_ROW.seq,), 0)
+REQUEST = (message_id(11), b"what it answered")
 CLAIM = Claim(1 << 32 | 1, "worker-1", "token-1", NOW, 5000)
 DEAD_CLAIM = Claim(1 << 32 | 2, "worker-1", "", NOW, 5000)
 LEASE = Lease(WORK, LANE, LEASED.row(LEASED.place, 0), CLAIM.claim_id, NOW + 5000, 1, False)
@@ -83,6 +92,12 @@ IN_THE_LOG: list[list[Fact]] = [
     [QueueUnlinked(GONE, "gone"), IntentSaved(INTENT)],
     [Moved("buried", BURIED.id, InLease(DEAD_LEASE), DEAD_SPOT, DEAD_STATE), ClaimEnded(NOW + 5000, DEAD_CLAIM.claim_id)],
     [Enqueued(WORK, [LATE]), *[ConfigSet(key, value) for key, value in SETTINGS.items()]],
+    [
+        Enqueued(WORK, [FRONT, BEHIND], frozenset({BEHIND.id})),
+        StreamSaved(WORK, "customer-ü", STREAM),
+        StreamJoined(WORK, "customer-ü", NEXT_ROW),
+        RequestRemembered(*REQUEST),
+    ],
 ]
 
 
