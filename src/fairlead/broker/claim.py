@@ -113,8 +113,11 @@ def _allowance(core: Core, queue: QueueState, consumer: str) -> int:
     return most - core.leases.unsettled(consumer, queue.queue_id) if most else MAX_CLAIM
 
 
-def claim_now(core: Core, names: list[str], order: Order) -> list[Lease]:
-    """Several queues are tried in the order given, each next claim of this broker starting one further."""
+def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True) -> list[Lease]:
+    """Several queues are tried in the order given, each next claim of this broker starting one further.
+
+    `expire=False` leaves leases that have run out to the timer.
+    """
     leases: list[Lease] = []
     states = [core.queue(name) for name in names]
     if len(states) > 1:
@@ -122,7 +125,7 @@ def claim_now(core: Core, names: list[str], order: Order) -> list[Lease]:
         at = core.claim_turn % len(states)
         states = states[at:] + states[:at]
     for state in states:
-        run_queue_due(core, state)
+        run_queue_due(core, state, expire=expire)
         if state.closed_to_claims:
             continue
         most = min(order.limit - len(leases), _allowance(core, state, order.consumer))

@@ -23,11 +23,13 @@ from fairlead.model.facts import RequestRemembered
 from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Extend, Settlement, SettleResult
+from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.views import ExchangeResult
 
 KEPT_MS = 10 * 60_000
 _CLAIM_FIELDS = {"queue", "limit", "max_per_stream", "started"}
+#: When in a turn each kind of item takes effect.
+_TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -52,21 +54,26 @@ def exchange(
     request_id: str | None,
 ) -> ExchangeResult:
     items = _check_items(extend, settle)
-    order = _check_claim(claim, check_consumer(consumer), request_id)
     raw_request = _check_request(core, request_id)
+    order = _check_claim(claim, check_consumer(consumer), raw_request)
     if not isinstance(enqueue, Mapping):
         raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", enqueue)
-    prepared = [Prepared(name, ask_hook(core, name, check_messages(messages))) for name, messages in enqueue.items()]
-    answers = ask_hooks(core, items)
+    checked = {name: check_messages(messages) for name, messages in enqueue.items()}
     with core.lock:
-        core.check_open()
-        kept = core.store.request(raw_request) if raw_request is not None else None
-        if kept is not None:
-            outcome = _decode(kept)
+        outcome = _find_outcome(core, raw_request)
+    # Hooks are asked without the lock, and not again about what has been answered.
+    prepared = [Prepared(name, ask_hook(core, name, messages)) for name, messages in checked.items()] if outcome is None else []
+    answers = ask_hooks(core, items) if outcome is None else {}
+    with core.lock:
+        outcome = outcome or _find_outcome(core, raw_request)
+        if outcome is not None:
             leases = core.leases.under_token(order[1].token) if order else []
         else:
+            # A queue that is not there must be noticed before anything is carried out.
+            for name in order[0] if order else ():
+                core.queue(name)
             outcome = _work(core, items, prepared, answers, raw_request)
-            leases = claiming.claim_now(core, *order) if order else []
+            leases = claiming.claim_now(core, *order, expire=False) if order else []
         handout = claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id])
         commit = core.store.last_commit
     core.confirm(commit)
@@ -76,7 +83,7 @@ def exchange(
 
 def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers: Any, raw_request: bytes | None) -> Outcome:
     batch = Batch(core, answers)
-    settled = batch.decide(items)
+    settled = _decide_in_order(batch, items)
     places = batch.moves.places()
     enqueued: dict[str, list[bytes]] = {}
     for part in prepared:
@@ -90,8 +97,20 @@ def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers
     return outcome
 
 
+def _find_outcome(core: Core, raw_request: bytes | None) -> Outcome | None:
+    core.check_open()
+    kept = core.store.request(raw_request) if raw_request is not None else None
+    return _decode(kept) if kept is not None else None
+
+
+def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult]:
+    """Extends, completes, fails, releases take effect in this order; the results are in the order given."""
+    order = sorted(range(len(items)), key=lambda at: _TURN.get(type(items[at]), 0))
+    results = dict(zip(order, batch.decide([items[at] for at in order]), strict=True))
+    return [results[at] for at in range(len(items))]
+
+
 def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list[Settlement]:
-    """In the order they take effect; results come in the order given: extends, then the rest."""
     for field, items in (("extend", extend), ("settle", settle)):
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             raise InvalidRequest(field, "a list", items)
@@ -102,15 +121,13 @@ def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list
     return [*extend, *settle]
 
 
-def _check_claim(claim: Mapping[str, Any] | None, consumer: str, request_id: str | None) -> tuple[list[str], claiming.Order] | None:
+def _check_claim(claim: Mapping[str, Any] | None, consumer: str, raw_request: bytes | None) -> tuple[list[str], claiming.Order] | None:
     if claim is None:
         return None
     if not isinstance(claim, Mapping) or "queue" not in claim or not _CLAIM_FIELDS.issuperset(claim):
         raise InvalidRequest("claim", 'a mapping such as {"queue": "orders", "limit": 100}, with ' + ", ".join(sorted(_CLAIM_FIELDS)), claim)
-    token = f"exchange:{request_id}" if request_id else None
-    return claiming.check_claim(
-        claim["queue"], claim.get("limit", 1), consumer, token, claim.get("started", True), claim.get("max_per_stream", 1)
-    )
+    token = f"exchange:{show_id(raw_request)}" if raw_request else None
+    return claiming.check_claim(claim["queue"], claim.get("limit", 1), consumer, token, claim.get("started", True), claim.get("max_per_stream", 1))
 
 
 def _check_request(core: Core, request_id: str | None) -> bytes | None:

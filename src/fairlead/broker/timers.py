@@ -108,9 +108,9 @@ def _asks_hook(core: Core, lease: Lease) -> bool:
     return lease.started and has_failure_hook(core.by_id.get(lease.queue_id))
 
 
-def run_queue_due(core: Core, queue: QueueState) -> bool:
+def run_queue_due(core: Core, queue: QueueState, *, expire: bool = True) -> bool:
     """What is due in one queue, at most a step of each kind."""
-    expired = expire_leases(core)
+    expired = expire and expire_leases(core)
     now_ms = core.clock.now_ms()
     if queue.next_wake_ms() > now_ms:
         return expired

@@ -1,0 +1,425 @@
+"""The work batch: one call, its order of effects, all or nothing, and the same answer when it is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead.model.facts import Fact, Leased
+from fairlead.model.ids import IdSource, show_id
+from tests.integration.world import World
+
+MINUTE = 60_000
+
+
+def request_id(world: World, age_ms: int = 0) -> str:
+    """A UUIDv7 of that age."""
+    (raw_id,) = IdSource().next(world.clock.now_ms() - age_ms, 1)
+    return show_id(raw_id)
+
+
+def named(*names: str, **options: Any) -> list[NewMessage]:
+    return [NewMessage(name.encode(), **options) for name in names]
+
+
+def outcomes(result: Any) -> list[str]:
+    return [item.outcome for item in result.settled]
+
+
+def payloads(result: Any) -> list[bytes]:
+    return [delivery.payload for delivery in result.deliveries]
+
+
+# Effects
+
+
+def test_a_whole_turn_of_work_in_one_call(world: World) -> None:
+    world.broker.create_queue("next")
+    world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
+    m1, m2, m3, m4 = world.broker.claim("q", limit=4, consumer="ann")
+    lost = DeliveryRef(m1.id, "f" * 16)
+    result = world.broker.exchange(
+        "ann",
+        extend=[Extend(m4, "5m")],
+        settle=[Complete(m1), Fail(m2, retry_in="1h"), Release(m3), Complete(lost), Complete("what"), Complete(DeliveryRef(request_id(world), "1"))],  # type: ignore[arg-type]
+        enqueue={"q": named("m5"), "next": named("n1", "n2")},
+        claim={"queue": "q", "limit": 10},
+    )
+    assert outcomes(result) == ["extended", "completed", "retry", "released", "lost_lease", "invalid", "not_found"]
+    assert result.settled[0].lease_until == world.clock.now_ms() + 5 * MINUTE
+    assert {name: len(ids) for name, ids in result.enqueued.items()} == {"q": 1, "next": 2}
+    assert payloads(result) == [b"m3", b"m5"], "what was released and enqueued is there for the claim"
+    assert {delivery.lease for delivery in result.deliveries} != {m1.lease}
+    assert world.counts("q") == (0, 1, 3, 0)
+    assert [info.payload for info in world.broker.peek("next")] == [b"n1", b"n2"]
+    assert world.broker.goodbye("ann") == 3, "the claim belongs to the consumer of the call"
+
+
+def test_nothing_at_all_is_a_valid_turn(world: World) -> None:
+    before = world.store.last_commit
+    result = world.broker.exchange("ann")
+    assert (result.settled, result.enqueued, result.deliveries) == ((), {}, [])
+    assert world.store.last_commit == before
+
+
+def test_completes_come_before_fails_and_fails_before_releases(world: World) -> None:
+    world.broker.enqueue_many("q", named("a", "b"))
+    a, b = world.broker.claim("q", limit=2)
+    result = world.broker.exchange("ann", settle=[Release(a), Fail(a), Complete(a), Release(b), Fail(b)])
+    assert outcomes(result) == ["lost_lease", "lost_lease", "completed", "lost_lease", "retry"], "results are in the order given"
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_a_message_settled_and_extended_in_one_call_is_settled(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    result = world.broker.exchange("ann", extend=[Extend(delivery, "1h", progress=4)], settle=[Fail(delivery, progress=2)])
+    assert outcomes(result) == ["extended", "retry"]
+    (info,) = world.broker.peek("q")
+    assert info.progress & 6 == 6, "what the extension said was done counts"
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_in_one_settle_the_first_word_on_a_delivery_counts(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    assert [result.outcome for result in world.broker.settle([Fail(delivery), Complete(delivery)])] == ["retry", "lost_lease"]
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_a_failure_and_releases_behind_it_go_on_without_it_in_the_same_call(world: World) -> None:
+    world.broker.update_queue("q", retry_in_stream={"cooldown": "1m"})
+    world.broker.enqueue_many("q", named("m1", "m2", "m3", stream="s"))
+    m1, m2, m3 = world.broker.claim("q", limit=3, max_per_stream=3)
+    result = world.broker.exchange("ann", settle=[Release(m3), Release(m2), Fail(m1)], claim={"queue": "q", "limit": 9, "max_per_stream": 9})
+    assert [item.rule for item in result.settled] == ["release.let_by", "release.let_by", "retry_in_stream.fixed"]
+    assert payloads(result) == [b"m2", b"m3"]
+
+
+def test_what_it_enqueues_into_a_stream_goes_behind_what_it_settles_there(world: World) -> None:
+    world.broker.enqueue_many("q", named("a", stream="s"))
+    delivery = world.claim_one("q")
+    result = world.broker.exchange("ann", settle=[Complete(delivery)], enqueue={"q": named("b", stream="s")}, claim={"queue": "q"})
+    assert payloads(result) == [b"b"]
+    result = world.broker.exchange("ann", settle=[Release(result.deliveries[0])], enqueue={"q": named("c", stream="s")})
+    assert [delivery.payload for delivery in world.broker.claim("q", limit=5, max_per_stream=5)] == [b"b", b"c"]
+
+
+def test_a_claim_has_all_of_its_options(world: World) -> None:
+    world.broker.create_queue("other")
+    world.broker.enqueue_many("q", named("a", "b", "c", stream="s"))
+    world.broker.enqueue_many("other", named("x"))
+    result = world.broker.exchange("ann", claim={"queue": ["q", "other"], "limit": 3, "max_per_stream": 2, "started": False})
+    assert sorted(payloads(result)) == [b"a", b"b", b"x"]
+    world.clock.advance(seconds=30)
+    assert world.broker.find(result.deliveries[0].id).attempts == 0, "unstarted: a release, not a failure"
+
+
+def test_it_does_not_expire_the_leases_of_others(world: World) -> None:
+    world.fill("q", count=2)
+    late = world.claim_one("q", consumer="bob")
+    timer, world.clock._listeners = world.clock._listeners, []
+    world.clock.advance(seconds=31)
+    result = world.broker.exchange("ann", claim={"queue": "q", "limit": 5})
+    assert late.id not in [delivery.id for delivery in result.deliveries], "only the timer ends a lease"
+    assert [result.outcome for result in world.broker.settle([Complete(late)])] == ["completed"]
+    world.clock._listeners = timer
+
+
+def test_an_extension_in_time_wins_over_an_expiry_that_nobody_committed_yet(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    timer, world.clock._listeners = world.clock._listeners, []
+    world.clock.advance(seconds=31)
+    result = world.broker.exchange("ann", extend=[Extend(delivery, "1m")], claim={"queue": "q"})
+    world.clock._listeners = timer
+    assert (outcomes(result), result.deliveries) == (["extended"], [])
+    world.clock.advance(ms=1)
+    assert world.broker.settle([Complete(delivery)])[0].outcome == "completed"
+
+
+def test_an_extension_after_the_loss_is_refused_and_the_new_holder_unharmed(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q", consumer="ann")
+    world.clock.advance(seconds=30)
+    holder = world.claim_one("q", consumer="bob")
+    result = world.broker.exchange("ann", extend=[Extend(delivery, "1h")], settle=[Complete(delivery)])
+    assert outcomes(result) == ["lost_lease", "lost_lease"]
+    assert world.broker.find(delivery.id).lease_until == holder.lease_until
+
+
+def test_starts_are_settlements_too(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q", started=False)
+    assert outcomes(world.broker.exchange("ann", settle=[Start(delivery)])) == ["started"]
+    world.clock.advance(seconds=30)
+    assert world.broker.find(delivery.id).attempts == 1
+
+
+# All or nothing
+
+
+@pytest.mark.parametrize("with_claim", [False, True])
+def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: bool) -> None:
+    world.broker.create_queue("next")
+    world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
+    m1, m2, m3, m4 = world.broker.claim("q", limit=4)
+    request = request_id(world)
+
+    def turn() -> Any:
+        return world.broker.exchange(
+            "ann",
+            extend=[Extend(m4, "1h", carry=b"c")],
+            settle=[Complete(m1), Fail(m2), Release(m3)],
+            enqueue={"next": named("n"), "q": named("m5")},
+            claim={"queue": "q", "limit": 9} if with_claim else None,
+            request_id=request,
+        )
+
+    def refuse(facts: Sequence[Fact]) -> None:
+        raise errors.StoreFull("here", 0, 1)
+
+    before = world.store.last_commit
+    world.store.on_commit = refuse
+    with pytest.raises(errors.StoreFull):
+        turn()
+    world.store.on_commit = lambda facts: None
+    assert world.store.last_commit == before
+    assert (world.counts("q"), world.counts("next")) == ((0, 0, 4, 0), (0, 0, 0, 0))
+    result = turn()
+    assert outcomes(result) == ["extended", "completed", "retry", "released"], "the same request, now carried out"
+    assert len(result.deliveries) == (3 if with_claim else 0)
+    assert world.counts("next") == (1, 0, 0, 0)
+
+
+def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: World) -> None:
+    world.fill("q", count=2)
+    done, failed = world.broker.claim("q", limit=2)
+    commits: list[list[str]] = []
+    world.store.on_commit = lambda facts: commits.append([type(fact).__name__ for fact in facts])
+    world.broker.exchange("ann", settle=[Complete(done), Fail(failed)], enqueue={"q": named("a")}, claim={"queue": "q"}, request_id=request_id(world))
+    assert [kinds == ["Leased"] for kinds in commits] == [False, True]
+    assert {"Completed", "Moved", "Enqueued", "RequestRemembered"} <= set(commits[0])
+
+
+def test_a_claim_that_could_not_be_committed_leaves_the_rest_done_and_the_answer_kept(world: World) -> None:
+    world.fill("q", count=2)
+    delivery = world.claim_one("q")
+    request = request_id(world)
+
+    def refuse_claims(facts: Sequence[Fact]) -> None:
+        if any(isinstance(fact, Leased) for fact in facts):
+            raise errors.StoreFull("here", 0, 1)
+
+    world.store.on_commit = refuse_claims
+    with pytest.raises(errors.StoreFull):
+        world.broker.exchange("ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
+    world.store.on_commit = lambda facts: None
+    again = world.broker.exchange("ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
+    assert (outcomes(again), again.deliveries) == (["completed"], [])
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"enqueue": {"none": named("x")}},
+        {"enqueue": {"q": named("ok"), "none": named("x")}},
+        {"enqueue": {"q.dlq": named("x")}},
+        {"enqueue": {"q": [NewMessage("text")]}},  # type: ignore[arg-type]
+        {"enqueue": {"q": named("x", delay="-1s")}},
+        {"enqueue": {"full": named("1", "2")}},
+        {"enqueue": {"q": "text"}},
+        {"enqueue": [("q", [])]},
+        {"claim": {"queue": "none"}},
+        {"claim": {"limit": 5}},
+        {"claim": {"queue": "q", "wait": "1s"}},
+        {"claim": {"queue": "q", "limit": 0}},
+        {"claim": {"queue": "q", "limit": True}},
+        {"claim": {"queue": "q", "max_per_stream": 0}},
+        {"claim": {"queue": "q", "started": "yes"}},
+        {"claim": {"queue": []}},
+        {"claim": {"queue": 5}},
+        {"claim": "q"},
+        {"claim": ["q"]},
+        {"extend": "text"},
+        {"extend": [Complete(DeliveryRef("x", "1"))]},
+        {"extend": None},
+        {"settle": "text"},
+        {"settle": None},
+        {"settle": [5] * 100_001},
+        {"request_id": 5},
+        {"request_id": "not an id"},
+        {"request_id": "018bcfe5-6800-4000-8000-00000000001a"},
+        {"request_id": ""},
+    ],
+    ids=lambda bad: repr(bad)[:70],
+)
+def test_a_bad_part_spoils_the_whole_call_and_nothing_of_it_happens(world: World, bad: dict[str, Any]) -> None:
+    world.broker.create_queue("full", max_messages=1)
+    world.fill("q", count=2)
+    delivery = world.claim_one("q")
+    before = world.store.last_commit
+    with pytest.raises((errors.Rejected, errors.QueueFull)):
+        world.broker.exchange("ann", **{"settle": [Complete(delivery)], **bad})
+    assert world.store.last_commit == before
+    assert world.counts("q") == (1, 0, 1, 0)
+
+
+@pytest.mark.parametrize("consumer", [None, 5, "x" * 1000, b"ann"])
+def test_a_consumer_has_a_name(world: World, consumer: Any) -> None:
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.exchange(consumer, enqueue={"q": named("x")})
+    assert refused.value.field == "consumer"
+    assert world.counts("q") == (0, 0, 0, 0)
+
+
+# The same request again
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
+def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(world: World, restart: bool) -> None:
+    world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
+    m1, m2, m3, m4 = world.broker.claim("q", limit=4)
+    turn: dict[str, Any] = {
+        "extend": [Extend(m4, "5m")],
+        "settle": [Complete(m1), Fail(m2, retry_in="1h"), Release(m3), Complete(DeliveryRef(m1.id, "1")), Complete(5)],  # type: ignore[arg-type]
+        "enqueue": {"q": named("m5", "m6")},
+        "claim": {"queue": "q", "limit": 2},
+        "request_id": request_id(world),
+    }
+    first = world.broker.exchange("ann", **turn)
+    counts, commit = world.counts("q"), world.store.last_commit
+    if restart:
+        world.restart()
+    world.clock.advance(seconds=5)
+    again = world.broker.exchange("ann", **turn)
+    assert again.settled == first.settled
+    assert again.enqueued == first.enqueued
+    assert [(delivery.id, delivery.lease) for delivery in again.deliveries] == [(delivery.id, delivery.lease) for delivery in first.deliveries]
+    assert world.counts("q") == counts
+    assert restart or world.store.last_commit == commit
+    assert world.broker.find(m2.id).attempts == 1
+
+
+def test_of_the_claim_the_same_request_gives_what_is_still_leased(world: World) -> None:
+    world.broker.enqueue_many("q", named("a", "b", "c", "d"))
+    turn: dict[str, Any] = {"claim": {"queue": "q", "limit": 3}, "request_id": request_id(world)}
+    a, b, c = world.broker.exchange("ann", **turn).deliveries
+    world.broker.settle([Complete(a), Release(b)])
+    assert payloads(world.broker.exchange("ann", **turn)) == [b"c"]
+    world.broker.settle([Complete(c)])
+    assert payloads(world.broker.exchange("ann", **turn)) == [], "not other messages instead"
+    assert world.counts("q") == (2, 0, 0, 0)
+
+
+def test_a_claim_that_found_nothing_finds_nothing_again_under_its_id(world: World) -> None:
+    turn: dict[str, Any] = {"claim": {"queue": "q"}, "request_id": request_id(world)}
+    assert world.broker.exchange("ann", **turn).deliveries == []
+    world.fill("q", count=1)
+    assert world.broker.exchange("ann", **turn).deliveries == [], "the first answer was: nothing"
+    assert len(world.broker.exchange("ann", claim={"queue": "q"}, request_id=request_id(world)).deliveries) == 1
+
+
+def test_another_id_is_another_request(world: World) -> None:
+    for _ in range(2):
+        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request_id(world))
+    assert world.counts("q") == (2, 0, 0, 0)
+
+
+def test_the_id_counts_and_not_its_spelling(world: World) -> None:
+    request = request_id(world)
+    claimed = [
+        world.broker.exchange("ann", enqueue={"q": named("x")}, claim={"queue": "q"}, request_id=spelled).deliveries[0].lease
+        for spelled in (request, request.upper())
+    ]
+    assert claimed[0] == claimed[1]
+    assert world.counts("q") == (0, 0, 1, 0)
+
+
+def test_without_an_id_nothing_is_remembered(world: World) -> None:
+    for _ in range(2):
+        world.broker.exchange("ann", enqueue={"q": named("x")})
+    assert world.counts("q") == (2, 0, 0, 0)
+
+
+def test_an_answer_is_kept_as_long_as_its_id_is_taken(world: World) -> None:
+    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    first = world.broker.exchange("ann", **turn)
+    world.clock.advance(ms=10 * MINUTE)
+    assert world.broker.exchange("ann", **turn).enqueued == first.enqueued
+    world.clock.advance(ms=1)
+    with pytest.raises(errors.RequestExpired) as refused:
+        world.broker.exchange("ann", **turn)
+    assert refused.value.age_ms == 10 * MINUTE + 1
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_an_answer_is_forgotten_after_its_time(world: World) -> None:
+    request = request_id(world)
+    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request)
+    raw_id = bytes.fromhex(request.replace("-", ""))
+    assert world.store.inner.request(raw_id) is not None
+    world.clock.advance(ms=20 * MINUTE)
+    world.clock.advance(ms=MINUTE)
+    assert world.store.inner.request(raw_id) is None
+
+
+def test_a_clock_set_back_does_not_carry_out_a_request_twice(world: World) -> None:
+    """The id is in time again, and its answer is still there."""
+    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    world.broker.exchange("ann", **turn)
+    world.clock.advance(ms=11 * MINUTE)
+    world.clock.jump(ms=-8 * MINUTE)
+    world.broker.exchange("ann", **turn)
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_an_answer_outlives_the_queue_it_was_about(world: World) -> None:
+    world.broker.create_queue("short")
+    turn: dict[str, Any] = {"enqueue": {"short": named("x")}, "claim": {"queue": "short"}, "request_id": request_id(world)}
+    first = world.broker.exchange("ann", **turn)
+    world.broker.delete_queue("short")
+    again = world.broker.exchange("ann", **turn)
+    assert (again.enqueued, again.deliveries) == (first.enqueued, [])
+
+
+@pytest.mark.parametrize("age_ms", [10 * MINUTE + 1, 86_400_000, -10 * MINUTE - 1, -86_400_000])
+def test_an_id_from_too_long_ago_or_too_far_ahead_is_refused_and_never_carried_out(world: World, age_ms: int) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    before = world.store.last_commit
+    with pytest.raises(errors.RequestExpired) as refused:
+        world.broker.exchange("ann", settle=[Complete(delivery)], enqueue={"q": named("x")}, request_id=request_id(world, age_ms))
+    assert (refused.value.code, refused.value.age_ms) == ("request_expired", age_ms)
+    assert world.store.last_commit == before
+    assert world.counts("q") == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("age_ms", [10 * MINUTE, -10 * MINUTE, 0])
+def test_an_id_within_ten_minutes_either_way_is_carried_out(world: World, age_ms: int) -> None:
+    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request_id(world, age_ms))
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_an_id_from_ahead_is_remembered_until_it_is_too_old(world: World) -> None:
+    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world, -10 * MINUTE)}
+    world.broker.exchange("ann", **turn)
+    for _ in range(19):
+        world.clock.advance(ms=MINUTE)
+        world.broker.exchange("ann", **turn)
+    world.clock.advance(ms=MINUTE)
+    world.broker.exchange("ann", **turn)
+    world.clock.advance(ms=1)
+    with pytest.raises(errors.RequestExpired):
+        world.broker.exchange("ann", **turn)
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_dedup_in_an_exchange_gives_the_first_id(world: World) -> None:
+    first = world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued
+    assert world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued == first
+    assert world.counts("q") == (1, 0, 0, 0)
