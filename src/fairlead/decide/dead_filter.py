@@ -1,4 +1,4 @@
-"""Which dead letters a redrive selects."""
+"""Which messages a redrive or an operator's verb selects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from fairlead.model.message import Message, MessageState, unpack_headers
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """All that is given must hold. `error` is a substring, `error_regex` a search, both over the last error."""
+    """All that is given must hold. `error` is a substring, `error_regex` a search, both over the last error.
+
+    `older_than` and `newer_than` count from a message's death, so they select dead letters only.
+    """
 
     reason: FailureReason | str | int | None = None
     error: str | None = None
@@ -51,8 +54,9 @@ class DeadLetterTest:
             and (self._regex is None or self._regex.search(error) is not None)
             and (self._key is None or lane_key(message.lane) == self._key)
             and (self._header is None or unpack_headers(message.headers).get(self._header[0]) == self._header[1])
-            and (self._dead_before is None or state.dead_since_ms <= self._dead_before)
-            and (self._dead_after is None or state.dead_since_ms >= self._dead_after)
+            # An age is that of a death: a live message has none, and is not selected by one.
+            and (self._dead_before is None or 0 < state.dead_since_ms <= self._dead_before)
+            and (self._dead_after is None or state.dead_since_ms >= max(1, self._dead_after))
             and (self._min_attempts is None or state.attempts >= self._min_attempts)
             and (self._max_attempts is None or state.attempts <= self._max_attempts)
         )
