@@ -312,3 +312,13 @@ def test_enqueues_of_one_thread_are_delivered_in_the_order_sent(world: World) ->
     others.result()
     wait_until(lambda: world.counts("q")[0] == 40)
     assert [delivery.id for delivery in world.broker.claim("q", limit=40) if delivery.fairness_key == "mine"] == sent
+
+
+def test_an_operators_retry_of_a_dead_letter_asks_on_enqueue_again(world: World) -> None:
+    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) return {fairness_key = fairlead.get('tenant')} end")
+    world.broker.config.set("tenant", "before")
+    message_id = world.broker.enqueue("q", b"")
+    world.broker.settle([Fail(world.claim_one("q"), dead=True)])
+    world.broker.config.set("tenant", "after")
+    assert world.broker.retry("q", [message_id]).changed == (message_id,)
+    assert world.claim_one("q").fairness_key == "after"

@@ -171,7 +171,7 @@ class Broker:
 
     def retry(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
         """Dead, or waiting after a failure: again now, with a count of 0."""
-        return operators.act(self._core, queue, ids, filter, operators.retry)
+        return operators.retry(self._core, queue, ids, filter)
 
     def drop(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
         """Gone for good, wherever it is; a lease on it is revoked."""

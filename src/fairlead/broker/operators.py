@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
+from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
 from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
@@ -122,21 +122,44 @@ def _is_dead(core: Core, spot: Spot) -> bool:
 # The verbs
 
 
-def retry(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
-    """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs once."""
-    core = moves.core
-    if _is_dead(core, spot):
-        if not isinstance(spot, InReady) or state is None:
-            return "leased in the dead-letter queue"
-        source = core.by_id.get(state.source_queue_id)
-        if source is None:
+def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> OperatorResult:
+    """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs once.
+
+    A dead letter goes through the enqueue flow of its queue, hook included.
+    """
+    lanes = _ask_about_dead(core, queue_name, ids, filter)
+
+    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+        if not _is_dead(core, spot):
+            if not isinstance(spot, InWaiting) or state is None or not state.attempts:
+                return "neither dead nor waiting after a failure"
+            moves.wake(spot, msgspec.structs.replace(state, attempts=0))
+            return ""
+        source = core.by_id.get(state.source_queue_id) if state is not None else None
+        if source is None or state is None:
             return "its queue no longer exists"
-        moves.redrive(spot, state, message, source, clear_progress=False)
+        if not isinstance(spot, InReady):
+            return "leased in the dead-letter queue"
+        if has_enqueue_hook(source) and message.id not in lanes:
+            return "died just now, before its hook could be asked; try again"
+        lane, weight = lanes.get(message.id, (b"", 0))
+        moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
-    if not isinstance(spot, InWaiting) or state is None or not state.attempts:
-        return "neither dead nor waiting after a failure"
-    moves.wake(spot, msgspec.structs.replace(state, attempts=0))
-    return ""
+
+    return act(core, queue_name, ids, filter, verb)
+
+
+def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> dict[bytes, tuple[bytes, int]]:
+    """Without the lock: what `on_enqueue` says about the dead letters that are to come back."""
+    with core.lock:
+        queue = core.queue(queue_name)
+        source = core.by_id.get(queue.record.source_id) if queue.is_dead_letter_queue else queue
+        if source is None or not has_enqueue_hook(source) or (ids is None) == (filter is None):
+            return {}
+        selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter())
+        dead = [message for message, _, spot in selected if _is_dead(core, spot)][:STEP_MESSAGES]
+        queue_id, name = source.queue_id, source.name
+    return ask_on_redrive(core, queue_id, name, dead)
 
 
 def drop(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
