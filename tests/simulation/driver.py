@@ -29,6 +29,8 @@ from tests.simulation.witness import LEASED, READY, WAITING, BrokenPromise, Doin
 QUEUES = ("q", "r")
 CONSUMERS = ("ann", "bob")
 REQUEST_KEPT_MS = 600_000
+#: When in an exchange each kind of item takes effect.
+TURNS: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 class Life:
@@ -298,19 +300,19 @@ class Life:
             if result.outcome == "completed":
                 self.completed.add(raw_id)
 
-    def _accepted(self, items: list[Settlement]) -> list[bool]:
-        """Which items must be accepted: the first word on a delivery that is held."""
+    def _accepted(self, items: list[Settlement], *, in_turns: bool = False) -> list[bool]:
+        """Which items must be accepted: the first word on a delivery that is held. An exchange hears them by their kind."""
         over: set[bytes] = set()
-        accepted = []
-        for item in items:
+        accepted: dict[int, bool] = {}
+        for at in sorted(range(len(items)), key=lambda at: TURNS[type(items[at])] if in_turns else 0):
+            item = items[at]
             raw_id = find_id(item.delivery.id) or b""
             seen = self.witness.now.messages.get(raw_id)
-            ok = seen is not None and raw_id not in over and seen.where == LEASED and f"{seen.claim_id:x}" == item.delivery.lease
-            ok = ok and bool(seen and self.witness.now.queues[seen.queue_id].name)
-            accepted.append(ok)
-            if ok and type(item) in (Complete, Fail, Release):
+            held = seen is not None and seen.where == LEASED and f"{seen.claim_id:x}" == item.delivery.lease
+            accepted[at] = held and raw_id not in over and bool(seen and self.witness.now.queues[seen.queue_id].name)
+            if accepted[at] and type(item) in (Complete, Fail, Release):
                 over.add(raw_id)
-        return accepted
+        return [accepted[at] for at in range(len(items))]
 
     def ack_or_nack(self) -> None:
         leased = [seen for seen in self.witness.now.messages.values() if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name]
@@ -356,7 +358,7 @@ class Life:
         claims_from = [call["claim"]["queue"]] if "claim" in call else []
         with self.doing("exchange", items=items, claims_from=claims_from, into=list(call["enqueue"]), consumer=call["consumer"]):
             fresh = find_id(call["request_id"]) not in self.witness.now.requests
-            accepted = self._accepted(items)
+            accepted = self._accepted(items, in_turns=True)
             answer = self.broker.exchange(**call)
             must(not fresh or [result.ok for result in answer.settled] == accepted, f"expected {accepted}, got {answer.settled}")
             self._hear(items, answer.settled)

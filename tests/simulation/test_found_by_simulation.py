@@ -72,3 +72,13 @@ def test_a_message_of_a_stream_still_ends_in_time_after_it_was_given_back(broker
     broker.settle([Release(d)])
     broker._core.clock.advance(seconds=61)  # type: ignore[attr-defined]
     assert broker.stats("q").ready == 0
+
+
+def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_released(broker: Broker) -> None:
+    broker.create_queue("q", retry={"policy": "fixed", "cooldown": "1h"}, visibility_timeout="2h")
+    ids = fill(broker, "A", 5)
+    broker.hold("q", ids[:1])
+    broker.release_stream("q", "A")
+    failed, let_by, given_back = broker.claim("q", limit=3, max_per_stream=3)
+    broker.settle([Fail(failed), Release(let_by), Release(given_back, keep_order=True)])
+    assert [d.id for d in broker.claim("q", limit=5, max_per_stream=5)] == [let_by.id]

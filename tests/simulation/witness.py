@@ -489,6 +489,7 @@ class Witness:
 
     def _check_lease_is_over(self, seen: Seen) -> None:
         early_ms = seen.deadline_ms - self.clock.monotonic_ms()
+        self.must(self.doing.verb != "exchange", f"an exchange ended the lease of {self.say(seen)}; the timer does that")
         self.must(early_ms <= 0, f"the lease of {self.say(seen)} ended {early_ms} ms early")
 
     def _lease_ends(self, seen: Seen) -> bool:

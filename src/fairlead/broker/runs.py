@@ -19,10 +19,13 @@ def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room:
         return []
     draft = StreamDraft(core, queue.queue_id, name, record)
     found: list[tuple[bytes, bytes]] = []
+    free = record.first.seq == seq
+    # Whoever is let by as one of all after a seq passes what waits up to there, and nobody who came to wait since.
+    first_after = next(draft.rows_from(record.all_after + 1), None)
+    all_after = record.all_after if first_after is not None and first_after.seq >= seq else 0
     for row in draft.rows_from(seq + 1):
         standing = Standing.LEASED if core.leases.find(row.id) is not None else draft.standing(row)
-        free = record.first.seq == seq
-        if not may_follow(row, standing, nothing_earlier_waits=free, let_by=record.let_by, all_after=record.all_after):
+        if not may_follow(row, standing, nothing_earlier_waits=free, let_by=record.let_by, all_after=all_after):
             break
         if not queue.scheduler.charge(lane_key(row.lane), lane_throttle_keys(row.lane), now_ms):
             break
