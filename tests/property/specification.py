@@ -339,7 +339,7 @@ class Specification:
             message.failures += 1
             return self._bury(message, cause, order)
         message.where, message.lease = READY, None
-        return "released"
+        return self._outlived(message) or "released"
 
     def _fail(self, message: Message, reason: str, retry_in_ms: int | None, dead: bool, cause: str, order: tuple[Any, ...] | Place) -> str:
         options = message.queue.options
@@ -359,7 +359,13 @@ class Specification:
             message.where, message.place, message.due_ms = WAITING, None, self.now_ms + retry_in_ms
         else:
             message.where, message.place = READY, Place(self._step, cause, order)
-        return "retry"
+        return self._outlived(message) or "retry"
+
+    def _outlived(self, message: Message) -> str:
+        """What becomes of a message that comes back too late; it goes with the others that have outlived their time."""
+        if not message.expires_ms or message.expires_ms > self.now_ms:
+            return ""
+        return "dead" if message.queue.options.expired_to_dead else "expired"
 
     def _bury(self, message: Message, cause: str, order: tuple[Any, ...] | Place) -> str:
         """Dead: neither its time to live nor its dedup key counts any more."""
