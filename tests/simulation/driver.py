@@ -47,7 +47,10 @@ class Life:
         self.witness = Witness(self.clock, self.hooks, self.sizes["let_by"])
         inner = RocksStore.open(directory / "data", cache_bytes=1 << 20) if on_disk else MemoryStore()
         self.store = CutStore(inner, self.witness.see)
-        self.danger = rng.choice([0.0, 0.05, 0.15])
+        self.danger = rng.choice([0.0, 0.1, 0.3])
+        #: Lives differ in what they are mostly about.
+        self.habits = {verb: weight * rng.choice([0.3, 1, 1, 4]) for verb, weight in VERBS.items()}
+        self.in_streams = rng.choice([0.3, 0.7, 1.0])
         self.held: list[Delivery] = []
         self.confirmed: set[bytes] = set()
         self.completed: set[bytes] = set()
@@ -82,7 +85,7 @@ class Life:
     # Steps
 
     def step(self) -> None:
-        verb = self.rng.choices(list(VERBS), list(VERBS.values()))[0]
+        verb = self.rng.choices(list(self.habits), list(self.habits.values()))[0]
         if self.rng.random() < self.danger:
             nth, trouble = self.rng.choice([1, 1, 1, 2, 3]), self.rng.choice(["before", "after", "after", "power", "full"])
             self.say(f"   trouble: {trouble} at commit {nth}")
@@ -194,7 +197,7 @@ class Life:
     def messages(self, most: int) -> list[NewMessage]:
         count = self.rng.randint(1, most)
         self.made += count
-        return [random_message(self.rng, b"m%d" % number) for number in range(self.made - count, self.made)]
+        return [random_message(self.rng, b"m%d" % number, self.in_streams) for number in range(self.made - count, self.made)]
 
     def enqueue(self) -> None:
         name, messages = self.any_queue(), self.messages(5)

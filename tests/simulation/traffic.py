@@ -22,14 +22,14 @@ POLICIES: tuple[Any, ...] = (
 SCRIPT = "-- answered by the stand-in"
 
 
-def random_message(rng: random.Random, payload: bytes) -> NewMessage:
+def random_message(rng: random.Random, payload: bytes, in_streams: float) -> NewMessage:
     return NewMessage(
         payload,
         headers={"kind": rng.choice("ab")} if rng.random() < 0.2 else None,
         fairness_key=rng.choice(KEYS),
         weight=rng.choice([1, 1, 3]),
         throttle_keys=("t",) if rng.random() < 0.1 else (),
-        stream=rng.choice(STREAMS) if rng.random() < 0.7 else None,
+        stream=rng.choice(STREAMS) if rng.random() < in_streams else None,
         delay=rng.choice(["1s", "5s"]) if rng.random() < 0.1 else None,
         ttl=rng.choice(["3s", "60s"]) if rng.random() < 0.1 else None,
     )

@@ -1,0 +1,303 @@
+"""The law of failure: streams, policies, operators and exchanges agree with a specification of order, step by step and store by store.
+
+Order within a stream is broken by nobody but an explicit release or an operator; no automatic retry resets a count;
+every dead letter has its record; a repeated request has no second effect. A failing run prints the shortest sequence
+that fails and the command that replays it.
+
+    FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
+    FAIRLEAD_PROPERTY_SEED=12345       replay a run
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from fairlead import Broker, Complete, Fail, NewMessage, Release, Start
+from fairlead.errors import MessageNotFound
+from fairlead.model.delivery import Delivery
+from fairlead.model.ids import IdSource
+from fairlead.model.settle import DeliveryRef
+from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
+from fairlead.store.rocks.store import RocksStore
+from fairlead.testing import ManualClock
+from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
+
+LEASE_MS = 10_000
+STREAMS = ("A", "B")
+streams = st.sampled_from(["A", "A", "B", None])
+pick = st.integers(0, 1000)
+rules = st.builds(
+    Rules,
+    wait_ms=st.sampled_from([0, 2000, None]),
+    wait_in_stream_ms=st.sampled_from([2000, 0, 60_000, None]),
+    attempts=st.sampled_from([0, 2]),
+    max_attempts=st.sampled_from([0, 0, 3]),
+    ordering=st.sampled_from(["release", "release", "release", "strict"]),
+)
+words = st.builds(
+    Word,
+    verb=st.sampled_from(["complete", "fail", "fail", "release", "release", "start"]),
+    id=st.just(""),
+    token=st.just(""),
+    keep_order=st.booleans(),
+    retry_in_ms=st.sampled_from([None, None, 0, 3000]),
+    dead=st.sampled_from([False, False, False, True]),
+)
+batches = st.lists(st.tuples(words, pick), min_size=1, max_size=4)
+
+
+class TheLawOfFailure(RuleBasedStateMachine):
+    store: Any
+
+    @initialize(given=rules)
+    def open(self, given: Rules) -> None:
+        self.clock = ManualClock()
+        self.spec = Order(given, LEASE_MS, self.clock.now_ms())
+        self.handed: list[Delivery] = []
+        self.ids = IdSource(random.Random(0).randbytes)
+        self._open()
+        self.broker = self._broker()
+        self.broker.create_queue("q", visibility_timeout=f"{LEASE_MS}ms", **given.options())
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _reopen(self) -> None:
+        raise NotImplementedError
+
+    def _broker(self) -> Broker:
+        return Broker(self.store, clock=self.clock, durability="os")
+
+    def teardown(self) -> None:
+        if hasattr(self, "broker"):
+            self.broker.close()
+
+    # In and out
+
+    @rule(into=st.lists(streams, min_size=1, max_size=4), delay_ms=st.sampled_from([0, 0, 0, 3000]))
+    def enqueue(self, into: list[str | None], delay_ms: int) -> None:
+        ids = self.broker.enqueue_many("q", self._messages(into, delay_ms))
+        for message_id, stream in zip(ids, into, strict=True):
+            self.spec.enqueue(message_id, stream, delay_ms)
+
+    @rule(most=st.sampled_from([1, 2, 10]), started=st.booleans())
+    def claim_everything(self, most: int, started: bool) -> None:
+        """With no limit in the way, exactly what may go is handed out, each stream in order."""
+        due = self.spec.everything(most)
+        got = self.broker.claim("q", limit=100, max_per_stream=most, consumer="ann", started=started)
+        assert sorted(d.id for d in got) == sorted(due)
+        self._receive(got, "ann", started)
+
+    @rule(limit=st.integers(1, 3), most=st.sampled_from([1, 3]), started=st.booleans())
+    def claim_some(self, limit: int, most: int, started: bool) -> None:
+        got = self.broker.claim("q", limit=limit, max_per_stream=most, consumer="bob", started=started)
+        self._check_order(got)
+        assert len(got) == limit or len(got) == len(self.spec.everything(most))
+        self._receive(got, "bob", started)
+
+    def _check_order(self, got: Sequence[Delivery]) -> None:
+        taken: list[Message] = []
+        for d in got:
+            message = self.spec.messages[d.id]
+            assert self.spec.may_go(message, taken), f"{d.payload!r} went out of order"
+            taken.append(message)
+
+    def _receive(self, got: Sequence[Delivery], consumer: str, started: bool) -> None:
+        for d in got:
+            assert (d.id, d.lease) not in {(old.id, old.lease) for old in self.handed}, "a lease token was used twice"
+            assert d.attempts == self.spec.messages[d.id].attempts
+            self.spec.lease(d.id, d.lease, consumer, started)
+        by_stream = {name: [d.seq for d in got if d.stream == name] for name in STREAMS}
+        assert all(seqs == sorted(seqs) for seqs in by_stream.values())
+        self.handed += got
+
+    @precondition(lambda self: self.handed)
+    @rule(batch=batches, late=st.sampled_from([False, False, False, True]))
+    def settle(self, batch: list[tuple[Word, int]], late: bool) -> None:
+        said = self._said(batch, late)
+        results = self.broker.settle([_item(word) for word in said])
+        assert [result.outcome for result in results] == self.spec.settle(said)
+
+    @rule(consumer=st.sampled_from(["ann", "bob"]))
+    def goodbye(self, consumer: str) -> None:
+        self.broker.goodbye(consumer)
+        self.spec.goodbye(consumer)
+
+    @rule(batch=batches, into=st.lists(streams, max_size=2), most=st.sampled_from([1, 3]), again=st.booleans(), crash=st.booleans())
+    def exchange(self, batch: list[tuple[Word, int]], into: list[str | None], most: int, again: bool, crash: bool) -> None:
+        """Settle, enqueue and claim; then perhaps the same request again, perhaps to another life of the broker."""
+        said = sorted(self._said(batch, False), key=lambda word: ["start", "complete", "fail", "release"].index(word.verb)) if self.handed else []
+        call = {
+            "settle": [_item(word) for word in said],
+            "enqueue": {"q": self._messages(into)} if into else {},
+            "claim": {"queue": "q", "limit": 100, "max_per_stream": most},
+            "request_id": str(uuid.UUID(bytes=self.ids.next(self.clock.now_ms(), 1)[0])),
+        }
+        answer = self.broker.exchange("ann", **call)
+        assert [result.outcome for result in answer.settled] == self.spec.settle(said)
+        for message_id, stream in zip(answer.enqueued.get("q", []), into, strict=True):
+            self.spec.enqueue(message_id, stream)
+        assert sorted(d.id for d in answer.deliveries) == sorted(self.spec.everything(most))
+        self._receive(answer.deliveries, "ann", True)
+        if again:
+            if crash:
+                self.restart()
+            commit = self.store.last_commit
+            repeated = self.broker.exchange("ann", **call)
+            assert self.store.last_commit == commit
+            assert (repeated.settled, repeated.enqueued) == (answer.settled, answer.enqueued)
+            assert sorted((d.id, d.lease) for d in repeated.deliveries) == sorted((d.id, d.lease) for d in answer.deliveries)
+
+    # Operators
+
+    @precondition(lambda self: self.spec.messages)
+    @rule(verb=st.sampled_from(["retry", "hold", "hold", "unhold", "bury", "drop", "done", "fail"]), picks=st.lists(pick, min_size=1, max_size=2))
+    def operate(self, verb: str, picks: list[int]) -> None:
+        known = list(self.spec.messages)
+        ids = list(dict.fromkeys(known[number % len(known)] for number in picks))
+        changed = getattr(self.broker, verb)("q", ids).changed
+        assert list(changed) == [message_id for message_id in ids if self.spec.operate(verb, self.spec.messages[message_id])]
+
+    @rule(stream=st.sampled_from(STREAMS))
+    def release_stream(self, stream: str) -> None:
+        assert self.broker.release_stream("q", stream) == self.spec.release_stream(stream)
+
+    @rule()
+    def redrive(self) -> None:
+        dead = [info.id for info in self.broker.peek("q.dlq", limit=100)]
+        assert sorted(dead) == sorted(m.id for m in self.spec.messages.values() if m.dead and m.where == READY)
+        assert self.broker.redrive("q").moved == len(dead)
+        for message_id in dead:
+            self.spec.redrive(self.spec.messages[message_id])
+
+    @rule(given=rules)
+    def change_the_rules(self, given: Rules) -> None:
+        """In force from the next failure."""
+        self.broker.update_queue("q", **given.options())
+        self.spec.rules = given
+
+    # Time
+
+    @rule(ms=st.sampled_from([1000, 2000, 3000, LEASE_MS, 60_000]))
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+        self.spec.advance(ms)
+
+    @rule()
+    def restart(self) -> None:
+        self.broker.close()
+        self._reopen()
+        self.broker = self._broker()
+
+    # What holds after every step
+
+    @invariant()
+    def the_law_holds(self) -> None:
+        if not hasattr(self, "broker"):
+            return
+        problems = check_laws(self.store)
+        assert not problems, problems
+        for message in self.spec.messages.values():
+            info = self.broker.find(message.id)
+            shown = info.queue, info.where, info.due_at or 0, info.attempts, len(info.failures), info.rule
+            where = "waiting" if message.where == HELD else message.where
+            meant = "q.dlq" if message.dead else "q", where, message.due_ms, message.attempts, message.failures, message.rule
+            assert shown == meant, message.id
+            if message.dead:
+                assert info.reason is not None
+                assert info.dead_since is not None
+                assert info.failures[-1].rule == message.rule, "a dead letter without its record"
+        for message_id in self.spec.gone:
+            with pytest.raises(MessageNotFound):
+                self.broker.find(message_id)
+        stats = self.broker.stats("q")
+        alive = [m for m in self.spec.messages.values() if not m.dead]
+        counted = [sum(m.where in where for m in alive) for where in ((READY,), ("waiting", HELD), (LEASED,))]
+        assert [stats.ready, stats.waiting, stats.leased] == counted
+
+    # Helpers
+
+    def _messages(self, into: Sequence[str | None], delay_ms: int = 0) -> list[NewMessage]:
+        return [NewMessage(b"", stream=stream, delay=f"{delay_ms}ms" if delay_ms else None) for stream in into]
+
+    def _said(self, batch: list[tuple[Word, int]], late: bool) -> list[Word]:
+        """Words about deliveries that are held, or of any age."""
+        held = [d for d in self.handed if (m := self.spec.messages.get(d.id)) is not None and m.where == LEASED and m.token == d.lease]
+        chosen = self.handed if late or not held else held
+        return [word._replace(id=chosen[number % len(chosen)].id, token=chosen[number % len(chosen)].lease) for word, number in batch]
+
+
+def _item(word: Word) -> Any:
+    handle = DeliveryRef(word.id, word.token)
+    if word.verb == "complete":
+        return Complete(handle)
+    if word.verb == "start":
+        return Start(handle)
+    if word.verb == "release":
+        return Release(handle, keep_order=word.keep_order)
+    retry_in = None if word.retry_in_ms is None or word.dead else f"{word.retry_in_ms}ms"
+    return Fail(handle, error="no luck", retry_in=retry_in, dead=word.dead)
+
+
+class InMemory(TheLawOfFailure):
+    def _open(self) -> None:
+        self.store = MemoryStore()
+
+    def _reopen(self) -> None:
+        self.store = self.store.reopen()
+
+
+class OnDisk(TheLawOfFailure):
+    def _open(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fairlead-law-"))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self.store = RocksStore.open(self.path / "data", cache_bytes=1 << 20)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "path"):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def hold(machine: type[TheLawOfFailure], name: str, *, examples: int, steps: int) -> None:
+    number = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        database=None,  # a seed alone must replay the run
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+    )
+    try:
+        run_state_machine_as_test(seed(number)(machine), settings=chosen)
+    except BaseException as error:
+        wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
+        setting = f"FAIRLEAD_PROPERTY_EXAMPLES={wanted} " if wanted else ""
+        error.add_note(f"replay: {setting}FAIRLEAD_PROPERTY_SEED={number} make test ARGS='-k {name}'")
+        raise
+
+
+def test_the_law_of_failure_holds_in_memory() -> None:
+    hold(InMemory, "law_of_failure_holds_in_memory", examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "300")), steps=30)
+
+
+def test_the_law_of_failure_holds_on_disk() -> None:
+    hold(OnDisk, "law_of_failure_holds_on_disk", examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "120")) // 4), steps=25)
