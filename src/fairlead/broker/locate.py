@@ -8,6 +8,7 @@ from fairlead.broker.core import Core
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
 from fairlead.model.message import Message, MessageState
+from fairlead.model.stream import StreamRow
 
 Resting = InReady | InStream | InWaiting
 
@@ -39,16 +40,20 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
 
 def behind_fronts(core: Core, queue_id: int) -> Iterator[InStream]:
     """Every message that is ready behind the front of its stream, stream by stream and in order."""
+    for member in stream_members(core, queue_id):
+        spot = locate(core, member.id) if core.leases.find(member.id) is None else None
+        if isinstance(spot, InStream):
+            yield spot
+
+
+def stream_members(core: Core, queue_id: int) -> Iterator[StreamRow]:
+    """All messages of streams that have more than one; one alone is its stream's front, leased, or waiting."""
     name = ""
     while streams := core.store.streams_after(queue_id, name, _PAGE):
         for name, record in streams:
-            # One alone is its stream's front, leased, or waiting.
             page = [record.first] if record.live > 1 else []
             while page:
-                for member in page:
-                    spot = locate(core, member.id) if core.leases.find(member.id) is None else None
-                    if isinstance(spot, InStream):
-                        yield spot
+                yield from page
                 page = core.store.stream_rows(queue_id, name, page[-1].seq, _PAGE)
 
 

@@ -148,9 +148,11 @@ class BlockedStream:
 
 @dataclass(frozen=True, slots=True)
 class FailureMetrics:
-    """Live messages by attempts and by the reason of their last failure; what waits; what looks like poison; who is held up.
+    """Live messages by attempts and by the reason of their last failure; retries that are scheduled; what looks like
+    poison; who is held up.
 
-    `complete` is False when the queue holds more than the 100,000 messages that are looked at.
+    `complete` is False when the queue holds more than the 100,000 messages that are looked at; then `latest_due` is that
+    of anything that waits.
     """
 
     queue: str
