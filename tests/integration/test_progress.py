@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_bits_are_only_ever_added(world: World) -> None:
         delivery = world.claim_one("q")
         seen.append(int(delivery.progress))
         world.broker.settle([Fail(delivery, progress=reported)])
-    assert all(before & after == before for before, after in zip(seen, seen[1:], strict=False))
+    assert all(before & after == before for before, after in pairwise(seen))
     assert world.claim_one("q").progress == 7 | FAILED | 1 << 40 | 1 << 62
 
 
