@@ -425,7 +425,9 @@ class Moves:
 
     def _leave_stream(self, source: Spot) -> None:
         row = _row(source)
-        self.streams.get(_queue_id(source), row_stream(row)).leave(StreamRow(_lane(source), move_row(row, self._seq(source), row_flags(row))))
+        if isinstance(source, InWaiting):
+            row = move_row(row, self._seq(source), row_flags(row))
+        self.streams.get(_queue_id(source), row_stream(row)).leave(StreamRow(_lane(source), row))
 
     def _stand(self, source: Spot, row: bytes, standing: Standing) -> None:
         draft = self.streams.get(_queue_id(source), row_stream(row))

@@ -38,8 +38,9 @@ class StreamDraft:
 
     def join(self, row: StreamRow, standing: Standing) -> None:
         """A message comes in at the tail."""
-        self.joined[row.seq] = row
-        self.moved[row.seq] = standing, row
+        seq = row.seq
+        self.joined[seq] = row
+        self.moved[seq] = standing, row
         self.live += 1
 
     def move(self, row: StreamRow, standing: Standing) -> None:
@@ -141,6 +142,8 @@ class StreamDrafts:
         if not draft.live:
             gone = [StreamLeft(queue_id, name, seq) for seq in draft.moved if before and seq != before.first.seq and seq not in draft.joined]
             return [*gone, StreamEnded(queue_id, name)] if before else []
+        if len(draft.joined) == len(draft.moved) and draft.moved and not draft.all_after:
+            return self._only_joined(draft)
         first = next(draft.rows_from(0))
         for seq, (standing, row) in draft.moved.items():
             was_row = before is not None and seq != before.first.seq and seq not in draft.joined
@@ -159,6 +162,23 @@ class StreamDrafts:
         if after != before:
             facts.append(StreamSaved(queue_id, name, after))
         return facts
+
+    def _only_joined(self, draft: StreamDraft) -> list[Fact]:
+        """The short way for what enqueues do: behind a live message nobody new is the front; of a new stream the first may be."""
+        queue_id, name, before = draft.queue_id, draft.name, draft.record
+        rows = list(draft.joined.values())
+        if before is not None:
+            after = StreamRecord(draft.key, draft.live, before.first, before.front, before.let_by, before.all_after)
+            return [*[StreamJoined(queue_id, name, row) for row in rows], StreamSaved(queue_id, name, after)]
+        first = rows[0]
+        seq = first.seq
+        front: list[Fact] = []
+        if draft.moved[seq][0] is Standing.READY:
+            spot = InReady(queue_id, first.lane, first.row)
+            self.promoted.append(spot)
+            front.append(Moved("promoted", first.id, InStream(queue_id, first.lane, first.row), spot, None))
+        after = StreamRecord(draft.key, draft.live, first, seq if front else 0)
+        return [*[StreamJoined(queue_id, name, row) for row in rows[1:]], *front, StreamSaved(queue_id, name, after)]
 
     def _move_front(self, draft: StreamDraft, front: StreamRow | None) -> list[Fact]:
         facts: list[Fact] = []
