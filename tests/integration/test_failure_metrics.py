@@ -45,6 +45,7 @@ def test_attempts_and_reasons_of_live_messages_wherever_they_are(world: World) -
     assert metrics.by_attempts == {1: 1, 2: 2, 3: 1}
     assert metrics.by_reason == {"handler_exception": 2, "timeout_exceeded": 1, "unknown": 1}
     assert list(metrics.by_attempts) == [1, 2, 3], "in order"
+    assert metrics.scheduled == 1, "who is held has no time"
 
 
 def test_messages_that_failed_and_stand_behind_in_their_stream_count_too(world: World) -> None:

@@ -522,6 +522,23 @@ def test_an_operators_release_is_over_with_the_message_it_was_about(world: World
     assert claim(world) == {}, "order is back for the next blocker"
 
 
+def test_a_run_past_the_released_blocker_stops_at_the_next_one(world: World) -> None:
+    m1, m2, m3, m4 = run(world, "m1", "m2", "m3", "m4")
+    settle(world, Fail(m1), Fail(m2), Release(m3), Release(m4, keep_order=True))
+    world.broker.release_stream("q", "s")
+    assert list(claim(world, per_stream=5)) == ["m3"], "m4 may pass m1, but nobody said that it may pass m2"
+
+
+def test_a_release_that_is_over_lets_no_run_pass(world: World) -> None:
+    m1, m2, m3, m4 = run(world, "m1", "m2", "m3", "m4")
+    settle(world, Fail(m1), *(Release(delivery, keep_order=True) for delivery in (m2, m3, m4)))
+    world.broker.release_stream("q", "s")
+    world.clock.advance(seconds=60)
+    held = claim(world, per_stream=5)
+    settle(world, Complete(held["m1"]), Fail(held["m2"]), Release(held["m3"]), Release(held["m4"], keep_order=True))
+    assert list(claim(world, per_stream=5)) == ["m3"]
+
+
 def test_there_is_nothing_to_release_where_nothing_waits(world: World) -> None:
     assert world.broker.release_stream("q", "s") is False
     fill(world, "a", "b")
