@@ -37,12 +37,12 @@ from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Wor
 
 LEASE_MS = 10_000
 STREAMS = ("A", "B")
-streams = st.sampled_from(["A", "A", "B", None])
+streams = st.sampled_from(["A", "A", "A", "B", None])
 pick = st.integers(0, 1000)
 rules = st.builds(
     Rules,
     wait_ms=st.sampled_from([0, 2000, None]),
-    wait_in_stream_ms=st.sampled_from([2000, 0, 60_000, None]),
+    wait_in_stream_ms=st.sampled_from([60_000, 2000, 0, 60_000, None]),
     attempts=st.sampled_from([0, 2]),
     max_attempts=st.sampled_from([0, 0, 3]),
     ordering=st.sampled_from(["release", "release", "release", "strict"]),
@@ -93,7 +93,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
         for message_id, stream in zip(ids, into, strict=True):
             self.spec.enqueue(message_id, stream, delay_ms)
 
-    @rule(most=st.sampled_from([1, 2, 10]), started=st.booleans())
+    @rule(most=st.sampled_from([10, 2, 1, 10]), started=st.booleans())
     def claim_everything(self, most: int, started: bool) -> None:
         """With no limit in the way, exactly what may go is handed out, each stream in order."""
         due = self.spec.everything(most)
@@ -130,6 +130,27 @@ class TheLawOfFailure(RuleBasedStateMachine):
         said = self._said(batch, late)
         results = self.broker.settle([_item(word) for word in said])
         assert [result.outcome for result in results] == self.spec.settle(said)
+
+    @precondition(lambda self: any(self._runs()))
+    @rule(number=pick, retry_in_ms=st.sampled_from([None, 3000]), given_back=st.lists(st.sampled_from(["go on", "in order", "not"]), max_size=4))
+    def fail_the_first_of_a_run(self, number: int, retry_in_ms: int | None, given_back: list[str]) -> None:
+        """And give back others of it: what the switch is for."""
+        runs = self._runs()
+        first, *others = runs[number % len(runs)]
+        said = [Word("fail", first.id, first.token, retry_in_ms=retry_in_ms)]
+        for message, how in zip(others, given_back, strict=False):
+            if how != "not":
+                said.append(Word("release", message.id, message.token, keep_order=how == "in order"))
+        results = self.broker.settle([_item(word) for word in said])
+        assert [result.outcome for result in results] == self.spec.settle(said)
+
+    def _runs(self) -> list[list[Message]]:
+        """What is held of each stream under each claim, in order."""
+        runs: dict[tuple[str, str], list[Message]] = {}
+        for message in sorted(self.spec.messages.values(), key=lambda m: m.seq):
+            if message.where == LEASED and message.stream is not None and not message.dead:
+                runs.setdefault((message.stream, message.token), []).append(message)
+        return list(runs.values())
 
     @rule(consumer=st.sampled_from(["ann", "bob"]))
     def goodbye(self, consumer: str) -> None:

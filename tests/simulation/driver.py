@@ -51,6 +51,7 @@ class Life:
         #: Lives differ in what they are mostly about.
         self.habits = {verb: weight * rng.choice([0.3, 1, 1, 4]) for verb, weight in VERBS.items()}
         self.in_streams = rng.choice([0.3, 0.7, 1.0])
+        self.streams = STREAMS[: rng.choice([1, 2, 3])]
         self.held: list[Delivery] = []
         self.confirmed: set[bytes] = set()
         self.completed: set[bytes] = set()
@@ -197,7 +198,7 @@ class Life:
     def messages(self, most: int) -> list[NewMessage]:
         count = self.rng.randint(1, most)
         self.made += count
-        return [random_message(self.rng, b"m%d" % number, self.in_streams) for number in range(self.made - count, self.made)]
+        return [random_message(self.rng, b"m%d" % number, self.streams, self.in_streams) for number in range(self.made - count, self.made)]
 
     def enqueue(self) -> None:
         name, messages = self.any_queue(), self.messages(5)
@@ -218,7 +219,7 @@ class Life:
     def claim(self) -> None:
         rng, name, consumer = self.rng, self.any_queue(dead=0.1), self.rng.choice(CONSUMERS)
         names = list(dict.fromkeys([name, *(["q"] if rng.random() < 0.2 else [])]))
-        limit, most = rng.choice([1, 3, 30]), rng.choice([1, 1, 2, 10])
+        limit, most = rng.choice([1, 3, 30]), rng.choice([1, 2, 10])
         with self.doing("claim", queue=name, claims_from=names, consumer=consumer):
             got = self.broker.claim(names, limit=limit, max_per_stream=most, consumer=consumer, started=rng.random() < 0.7)
             self._receive(got)
@@ -257,11 +258,14 @@ class Life:
     def settle(self) -> None:
         items = self.items(4)
         if items:
-            with self.doing("settle", items=items):
-                accepted = self._accepted(items)
-                results = self.broker.settle(items)
-                must([result.ok for result in results] == accepted, f"expected {accepted}, got {[result.outcome for result in results]}")
-                self._hear(items, results)
+            self._settle(items)
+
+    def _settle(self, items: list[Settlement]) -> None:
+        with self.doing("settle", items=items):
+            accepted = self._accepted(items)
+            results = self.broker.settle(items)
+            must([result.ok for result in results] == accepted, f"expected {accepted}, got {[result.outcome for result in results]}")
+            self._hear(items, results)
 
     def items(self, most: int) -> list[Settlement]:
         """Mostly about deliveries that are held, some about such as were held long ago."""
@@ -316,6 +320,19 @@ class Life:
             if accepted[at] and type(item) in (Complete, Fail, Release):
                 over.add(raw_id)
         return [accepted[at] for at in range(len(items))]
+
+    def part_ways(self) -> None:
+        """A worker of a run that fails at its first message and gives back the others: what the switch is for."""
+        rng = self.rng
+        runs: dict[tuple[str, str, str], list[Delivery]] = {}
+        for d in [d for d in self.held if self._holds(d) and d.stream]:
+            runs.setdefault((d.queue, d.stream or "", d.lease), []).append(d)
+        if not runs:
+            return
+        first, *others = sorted(rng.choice(list(runs.values())), key=lambda d: d.seq)
+        items: list[Settlement] = [Fail(first, retry_in=rng.choice([None, "5s", "1h"])) if rng.random() < 0.8 else Release(first)]
+        items += [Release(d, keep_order=rng.random() < 0.4) for d in others if rng.random() < 0.9]
+        self._settle(items)
 
     def ack_or_nack(self) -> None:
         leased = [seen for seen in self.witness.now.messages.values() if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name]
@@ -403,9 +420,9 @@ class Life:
 
     def operate(self) -> None:
         rng, name = self.rng, self.any_queue(dead=0.1)
-        verb = rng.choice(["retry", "drop", "done", "bury", "hold", "hold", "unhold", "fail", "release_stream", "release_stream", "drain", "prune"])
+        verb = rng.choice(OPERATOR_VERBS)
         if verb == "release_stream":
-            stream = rng.choice(STREAMS)
+            stream = rng.choice(self.streams)
             with self.doing(verb, queue=name, stream=stream):
                 self.say(f"   {self.broker.release_stream(name, stream)}")
         elif verb in ("drain", "prune"):
@@ -571,9 +588,11 @@ class Life:
 
 
 VERBS = {
-    "enqueue": 22, "claim": 22, "settle": 25, "ack_or_nack": 2, "exchange": 8, "operate": 6, "redrive": 2, "quarantine": 1, "goodbye": 1,
-    "advance": 8, "set_clock": 1, "restart": 2, "administer": 4, "look": 2,
+    "enqueue": 22, "claim": 22, "settle": 20, "part_ways": 8, "ack_or_nack": 2, "exchange": 8, "operate": 8, "redrive": 2, "quarantine": 1,
+    "goodbye": 1, "advance": 8, "set_clock": 1, "restart": 2, "administer": 4, "look": 2,
 }  # fmt: skip
+
+OPERATOR_VERBS = ["retry", "drop", "done", "bury", "hold", "hold", "unhold", "fail", *["release_stream"] * 4, "drain", "prune"]
 
 
 def must(holds: bool, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead import DeadFilter, NewMessage
@@ -22,14 +23,14 @@ POLICIES: tuple[Any, ...] = (
 SCRIPT = "-- answered by the stand-in"
 
 
-def random_message(rng: random.Random, payload: bytes, in_streams: float) -> NewMessage:
+def random_message(rng: random.Random, payload: bytes, streams: Sequence[str], in_streams: float) -> NewMessage:
     return NewMessage(
         payload,
         headers={"kind": rng.choice("ab")} if rng.random() < 0.2 else None,
         fairness_key=rng.choice(KEYS),
         weight=rng.choice([1, 1, 3]),
         throttle_keys=("t",) if rng.random() < 0.1 else (),
-        stream=rng.choice(STREAMS) if rng.random() < in_streams else None,
+        stream=rng.choice(streams) if rng.random() < in_streams else None,
         delay=rng.choice(["1s", "5s"]) if rng.random() < 0.1 else None,
         ttl=rng.choice(["3s", "60s"]) if rng.random() < 0.1 else None,
     )
