@@ -33,9 +33,9 @@ class HookSettings:
 class Settings:
     """Bounds on memory and disk; every broker has one copy for all its queues.
 
-    `read_ahead_rows` is how many rows of ready messages are held in memory, `body_cache_bytes` how much of recent
-    bodies, `block_cache_bytes` RocksDB's share. Enqueues are refused when the disk would go below `disk_reserve_bytes`,
-    so that settles still fit.
+    `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness key,
+    throttle keys) pairs may have some, `body_cache_bytes` how much of recent bodies, `block_cache_bytes` RocksDB's share.
+    Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit.
     """
 
     read_ahead_rows: int = 400_000

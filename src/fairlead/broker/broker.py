@@ -1,4 +1,4 @@
-"""The verbs. Each method is one line on purpose: what it does is in the module that has its name."""
+"""The verbs. Nearly every method is one line on purpose: what it does is in the module of its group."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
-from fairlead.broker.requests import check_bool, check_consumer, check_count, check_limit, check_token
+from fairlead.broker.requests import check_bool, check_consumer, check_count, check_token
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
 from fairlead.broker.timers import run_queue_due
@@ -60,7 +60,7 @@ def check_claim(
 ) -> tuple[list[str], Order]:
     check_bool(started, "started")
     runs = check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM)
-    return _names(queues), Order(check_limit(limit), check_consumer(consumer), check_token(token), started, runs)
+    return _names(queues), Order(check_count(limit, "limit", most=MAX_CLAIM), check_consumer(consumer), check_token(token), started, runs)
 
 
 def _names(queues: str | Sequence[str]) -> list[str]:

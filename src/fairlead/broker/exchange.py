@@ -16,6 +16,7 @@ import msgspec
 from fairlead.broker import claim as claiming
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, ask_hook
+from fairlead.broker.hooking import Answers
 from fairlead.broker.requests import check_consumer, check_messages
 from fairlead.broker.settle import Batch, ask_hooks
 from fairlead.errors import InvalidRequest, RequestExpired
@@ -32,15 +33,15 @@ _CLAIM_FIELDS = {"queue", "limit", "max_per_stream", "started"}
 _TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of an answer."""
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept under the id of a request."""
 
     settled: list[SettleResult]
     enqueued: dict[str, list[bytes]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Outcome).decode
+_decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 def exchange(
@@ -81,14 +82,14 @@ def exchange(
     return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core))
 
 
-def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers: Any, raw_request: bytes | None) -> Outcome:
+def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers: Answers, raw_request: bytes | None) -> Kept:
     batch = Batch(core, answers)
     settled = _decide_in_order(batch, items)
     places = batch.moves.places()
     enqueued: dict[str, list[bytes]] = {}
     for part in prepared:
         enqueued[part.queue] = part.add_to(core, batch.moves, places)
-    outcome = Outcome(settled, enqueued)
+    outcome = Kept(settled, enqueued)
     if raw_request is not None:
         batch.moves.facts.append(RequestRemembered(raw_request, _encode(outcome)))
     batch.commit()
@@ -97,7 +98,7 @@ def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers
     return outcome
 
 
-def _find_outcome(core: Core, raw_request: bytes | None) -> Outcome | None:
+def _find_outcome(core: Core, raw_request: bytes | None) -> Kept | None:
     core.check_open()
     kept = core.store.request(raw_request) if raw_request is not None else None
     return _decode(kept) if kept is not None else None

@@ -28,7 +28,7 @@ def explain_message(core: Core, text: str, queue_name: str | None = None) -> Exp
         subject = f"message {show_id(raw_id)}"
         lease = core.leases.find(raw_id)
         if lease is not None:
-            return _leased(core, subject, lease)
+            return _leased(subject, lease)
         spot = locate(core, raw_id)
         queue = core.by_id.get(spot.queue_id) if spot is not None else None
         if spot is None or queue is None:
@@ -57,7 +57,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
 
-def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
+def _leased(subject: str, lease: Lease) -> Explanation:
     text = f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}, delivery {lease.deliveries}"
     text += "" if lease.started else ", not started"
     return Explanation(subject, "in the hands of a consumer", (Reason("leased", text, lease.expires_ms),))
@@ -121,7 +121,7 @@ def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
 
 
 def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:
-    """The earliest message of a stream that is leased or waiting, what it does, and until when."""
+    """The first live message of a stream if it is leased or waits: its id, what it does, and until when."""
     record = core.store.streams(queue_id, [stream])[0]
     if record is None:
         return None

@@ -131,12 +131,8 @@ class Moves:
         self._gone.append(row_id(row))
 
     def become_due(self, waiting: InWaiting, state: MessageState | None) -> None:
-        """Ready: at the tail of its lane, or where its stream has it."""
+        """A wait ends, by itself or by an operator: ready at the tail of its lane, or where its stream has it."""
         self._make_ready("due", waiting, state or MessageState(waiting.queue_id))
-
-    def wake(self, waiting: InWaiting, state: MessageState) -> None:
-        """An operator ends a wait."""
-        self._make_ready("due", waiting, state)
 
     def hold(self, source: Spot, state: MessageState) -> None:
         """Waiting without end, until an operator lets it go."""
@@ -198,10 +194,6 @@ class Moves:
     def change_lease(self, held: Lease, changed: Lease, deadline_ms: int) -> None:
         """The message stays where it is; its lease is extended, started or knows of a state. `held` changes with the commit."""
         self._changed.append((held, changed, deadline_ms))
-
-    def moves(self, message_id: bytes) -> bool:
-        """Does this commit move the message already?"""
-        return any(isinstance(fact, Moved) and fact.id == message_id for fact in self.facts)
 
     # The commit
 
@@ -398,7 +390,7 @@ class Moves:
 
     def _side_rows(self, message_id: bytes, flags: int) -> tuple[int, tuple[int, str] | None]:
         """The time-to-live and live dedup rows that end with the message, in the queue it was enqueued to."""
-        if not flags & (Flag.TTL | Flag.LIVE_DEDUP):
+        if not flags & _SIDE_ROWS:
             return 0, None
         message = self.core.message(message_id)
         if message is None:

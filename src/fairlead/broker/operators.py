@@ -133,7 +133,7 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
         if not _is_dead(core, spot):
             if not isinstance(spot, InWaiting) or state is None or not state.attempts:
                 return "neither dead nor waiting after a failure"
-            moves.wake(spot, msgspec.structs.replace(state, attempts=0))
+            moves.become_due(spot, msgspec.structs.replace(state, attempts=0))
             return ""
         source = core.by_id.get(state.source_queue_id) if state is not None else None
         if source is None or state is None:
@@ -201,7 +201,7 @@ def hold(moves: Moves, queue: QueueState, message: Message, state: MessageState 
 def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
     if not isinstance(spot, InWaiting) or spot.due_ms != HELD:
         return "not held"
-    moves.wake(spot, state or MessageState(queue.queue_id))
+    moves.become_due(spot, state)
     return ""
 
 

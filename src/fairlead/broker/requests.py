@@ -13,7 +13,6 @@ from fairlead.model.lane import pack_lane
 from fairlead.model.limits import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
-    MAX_CLAIM,
     MAX_CLAIM_TOKEN_BYTES,
     MAX_CONSUMER_BYTES,
     MAX_DEDUP_KEY_BYTES,
@@ -148,12 +147,6 @@ def _throttle_keys(keys: object, at: str) -> tuple[str, ...]:
     if len(unique) > MAX_THROTTLE_KEYS:
         raise InvalidRequest(field, f"at most {MAX_THROTTLE_KEYS}", f"{len(unique)} keys")
     return unique
-
-
-def check_limit(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CLAIM:
-        raise InvalidRequest("limit", f"a whole number from 1 to {MAX_CLAIM}", value)
-    return value
 
 
 def check_consumer(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What happened to leased messages so far: one read for many."""
+"""What happened to leased messages so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.model.message import MessageState
 
 
 def states_of(core: Core, leases: Sequence[Lease]) -> list[MessageState | None]:
-    """The stored states of leased messages, one read for all."""
+    """Per lease its stored state, one read for all; those that have none are not looked up."""
     touched = [lease.id for lease in leases if lease.row[26] & Flag.STATE]
     states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
     return [states.get(lease.id) for lease in leases]

@@ -21,7 +21,8 @@ from fairlead.errors import FairleadError
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import DedupForgotten, InLease, InReady, RequestsForgotten, TtlForgotten
 from fairlead.model.failure import FailureReason
-from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id
+from fairlead.model.ids import first_id_of
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.message import MessageState
 
@@ -204,8 +205,7 @@ def _forget_requests(core: Core, now_ms: int) -> bool:
     if now_ms < core.next_request_sweep_ms:
         return False
     core.next_request_sweep_ms = now_ms + 60_000
-    oldest = max(0, now_ms - REQUEST_KEPT_MS) << 80
-    old = core.store.requests_before(oldest.to_bytes(16, "big"), STEP)
+    old = core.store.requests_before(first_id_of(max(0, now_ms - REQUEST_KEPT_MS)), STEP)
     if old:
         core.commit([RequestsForgotten(old)])
         core.next_request_sweep_ms = now_ms
@@ -219,7 +219,7 @@ def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:
     head = dead_letters.scheduler.head(DEAD_LETTER_LANE)
     if not retention_ms or head is None:
         return False
-    place = int.from_bytes(head[:8], "big") - 1
+    place = row_place(head) - 1
     rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, place, STEP)
     moves = Moves(core, now_ms)
     for row, state in zip(rows, core.store.states([row_id(row) for row in rows]), strict=True):

@@ -31,12 +31,12 @@ def find_front(
     `rows_from(seq)` gives the live messages with that seq or a greater one, in order. Its cost does not grow with the
     messages that queue up behind a blocker.
     """
-    blocker = _first_of(rows_from(0), standing, lowest_leased)
+    blocker = _first_of(rows_from(0), lowest_leased)
     if blocker is None or standing(blocker) is Standing.READY:
         return blocker
     passing = []
     if all_after >= blocker.seq:
-        after = _first_of(rows_from(all_after + 1), standing, lowest_leased)
+        after = _first_of(rows_from(all_after + 1), lowest_leased)
         if after is not None and standing(after) is Standing.READY:
             passing.append(after)
     for seq in sorted(let_by):
@@ -49,8 +49,8 @@ def find_front(
     return min(passing, key=lambda row: row.seq, default=None)
 
 
-def _first_of(rows: Iterator[StreamRow], standing: Callable[[StreamRow], Standing], lowest_leased: int | None) -> StreamRow | None:
-    """The first live message that is not leased, unless an earlier one is."""
+def _first_of(rows: Iterator[StreamRow], lowest_leased: int | None) -> StreamRow | None:
+    """The first live message, unless it or an earlier one is leased."""
     row = next(rows, None)
     if row is None or (lowest_leased is not None and row.seq >= lowest_leased):
         return None

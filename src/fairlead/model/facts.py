@@ -45,7 +45,7 @@ class InLease(msgspec.Struct, frozen=True, gc=False):
 
 
 class InDone(msgspec.Struct, frozen=True, gc=False):
-    """Completed and retained (queues with `retain_completed`)."""
+    """Completed and retained. The stores keep it; no queue option asks for it yet."""
 
     queue_id: int
     done_ms: int
