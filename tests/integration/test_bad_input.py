@@ -275,6 +275,20 @@ def test_an_unknown_queue_is_named(memory_world: World, verb: str) -> None:
     assert missing.value.queue == "nowhere"
 
 
+class Word(str):
+    """Text of the caller's own kind."""
+
+
+def test_a_kind_of_text_is_taken_as_the_text_it_is(world: World) -> None:
+    more = {"fairness_key": Word("k"), "throttle_keys": [Word("t")], "dedup_key": Word("d"), "stream": Word("s")}
+    world.broker.enqueue(Word("q"), b"", **more)
+    (delivery,) = world.broker.claim(Word("q"), consumer=Word("ann"), token=Word("t"))
+    world.broker.settle([Fail(delivery, error=Word("bad luck"), reason=Word("handler_exception"))])
+    world.restart()
+    found = world.broker.find(delivery.id)
+    assert (found.fairness_key, found.stream, found.failures[-1].error) == ("k", "s", "bad luck")
+
+
 @pytest.mark.parametrize("payload", [bytearray(b"abc"), memoryview(b"abc"), b"abc"])
 def test_anything_like_bytes_is_a_payload_and_is_kept_as_it_was(memory_world: World, payload: Any) -> None:
     memory_world.broker.enqueue("q", payload)

@@ -119,6 +119,15 @@ def test_a_long_operation_stopped_halfway_by_a_full_disk_goes_on_by_itself(memor
         world.broker.create_queue("q")
 
 
+def test_after_an_error_that_nobody_foresaw_memory_is_what_is_stored(world: World) -> None:
+    world.fill("q", count=3)
+    Trouble(world, error=lambda: OverflowError("too big"))
+    with pytest.raises(OverflowError):
+        world.broker.claim("q", limit=2)
+    agree(world)
+    assert len(drain(world)) == 3
+
+
 def test_a_waiting_claim_goes_on_waiting_when_somebody_elses_write_failed(world: World) -> None:
     claim = Background(lambda: world.broker.claim("q", wait="1h"))
     wait_until(lambda: world.broker.stats("q").consumers == 1)

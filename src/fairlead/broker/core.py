@@ -120,7 +120,7 @@ class Core:
         except BrokenInvariant as broken:
             self._stop(broken)
             raise
-        except FairleadError:
+        except Exception:
             self.load()
             raise
 

@@ -96,9 +96,10 @@ def _check(message: object, at: str) -> CheckedMessage:
     # The design corrects a weight to its bound instead of refusing it; the delivery shows what counted.
     weight = 1 if weight < 1 else MAX_WEIGHT if weight > MAX_WEIGHT else weight
     throttle_keys = _throttle_keys(message.throttle_keys, at) if message.throttle_keys else ()
-    lane = pack_lane(check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES), throttle_keys)
+    key = check_text(message.fairness_key, f"{at}fairness_key", MAX_KEY_BYTES)
+    lane = pack_lane(key, throttle_keys)
     return CheckedMessage(
-        lane if throttle_keys else _remember(message.fairness_key, lane),
+        lane if throttle_keys else _remember(key, lane),
         weight,
         _headers(message.headers, at) if message.headers else b"",
         payload,
@@ -120,7 +121,8 @@ def check_text(value: object, field: str, most_bytes: int, *, may_be_empty: bool
             raise InvalidRequest(field, "text that can be written as UTF-8", value) from None
         if size > most_bytes:
             raise InvalidRequest(field, f"at most {most_bytes} bytes", f"{size} bytes")
-    return value
+    # A kind of text of the caller's own, such as a member of an enum, is kept as plain text.
+    return value if type(value) is str else str.__str__(value)
 
 
 def _headers(headers: object, at: str) -> bytes:
