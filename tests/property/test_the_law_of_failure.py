@@ -131,11 +131,20 @@ class TheLawOfFailure(RuleBasedStateMachine):
         results = self.broker.settle([_item(word) for word in said])
         assert [result.outcome for result in results] == self.spec.settle(said)
 
-    @precondition(lambda self: any(self._runs()))
-    @rule(number=pick, retry_in_ms=st.sampled_from([None, 3000]), given_back=st.lists(st.sampled_from(["go on", "in order", "not"]), max_size=4))
-    def fail_the_first_of_a_run(self, number: int, retry_in_ms: int | None, given_back: list[str]) -> None:
-        """And give back others of it: what the switch is for."""
+    @rule(
+        number=pick,
+        retry_in_ms=st.sampled_from([None, 3000]),
+        given_back=st.lists(st.sampled_from(["go on", "in order", "not"]), min_size=1, max_size=4),
+        opened=st.sampled_from([False, False, True]),
+    )
+    def fail_the_first_of_a_run(self, number: int, retry_in_ms: int | None, given_back: list[str], opened: bool) -> None:
+        """And give back others of it: what the switch is for. Without a run in hand, one is made first."""
+        if not self._runs():
+            self.enqueue(["A"] * 3, 0)
+            self.claim_everything(10, True)
         runs = self._runs()
+        if not runs:
+            return
         first, *others = runs[number % len(runs)]
         said = [Word("fail", first.id, first.token, retry_in_ms=retry_in_ms)]
         for message, how in zip(others, given_back, strict=False):
@@ -143,14 +152,16 @@ class TheLawOfFailure(RuleBasedStateMachine):
                 said.append(Word("release", message.id, message.token, keep_order=how == "in order"))
         results = self.broker.settle([_item(word) for word in said])
         assert [result.outcome for result in results] == self.spec.settle(said)
+        if opened:
+            self.release_stream(first.stream or "")
 
     def _runs(self) -> list[list[Message]]:
-        """What is held of each stream under each claim, in order."""
+        """What is held of each stream under each claim, two or more, in order."""
         runs: dict[tuple[str, str], list[Message]] = {}
         for message in sorted(self.spec.messages.values(), key=lambda m: m.seq):
             if message.where == LEASED and message.stream is not None and not message.dead:
                 runs.setdefault((message.stream, message.token), []).append(message)
-        return list(runs.values())
+        return [run for run in runs.values() if len(run) > 1]
 
     @rule(consumer=st.sampled_from(["ann", "bob"]))
     def goodbye(self, consumer: str) -> None:

@@ -333,6 +333,8 @@ class Life:
         items: list[Settlement] = [Fail(first, retry_in=rng.choice([None, "5s", "1h"])) if rng.random() < 0.8 else Release(first)]
         items += [Release(d, keep_order=rng.random() < 0.4) for d in others if rng.random() < 0.9]
         self._settle(items)
+        if rng.random() < 0.3:
+            self._release_stream(first.queue, first.stream or "")
 
     def ack_or_nack(self) -> None:
         leased = [seen for seen in self.witness.now.messages.values() if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name]
@@ -422,9 +424,7 @@ class Life:
         rng, name = self.rng, self.any_queue(dead=0.1)
         verb = rng.choice(OPERATOR_VERBS)
         if verb == "release_stream":
-            stream = rng.choice(self.streams)
-            with self.doing(verb, queue=name, stream=stream):
-                self.say(f"   {self.broker.release_stream(name, stream)}")
+            self._release_stream(name, rng.choice(self.streams))
         elif verb in ("drain", "prune"):
             with self.doing(verb, queue=name):
                 getattr(self.broker, verb)(name)
@@ -435,6 +435,10 @@ class Life:
             with self.doing(verb, queue=name, ids=ids):
                 result = getattr(self.broker, verb)(name, ids, filter=random_filter(rng) if by_filter else None)
                 self.say(f"   {len(result.changed)} changed")
+
+    def _release_stream(self, name: str, stream: str) -> None:
+        with self.doing("release_stream", queue=name, stream=stream):
+            self.say(f"   {self.broker.release_stream(name, stream)}")
 
     def redrive(self) -> None:
         rng, name = self.rng, self.any_queue(dead=0.3)
@@ -523,6 +527,9 @@ class Life:
             have = standing.pop((queue_id, stream), 0)
             must(have == (front.seq if front else 0), f"the front of {stream} is {have}, not {front and self.witness.say(front)}")
             (stored,) = self.store.streams(queue_id, [stream])
+            rows = [row.seq for row in self.store.stream_rows(queue_id, stream, 0, 1 << 30)]
+            behind = [seen.seq for seen in self.witness.members(queue_id, stream)][1:]
+            must(rows == behind, f"behind the first of {stream} are {rows}, not {behind}")
             found = streams.StreamDraft(self.broker._core, queue_id, stream, stored).find_front()
             must(have == (found.seq if found else 0), f"the front of {stream} is {have}, find_front says {found and found.seq}")
         must(not standing, f"fronts of streams without messages: {standing}")
@@ -564,8 +571,9 @@ class Life:
         must(not self.store.intents() and not self.store.claims(), "long operations or claims are left")
         must(not self.store.requests_before(b"\xff" * 16, 10), "remembered requests are left")
         for record in self.store.queues():
-            left = self.store.streams_after(record.queue_id, "", 10), self.store.dedup_over(record.queue_id, 1 << 62, 10)
-            must(left == ([], []), f"streams or windows are left in {record.name}: {left}")
+            rows = [row.seq for stream in STREAMS for row in self.store.stream_rows(record.queue_id, stream, 0, 10)]
+            left = [*self.store.streams_after(record.queue_id, "", 10), *rows, *self.store.dedup_over(record.queue_id, 1 << 62, 10)]
+            must(not left, f"streams or windows are left in {record.name}: {left}")
         broker.close()
 
     def _work_off(self, names: list[str]) -> None:
