@@ -128,6 +128,17 @@ def test_after_an_error_that_nobody_foresaw_memory_is_what_is_stored(world: Worl
     assert len(drain(world)) == 3
 
 
+def test_an_exchange_whose_claim_does_not_fit_on_the_disk_still_says_what_it_did(world: World) -> None:
+    world.fill("q", count=1)
+    held = world.claim_one("q")
+    Trouble(world, nth=2)
+    result = world.broker.exchange("ann", settle=[Complete(held)], enqueue={"q": [NewMessage(b"")]}, claim={"queue": "q"})
+    assert [settled.outcome for settled in result.settled] == ["completed"]
+    assert not result.deliveries
+    agree(world)
+    assert drain(world) == result.enqueued["q"]
+
+
 def test_a_waiting_claim_goes_on_waiting_when_somebody_elses_write_failed(world: World) -> None:
     claim = Background(lambda: world.broker.claim("q", wait="1h"))
     wait_until(lambda: world.broker.stats("q").consumers == 1)

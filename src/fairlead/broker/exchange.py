@@ -19,9 +19,10 @@ from fairlead.broker.enqueue import Prepared, ask_hook
 from fairlead.broker.hooking import Answers
 from fairlead.broker.requests import check_consumer, check_messages
 from fairlead.broker.settle import Batch, ask_hooks
-from fairlead.errors import InvalidRequest, RequestExpired
+from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
 from fairlead.model.facts import RequestRemembered
 from fairlead.model.ids import find_id, id_time_ms, show_id
+from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
@@ -74,7 +75,7 @@ def exchange(
             for name in order[0] if order else ():
                 core.queue(name)
             outcome = _work(core, items, prepared, answers, raw_request)
-            leases = claiming.claim_now(core, *order, expire=False) if order else []
+            leases = _claim_after(core, order) if order else []
         handout = claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id])
         commit = core.store.last_commit
     core.confirm(commit)
@@ -96,6 +97,14 @@ def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers
     for part in prepared:
         part.announce(core)
     return outcome
+
+
+def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Lease]:
+    """The work is done by now: a claim that cannot be written is an empty one, or a caller would do the work again."""
+    try:
+        return claiming.claim_now(core, *order, expire=False)
+    except Unavailable:
+        return []
 
 
 def _find_outcome(core: Core, raw_request: bytes | None) -> Kept | None:
