@@ -11,6 +11,7 @@ from fairlead.broker import claim as claiming
 from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, operators, queues, settle
 from fairlead.broker.core import Core
 from fairlead.broker.intents import cancel_intent, take_up
+from fairlead.broker.requests import check_error
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
 from fairlead.broker.timers import Timer, run_due
 from fairlead.clock import Clock, SystemClock
@@ -191,7 +192,7 @@ class Broker:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
     ) -> OperatorResult:
         """Into the dead letters; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.bury(*operators.check_error(error, reason)))
+        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)))
 
     def hold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
         """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later ones."""
@@ -211,15 +212,15 @@ class Broker:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
     ) -> OperatorResult:
         """What is leased fails as if its holder had said so; the lease is revoked."""
-        return operators.fail(self._core, queue, ids, filter, *operators.check_error(error, reason))
+        return operators.fail(self._core, queue, ids, filter, *check_error(error, reason))
 
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
         """Remove what is ready, and give it back."""
-        return looking.drain(self._core, queue, limit=limit)
+        return operators.drain(self._core, queue, limit=limit)
 
     def prune(self, queue: str, *, older_than: Duration = "0s", dry_run: bool = False) -> OperatorResult:
         """Drop dead letters that have been dead for so long."""
-        return looking.prune(self._core, queue, older_than=older_than, dry_run=dry_run)
+        return operators.prune(self._core, queue, older_than=older_than, dry_run=dry_run)
 
     def release_stream(self, queue: str, stream: str) -> bool:
         """Let later messages of a stream pass the one that waits at its head. False when nothing waits there."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
-from fairlead.broker.intents import Lanes, begin_intent, run_to_end, take_up
+from fairlead.broker.hooking import Lanes, ask_on_redrive, has_enqueue_hook
+from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_bool, check_count
+from fairlead.broker.requests import check_bool, check_count, check_filter
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, SourceQueueGone
 from fairlead.model.facts import InReady, IntentSaved
@@ -40,7 +40,7 @@ def redrive(
     check_bool(clear_progress, "clear_progress")
     if ids is not None and per_second:
         raise InvalidRequest("rate", "None when ids are given: those go at once", rate)
-    test = DeadLetterTest(_check_filter(filter), now_ms=core.clock.now_ms())
+    test = DeadLetterTest(check_filter(filter), now_ms=core.clock.now_ms())
     lanes = _ask_hook(core, name, ids, test) if ids is not None and not dry_run else None
     with core.lock:
         dead_letters = _dead_letters_of(core, name)
@@ -153,14 +153,6 @@ def _count_selected(core: Core, name: str, test: DeadLetterTest, cutoff: int, li
             return limit
         if len(rows) < 1000:
             return selected
-
-
-def _check_filter(given: DeadFilter | None) -> DeadFilter:
-    if given is None:
-        return DeadFilter()
-    if not isinstance(given, DeadFilter):
-        raise InvalidRequest("filter", "a fairlead.DeadFilter", given)
-    return given
 
 
 def _check_rate(rate: float | None) -> float:

@@ -19,6 +19,8 @@ from fairlead.model.message import Message, MessageState, unpack_headers
 
 #: The answer to one failed delivery: (message id, claim id) names it.
 Answers = dict[tuple[bytes, int], HookAnswer]
+#: Message id to the (lane, weight) that `on_enqueue` gave to a dead letter on its way back.
+Lanes = dict[bytes, tuple[bytes, int]]
 
 
 def has_enqueue_hook(queue: QueueState) -> bool:
@@ -47,8 +49,8 @@ def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[b
     return pack_lane(key, throttle_keys), weight if decision.weight is None else decision.weight
 
 
-def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> dict[bytes, tuple[bytes, int]]:
-    """Message id to (lane, weight): a redrive goes through the enqueue flow of its queue."""
+def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> Lanes:
+    """A redrive goes through the enqueue flow of its queue."""
     decisions = core.hooks.on_enqueue(queue_id, queue, [EnqueueCall(unpack_headers(message.headers), len(message.payload)) for message in messages])
     return {message.id: decided_lane(message.lane, message.weight, decision) for message, decision in zip(messages, decisions, strict=True)}
 

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import ask_on_redrive, has_enqueue_hook
+from fairlead.broker.hooking import Lanes, ask_on_redrive, has_enqueue_hook
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
@@ -26,8 +26,6 @@ from fairlead.model.limits import STEP_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.stream import StreamRow
 
-#: Message id to the (lane, weight) that a hook gave it.
-Lanes = dict[bytes, tuple[bytes, int]]
 _HOOKED_STEP = 1000
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import behind_fronts, locate
-from fairlead.broker.moves import Moves
-from fairlead.broker.operators import act, drop
+from fairlead.broker.locate import locate
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count, check_text
-from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
-from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
@@ -21,13 +16,13 @@ from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, 
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
-from fairlead.model.views import KeyStats, MessageInfo, OperatorResult, QueueStats, ThrottleStats
+from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
 _PAGE = 1000
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
-Spot = InReady | InStream | InWaiting | Lease
+Whereabouts = InReady | InStream | InWaiting | Lease
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
@@ -77,7 +72,7 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
     with core.lock:
         queue = core.queue(name)
         last = None if after is None else _locate(core, _raw_id(after))
-        spots: Sequence[Spot]
+        spots: Sequence[Whereabouts]
         if where == "ready":
             spots = core.store.ready(queue.queue_id, prefix, last if isinstance(last, InReady) else None, limit)
         elif where == "waiting":
@@ -86,31 +81,7 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         else:
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
             spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
-        return _infos(core, spots)
-
-
-def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
-    """Look and remove in one commit: the ready rows first, then what is ready behind the front of each stream."""
-    check_count(limit, "limit", most=10_000)
-    with core.lock:
-        queue = core.queue(name)
-        spots: list[InReady | InStream] = list(core.store.ready(queue.queue_id, b"", None, limit))
-        spots += islice(behind_fronts(core, queue.queue_id), limit - len(spots))
-        found = _infos(core, spots)
-        moves = Moves(core, core.clock.now_ms())
-        for spot in spots:
-            moves.drop(spot)
-        moves.commit()
-    core.confirm()
-    return found
-
-
-def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> OperatorResult:
-    to_ms(older_than, "older_than")
-    with core.lock:
-        queue = core.queue(name)
-        dead_letters = queue if queue.is_dead_letter_queue else core.by_id[queue.record.dlq_id]
-    return act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run)
+        return infos_of(core, spots)
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
@@ -118,7 +89,7 @@ def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
     with core.lock:
         core.check_open()
         spot = _locate(core, find_raw_id(core, text, queue_name))
-        infos = _infos(core, [spot]) if spot is not None else []
+        infos = infos_of(core, [spot]) if spot is not None else []
         if not infos:
             raise MessageNotFound(text)
         return infos[0]
@@ -168,11 +139,11 @@ def _raw_id(text: str) -> bytes:
     return raw_id
 
 
-def _locate(core: Core, raw_id: bytes) -> Spot | None:
+def _locate(core: Core, raw_id: bytes) -> Whereabouts | None:
     return core.leases.find(raw_id) or locate(core, raw_id)
 
 
-def _infos(core: Core, spots: Iterable[Spot]) -> list[MessageInfo]:
+def infos_of(core: Core, spots: Iterable[Whereabouts]) -> list[MessageInfo]:
     listed = list(spots)
     ids = [spot.id if isinstance(spot, Lease) else row_id(spot.row) for spot in listed]
     states = core.store.states(ids)
@@ -192,7 +163,7 @@ def _names(core: Core) -> Callable[[int], str | None]:
     return name_of
 
 
-def _info(message: Message, state: MessageState, spot: Spot, name_of: Callable[[int], str | None]) -> MessageInfo:
+def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Callable[[int], str | None]) -> MessageInfo:
     lease = spot if isinstance(spot, Lease) else None
     due_ms = spot.due_ms if isinstance(spot, InWaiting) else None
     return MessageInfo(

@@ -17,7 +17,23 @@ from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
 from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
 from fairlead.errors import BrokenInvariant
-from fairlead.model.facts import Completed, Enqueued, Extended, Fact, InLease, InReady, InStream, InWaiting, Moved, Spot, Started, TtlForgotten
+from fairlead.model.facts import (
+    Completed,
+    Enqueued,
+    Extended,
+    Fact,
+    InLease,
+    InReady,
+    InStream,
+    InWaiting,
+    Moved,
+    Spot,
+    Started,
+    TtlForgotten,
+    spot_lane,
+    spot_queue_id,
+    spot_row,
+)
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
@@ -125,7 +141,7 @@ class Moves:
 
     def drop(self, source: Spot, kind: str = "dropped") -> None:
         """Gone for good."""
-        row = _row(source)
+        row = spot_row(source)
         expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
         self._move(kind, source, None, None, expires_ms, dedup)
         self._gone.append(row_id(row))
@@ -136,7 +152,7 @@ class Moves:
 
     def hold(self, source: Spot, state: MessageState) -> None:
         """Waiting without end, until an operator lets it go."""
-        row, queue_id, lane = _row(source), _queue_id(source), _lane(source)
+        row, queue_id, lane = spot_row(source), spot_queue_id(source), spot_lane(source)
         target = InWaiting(queue_id, HELD, lane, move_row(row, 0, row_flags(row) | Flag.STATE))
         deliveries = source.lease.deliveries if isinstance(source, InLease) else state.deliveries
         self._move("held", source, target, msgspec.structs.replace(state, queue_id=queue_id, place=0, due_ms=HELD, deliveries=deliveries))
@@ -149,7 +165,7 @@ class Moves:
 
     def bury(self, source: Spot, state: MessageState, queue: QueueState) -> None:
         """Into the dead letters of `queue`; `state` says why."""
-        row, place, dlq_id = _row(source), self._place(), queue.record.dlq_id
+        row, place, dlq_id = spot_row(source), self._place(), queue.record.dlq_id
         expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
         # Dead letters are in no order but that of their deaths.
         target = InReady(dlq_id, DEAD_LETTER_LANE, move_row(row[:ROW_BYTES], place, Flag.STATE))
@@ -299,7 +315,7 @@ class Moves:
 
     def _make_ready(self, kind: str, source: Spot, state: MessageState) -> None:
         """A new place at the tail of its lane; a message of a stream keeps its seq and stands where that puts it."""
-        row, queue_id, lane = _row(source), _queue_id(source), _lane(source)
+        row, queue_id, lane = spot_row(source), spot_queue_id(source), spot_lane(source)
         flags = row_flags(row) | Flag.STATE
         if len(row) > ROW_BYTES:
             place = self._seq(source)
@@ -400,34 +416,34 @@ class Moves:
     def _move(
         self, kind: str, source: Spot, target: Spot | None, state: MessageState | None, expires_ms: int = 0, live_dedup: tuple[int, str] | None = None
     ) -> None:
-        if isinstance(source, InLease) and target is not None and row_flags(_row(target)) & Flag.TTL:
+        if isinstance(source, InLease) and target is not None and row_flags(spot_row(target)) & Flag.TTL:
             expires_ms = self._expires_ms(source.lease.row)
-        self.facts.append(Moved(kind, row_id(_row(source)), source, target, state, expires_ms, live_dedup))  # type: ignore[arg-type]
-        if target is not None and expires_ms and row_flags(_row(target)) & Flag.TTL:
-            self._lives.append((_queue_id(target), expires_ms))
+        self.facts.append(Moved(kind, row_id(spot_row(source)), source, target, state, expires_ms, live_dedup))  # type: ignore[arg-type]
+        if target is not None and expires_ms and row_flags(spot_row(target)) & Flag.TTL:
+            self._lives.append((spot_queue_id(target), expires_ms))
         if isinstance(source, InLease):
             self._ended.append(source.lease)
         elif isinstance(source, InReady):
             self._removed.append(source)
-        if len(_row(source)) > ROW_BYTES:
-            if target is None or len(_row(target)) == ROW_BYTES:
+        if len(spot_row(source)) > ROW_BYTES:
+            if target is None or len(spot_row(target)) == ROW_BYTES:
                 self._leave_stream(source)
             else:
-                self._stand(source, _row(target), Standing.WAITING if isinstance(target, InWaiting) else Standing.READY)
+                self._stand(source, spot_row(target), Standing.WAITING if isinstance(target, InWaiting) else Standing.READY)
 
     def _leave_stream(self, source: Spot) -> None:
-        row = _row(source)
+        row = spot_row(source)
         if isinstance(source, InWaiting):
             row = move_row(row, self._seq(source), row_flags(row))
-        self.streams.get(_queue_id(source), row_stream(row)).leave(StreamRow(_lane(source), row))
+        self.streams.get(spot_queue_id(source), row_stream(row)).leave(StreamRow(spot_lane(source), row))
 
     def _stand(self, source: Spot, row: bytes, standing: Standing) -> None:
-        draft = self.streams.get(_queue_id(source), row_stream(row))
-        draft.move(StreamRow(_lane(source), move_row(row, self._seq(source), row_flags(row))), standing)
+        draft = self.streams.get(spot_queue_id(source), row_stream(row))
+        draft.move(StreamRow(spot_lane(source), move_row(row, self._seq(source), row_flags(row))), standing)
 
     def _seq(self, source: Spot) -> int:
         """The seq of a message of a stream; a waiting one has it in its record only."""
-        row = _row(source)
+        row = spot_row(source)
         if not isinstance(source, InWaiting):
             return row_place(row)
         state, message = self.core.store.states([row_id(row)])[0], self.core.message(row_id(row))
@@ -437,15 +453,3 @@ class Moves:
 
     def _place(self) -> int:
         return next(self.places())
-
-
-def _row(spot: Spot) -> bytes:
-    return spot.lease.row if isinstance(spot, InLease) else spot.row
-
-
-def _lane(spot: Spot) -> bytes:
-    return spot.lease.lane if isinstance(spot, InLease) else spot.lane
-
-
-def _queue_id(spot: Spot) -> int:
-    return spot.lease.queue_id if isinstance(spot, InLease) else spot.queue_id

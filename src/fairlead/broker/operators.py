@@ -8,23 +8,27 @@ more says so, and the next call goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
+from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
 from fairlead.broker.locate import behind_fronts, locate
+from fairlead.broker.looking import infos_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import check_count, check_filter
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
-from fairlead.model.facts import InLease, InReady, InWaiting, Spot
-from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason, remember_failure
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
+from fairlead.model.failure import FailureReason, FailureRecord, remember_failure
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import row_id
 from fairlead.model.limits import STEP_MESSAGES
 from fairlead.model.message import HELD, Message, MessageState
-from fairlead.model.views import OperatorResult
+from fairlead.model.views import MessageInfo, OperatorResult
 
 #: What a verb does to one message; the answer is why it did nothing, or "".
 Act = Callable[[Moves, QueueState, Message, MessageState | None, Spot], str]
@@ -66,7 +70,7 @@ def _by_id(core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tupl
         if raw_id is None:
             raise InvalidRequest("ids", "full message ids", text)
         found = _find(core, raw_id)
-        if found is None or _home(found[2]) not in (queue.queue_id, queue.record.dlq_id):
+        if found is None or spot_queue_id(found[2]) not in (queue.queue_id, queue.record.dlq_id):
             skipped.append((text, "not found in this queue"))
         else:
             yield found
@@ -83,9 +87,7 @@ def _find(core: Core, raw_id: bytes) -> tuple[Message, MessageState | None, Spot
 
 def _by_filter(core: Core, queue: QueueState, filter: DeadFilter) -> Iterator[tuple[Message, MessageState | None, Spot]]:
     """Everything of the queue and its dead letters that the filter selects."""
-    if not isinstance(filter, DeadFilter):
-        raise InvalidRequest("filter", "a fairlead.DeadFilter", filter)
-    test = DeadLetterTest(filter, now_ms=core.clock.now_ms())
+    test = DeadLetterTest(check_filter(filter), now_ms=core.clock.now_ms())
     for raw_id in _all_ids(core, queue):
         found = _find(core, raw_id)
         if found is not None and test.selects(found[0], found[1] or MessageState(queue.queue_id)):
@@ -93,7 +95,7 @@ def _by_filter(core: Core, queue: QueueState, filter: DeadFilter) -> Iterator[tu
 
 
 def _all_ids(core: Core, queue: QueueState) -> Iterator[bytes]:
-    for queue_id in filter_ids(queue):
+    for queue_id in _queue_ids(queue):
         yield from [lease.id for lease in core.leases.of_queue(queue_id)]
         ready: InReady | None = None
         while rows := core.store.ready(queue_id, b"", ready, _PAGE):
@@ -106,16 +108,12 @@ def _all_ids(core: Core, queue: QueueState) -> Iterator[bytes]:
         yield from (row_id(spot.row) for spot in behind_fronts(core, queue_id))
 
 
-def filter_ids(queue: QueueState) -> list[int]:
+def _queue_ids(queue: QueueState) -> list[int]:
     return [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
 
 
-def _home(spot: Spot) -> int:
-    return spot.lease.queue_id if isinstance(spot, InLease) else spot.queue_id
-
-
 def _is_dead(core: Core, spot: Spot) -> bool:
-    state = core.by_id.get(_home(spot))
+    state = core.by_id.get(spot_queue_id(spot))
     return state is not None and state.is_dead_letter_queue
 
 
@@ -149,7 +147,7 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
     return act(core, queue_name, ids, filter, verb)
 
 
-def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> dict[bytes, tuple[bytes, int]]:
+def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> Lanes:
     """Without the lock: what `on_enqueue` says about the dead letters that are to come back."""
     with core.lock:
         queue = core.queue(queue_name)
@@ -183,7 +181,7 @@ def bury(error: str, reason: FailureReason) -> Act:
         record = FailureRecord(moves.now_ms, known.attempts, int(reason), error, "", "operator")
         failures, cut = remember_failure(known.failures, record)
         changes = {"reason": int(reason), "rule": "operator", "failures": failures, "failures_cut": known.failures_cut + cut}
-        moves.bury(spot, msgspec.structs.replace(known, **changes), moves.core.by_id[_home(spot)])
+        moves.bury(spot, msgspec.structs.replace(known, **changes), moves.core.by_id[spot_queue_id(spot)])
         return ""
 
     return verb
@@ -229,6 +227,31 @@ def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFil
     return act(core, queue_name, ids, filter, verb)
 
 
+def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
+    """Look and remove in one commit: the ready rows first, then what is ready behind the front of each stream."""
+    check_count(limit, "limit", most=10_000)
+    with core.lock:
+        queue = core.queue(name)
+        spots: list[InReady | InStream] = list(core.store.ready(queue.queue_id, b"", None, limit))
+        spots += islice(behind_fronts(core, queue.queue_id), limit - len(spots))
+        found = infos_of(core, spots)
+        moves = Moves(core, core.clock.now_ms())
+        for spot in spots:
+            moves.drop(spot)
+        moves.commit()
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return found
+
+
+def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> OperatorResult:
+    to_ms(older_than, "older_than")
+    with core.lock:
+        queue = core.queue(name)
+        dead_letters = queue if queue.is_dead_letter_queue else core.by_id[queue.record.dlq_id]
+    return act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run)
+
+
 def release_stream(core: Core, queue_name: str, stream: str) -> bool:
     """Let all later messages of a stream pass the one that holds it up. False when nothing waits at its head."""
     with core.lock:
@@ -242,9 +265,3 @@ def release_stream(core: Core, queue_name: str, stream: str) -> bool:
         commit = core.store.last_commit
     core.confirm(commit)
     return True
-
-
-def check_error(error: object, reason: object) -> tuple[str, FailureReason]:
-    if not isinstance(error, str):
-        raise InvalidRequest("error", "text", error)
-    return bounded_error(error), read_reason(reason)

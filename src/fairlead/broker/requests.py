@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import astuple
 
+from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
+from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.lane import pack_lane
 from fairlead.model.limits import (
     MAX_BATCH_BYTES,
@@ -169,3 +171,18 @@ def check_count(value: object, field: str, *, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidRequest(field, f"a whole number from 1 to {most}", value)
     return value
+
+
+def check_error(error: object, reason: object) -> tuple[str, FailureReason]:
+    if not isinstance(error, str):
+        raise InvalidRequest("error", "text", error)
+    return bounded_error(error), read_reason(reason)
+
+
+def check_filter(given: object) -> DeadFilter:
+    """None selects everything."""
+    if given is None:
+        return DeadFilter()
+    if not isinstance(given, DeadFilter):
+        raise InvalidRequest("filter", "a fairlead.DeadFilter", given)
+    return given

@@ -10,8 +10,8 @@ import logging
 import threading
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
-from fairlead.broker.intents import Lanes, ask_before_background_steps, next_background_ms, run_background_step
+from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, has_failure_hook
+from fairlead.broker.intents import ask_before_background_steps, next_background_ms, run_background_step
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState

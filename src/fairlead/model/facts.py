@@ -55,6 +55,19 @@ class InDone(msgspec.Struct, frozen=True, gc=False):
 
 Spot = InReady | InStream | InWaiting | InLease | InDone
 
+
+def spot_row(spot: Spot) -> bytes:
+    return spot.lease.row if isinstance(spot, InLease) else spot.row
+
+
+def spot_lane(spot: Spot) -> bytes:
+    return spot.lease.lane if isinstance(spot, InLease) else spot.lane
+
+
+def spot_queue_id(spot: Spot) -> int:
+    return spot.lease.queue_id if isinstance(spot, InLease) else spot.queue_id
+
+
 #: The events of the lifecycle table (decide/lifecycle.py) that move one message.
 MoveKind = Literal[
     "released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held", "completed", "promoted", "demoted"

@@ -293,14 +293,14 @@ def apply(data: _Data, fact: f.Fact) -> None:
     match fact:
         case f.Enqueued(queue_id, messages, _):
             for message in messages:
-                _store(data, message)
+                data.messages.add(message.id, message)
                 _enter(data, _first_spot(fact, message))
                 _remember_dedup(data, queue_id, message)
                 if message.expires_ms:
                     data.ttl.add((queue_id, message.expires_ms, message.id), None)
         case f.Quarantined(queue_id, messages, states):
             for message, state in zip(messages, states, strict=True):
-                _store(data, message)
+                data.messages.add(message.id, message)
                 data.states.add(message.id, state)
                 _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
         case f.Leased(claim, leases, followers):
@@ -391,23 +391,19 @@ def _move(data: _Data, fact: f.Moved) -> None:
     source, target = fact.source, fact.target
     _leave(data, source)
     if fact.expires_ms:
-        life = (_queue_id(source), fact.expires_ms, fact.id)
-        if target is not None and row_flags(_row(target)) & Flag.TTL:
+        life = (f.spot_queue_id(source), fact.expires_ms, fact.id)
+        if target is not None and row_flags(f.spot_row(target)) & Flag.TTL:
             data.ttl.put(life, None)
         else:
             data.ttl.discard(life)
     if fact.live_dedup is not None:
         data.dedup.remove(fact.live_dedup)
     if target is None:
-        _forget(data, fact.id, row_flags(_row(source)))
+        _forget(data, fact.id, row_flags(f.spot_row(source)))
         return
     _enter(data, target)
     if fact.state is not None:
         data.states.put(fact.id, fact.state)
-
-
-def _store(data: _Data, message: Message) -> None:
-    data.messages.add(message.id, message)
 
 
 def _remember_dedup(data: _Data, queue_id: int, message: Message) -> None:
@@ -463,14 +459,6 @@ def _leave(data: _Data, spot: f.Spot) -> None:
 def _rewrite(data: _Data, lease: Lease) -> None:
     data.leases.remove(lease.id)
     data.leases.add(lease.id, _forget_process(lease))
-
-
-def _queue_id(spot: f.Spot) -> int:
-    return spot.lease.queue_id if isinstance(spot, f.InLease) else spot.queue_id
-
-
-def _row(spot: f.Spot) -> bytes:
-    return spot.lease.row if isinstance(spot, f.InLease) else spot.row
 
 
 def _forget_process(lease: Lease) -> Lease:
