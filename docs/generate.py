@@ -84,6 +84,7 @@ WHEN = {
     "ConfigKeyNotFound": "`config.get` or `delete` of a key that is not set",
     "FormatTooNew": "the directory was written by a newer fairlead",
     "BrokerClosed": "a call after `close`",
+    "BrokerForked": "a call in a process forked from the one that opened the broker",
     "RequestExpired": "an exchange with a request id older than ten minutes, or far ahead; nothing was carried out",
     "QueueFull": "an enqueue beyond `max_messages` or `max_bytes`",
     "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",

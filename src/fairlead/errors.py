@@ -141,6 +141,15 @@ class BrokerClosed(Rejected):
         super().__init__("the broker is closed; open the directory again with fairlead.open")
 
 
+class BrokerForked(Rejected):
+    """A child process uses the broker that its parent had open when it was forked."""
+
+    code = "broker_forked"
+
+    def __init__(self) -> None:
+        super().__init__("the broker belongs to the process that opened it, and this one was forked from it; open it after the fork, in one process")
+
+
 class RequestExpired(Rejected):
     """A request id whose own time is too far from now: whether it was carried out before can no longer be known."""
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fairlead.broker import claim as claiming
 from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, operators, queues, settle
 from fairlead.broker.core import Core
+from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
 from fairlead.broker.requests import check_error
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
@@ -49,6 +50,7 @@ class Broker:
             take_up(self._core, intent)
         self.config = RuntimeConfig(self._core)
         self._timer = Timer(self._core)
+        watch(self._core)
 
     # Queues
 

@@ -21,7 +21,7 @@ from fairlead.decide.drr import QueueScheduler
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
-from fairlead.errors import BrokenInvariant, BrokerClosed, FairleadError, QueueNotFound
+from fairlead.errors import BrokenInvariant, BrokerClosed, BrokerForked, FairleadError, QueueNotFound
 from fairlead.hooks import Hooks
 from fairlead.model.facts import Fact, Intent
 from fairlead.model.failure import FailureReason
@@ -140,6 +140,12 @@ class Core:
         self._broken = broken
         for state in self.by_id.values():
             state.wake_all()
+
+    def disown(self) -> None:
+        """In a forked child: every call is told. Whoever held the lock at the fork is not here to let it go."""
+        self.lock = threading.Lock()
+        self.closed = True
+        self._broken = BrokerForked()
 
     def check_open(self) -> None:
         if self._broken is not None:
