@@ -162,6 +162,11 @@ def test_a_tail_is_looked_for_within_a_bounded_part_of_the_queue(memory_world: W
     assert memory_world.broker.find(ids[-1][-12:], queue="q").id == ids[-1]
 
 
+def test_a_tail_finds_messages_behind_the_front_of_their_stream(world: World) -> None:
+    ids = world.broker.enqueue_many("q", [NewMessage(b"", stream="s") for _ in range(3)])
+    assert [world.broker.find(message_id[-8:], queue="q").id for message_id in ids] == ids
+
+
 @pytest.mark.parametrize("text", ["", "abc", "zzzz", "0188 ", 5, None, "g" * 36])
 def test_what_cannot_be_an_id_is_refused(world: World, text: str) -> None:
     with pytest.raises(errors.InvalidRequest) as refused:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fairlead.broker.core import Core
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
-from fairlead.model.message import Message, MessageState
+from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
 from fairlead.model.stream import StreamRow
 
 Resting = InReady | InStream | InWaiting
@@ -23,10 +23,9 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
     state = core.store.states([message_id])[0]
     queue_id, due_ms, place = (state.queue_id, state.due_ms, state.place) if state else (message.queue_id, message.due_ms, message.place)
     dead = state is not None and state.source_queue_id != 0
-    lane = DEAD_LETTER_LANE if dead else (state.lane if state else b"") or message.lane
-    weight = (state.weight if state else 0) or message.weight
+    lane = DEAD_LETTER_LANE if dead else lane_of(message, state)
     in_stream = not dead and seq_of(message, state) != 0
-    row = pack_row(0 if due_ms else place, message_id, weight, _flags(message, state), message.size)
+    row = pack_row(0 if due_ms else place, message_id, weight_of(message, state), _flags(message, state), message.size)
     if in_stream:
         row += message.stream.encode()
     if due_ms:
@@ -55,11 +54,6 @@ def stream_members(core: Core, queue_id: int) -> Iterator[StreamRow]:
             while page:
                 yield from page
                 page = core.store.stream_rows(queue_id, name, page[-1].seq, _PAGE)
-
-
-def seq_of(message: Message, state: MessageState | None) -> int:
-    """Its order in its stream; 0 when no stream orders it."""
-    return state.seq if state is not None and state.redrives else message.seq
 
 
 def _flags(message: Message, state: MessageState | None) -> int:

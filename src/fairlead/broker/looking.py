@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import locate
+from fairlead.broker.locate import locate, stream_members
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count, check_text
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
@@ -15,7 +16,7 @@ from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
-from fairlead.model.message import HELD, Message, MessageState, unpack_headers
+from fairlead.model.message import HELD, Message, MessageState, lane_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
 _PAGE = 1000
@@ -118,7 +119,7 @@ def _by_prefix(core: Core, digits: str) -> list[bytes]:
 
 
 def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
-    """Walks a bounded part of the queue: leased, ready, waiting."""
+    """Walks a bounded part of the queue: leased, ready, waiting, and behind the fronts of streams."""
     found = [lease.id for lease in core.leases.of_queue(queue.queue_id) if lease.id.hex().endswith(digits)]
     ready: InReady | None = None
     for _ in range(TAIL_SCAN_LIMIT // _PAGE):
@@ -129,6 +130,8 @@ def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
         ready = rows[-1]
     waiting = core.store.waiting(queue.queue_id, None, TAIL_SCAN_LIMIT)
     found.extend(row_id(spot.row) for spot in waiting if row_id(spot.row).hex().endswith(digits))
+    members = islice(stream_members(core, queue.queue_id), TAIL_SCAN_LIMIT)
+    found.extend(member.id for member in members if member.id.hex().endswith(digits))
     return found
 
 
@@ -172,9 +175,9 @@ def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Cal
         where="leased" if lease else "waiting" if isinstance(spot, InWaiting) else "ready",
         payload=message.payload,
         headers=unpack_headers(message.headers),
-        fairness_key=lane_key(state.lane or message.lane),
-        weight=state.weight or message.weight,
-        throttle_keys=lane_throttle_keys(state.lane or message.lane),
+        fairness_key=lane_key(lane_of(message, state)),
+        weight=weight_of(message, state),
+        throttle_keys=lane_throttle_keys(lane_of(message, state)),
         stream=message.stream or None,
         enqueued_at=message.enqueued_ms,
         place=row_place(spot.row),

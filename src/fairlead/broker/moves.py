@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import seq_of
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
@@ -37,7 +36,7 @@ from fairlead.model.facts import (
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.message import HELD, Message, MessageState, seq_of
 from fairlead.model.stream import StreamRow
 
 _SIDE_ROWS = Flag.TTL | Flag.LIVE_DEDUP

@@ -10,7 +10,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.lane import lane_key
-from fairlead.model.message import Message, MessageState, unpack_headers
+from fairlead.model.message import Message, MessageState, lane_of, unpack_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DeadLetterTest:
             (self._reason is None or state.reason == self._reason)
             and (self._error is None or self._error in error)
             and (self._regex is None or self._regex.search(error) is not None)
-            and (self._key is None or lane_key(message.lane) == self._key)
+            and (self._key is None or lane_key(lane_of(message, state)) == self._key)
             and (self._header is None or unpack_headers(message.headers).get(self._header[0]) == self._header[1])
             # An age is that of a death: a live message has none, and is not selected by one.
             and (self._dead_before is None or 0 < state.dead_since_ms <= self._dead_before)

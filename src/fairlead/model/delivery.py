@@ -7,7 +7,7 @@ import msgspec
 from fairlead.model.failure import FailureRecord, Progress
 from fairlead.model.ids import show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys
-from fairlead.model.message import Message, MessageState, unpack_headers
+from fairlead.model.message import Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
 
 _UNTOUCHED = MessageState(queue_id=0)
 
@@ -50,15 +50,15 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def fairness_key(self) -> str:
-        return lane_key((self.state.lane if self.state else b"") or self.message.lane)
+        return lane_key(lane_of(self.message, self.state))
 
     @property
     def weight(self) -> int:
-        return (self.state.weight if self.state else 0) or self.message.weight
+        return weight_of(self.message, self.state)
 
     @property
     def throttle_keys(self) -> tuple[str, ...]:
-        return lane_throttle_keys((self.state.lane if self.state else b"") or self.message.lane)
+        return lane_throttle_keys(lane_of(self.message, self.state))
 
     @property
     def stream(self) -> str | None:
@@ -67,7 +67,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     @property
     def seq(self) -> int:
         """Its order in its stream; 0 without one."""
-        return self.state.seq if self.state is not None and self.state.redrives else self.message.seq
+        return seq_of(self.message, self.state)
 
     @property
     def enqueued_at(self) -> int:

@@ -97,6 +97,20 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     weight: int = 0
 
 
+def lane_of(message: Message, state: MessageState | None) -> bytes:
+    """The lane of this life; a dead letter's is the one it last had, while its row stands in that of all dead letters."""
+    return (state.lane if state is not None else b"") or message.lane
+
+
+def weight_of(message: Message, state: MessageState | None) -> int:
+    return (state.weight if state is not None else 0) or message.weight
+
+
+def seq_of(message: Message, state: MessageState | None) -> int:
+    """Its order in its stream; 0 when no stream orders it."""
+    return state.seq if state is not None and state.redrives else message.seq
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(dict[str, str])
 

@@ -14,7 +14,7 @@ from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.ids import show_id
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.message import HELD, Message, MessageState, lane_of
 from fairlead.model.queue import Counters, QueueRecord
 from fairlead.store.port import Store
 
@@ -153,7 +153,7 @@ class _Check:
             self._say(f"{name} has {message.size} bytes, its row says {row_size(row)}")
         if bool(flags & Flag.STATE) != (state is not None):
             self._say(f"{name} has {'a' if state else 'no'} state, its row says otherwise")
-        if spot.lane != (DEAD_LETTER_LANE if self.queues[spot.queue_id].source_id else (state.lane if state else b"") or message.lane):
+        if spot.lane != (DEAD_LETTER_LANE if self.queues[spot.queue_id].source_id else lane_of(message, state)):
             self._say(f"{name} is {where} in a lane that is not its own")
         has_ttl_row = (spot.queue_id, message.expires_ms, message.id) in self.expiring
         # Leased beyond its time, a message has lost the row and is looked at again when the lease ends.

@@ -59,6 +59,11 @@ def test_all_that_is_given_must_hold(given: DeadFilter, expected: bool) -> None:
     assert selects(given) is expected
 
 
+def test_the_key_is_the_one_the_message_had_in_its_last_life() -> None:
+    assert selects(DeadFilter(key="stream's own"), lane=pack_lane("stream's own"))
+    assert not selects(DeadFilter(key="tenant"), lane=pack_lane("stream's own"))
+
+
 def test_a_dead_letter_without_failures_has_an_empty_error() -> None:
     assert selects(DeadFilter(error_regex="^$"), errors=[])
     assert not selects(DeadFilter(error="x"), errors=[])
