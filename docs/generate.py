@@ -25,7 +25,7 @@ LIMITS = {
     "MAX_PAYLOAD_BYTES": "payload of one message",
     "MAX_HEADERS_BYTES": "headers of one message, packed",
     "MAX_QUEUE_NAME": "characters in a queue name, its `project/` part included",
-    "MAX_KEY_BYTES": "a fairness key or a throttle key, in UTF-8",
+    "MAX_KEY_BYTES": "a fairness key, a throttle key or the name of a stream, in UTF-8",
     "MAX_THROTTLE_KEYS": "throttle keys of one message",
     "MAX_DEDUP_KEY_BYTES": "a dedup key, in UTF-8",
     "MAX_CONSUMER_BYTES": "a consumer's name, in UTF-8",
@@ -42,10 +42,12 @@ LIMITS = {
     "MAX_DURATION_MS": "any duration",
     "MIN_LEASE_MS": "the shortest visibility timeout",
     "MAX_LEASE_MS": "the longest visibility timeout",
+    "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the `request_id` of an `exchange` may be; beyond is `RequestExpired`",
+    "MAX_LET_BY": "single messages of a stream that are let by; past it a release keeps order, and says so",
     "MAX_ACTIVE_LANES": "distinct (fairness key, throttle keys) pairs with ready messages, over all queues",
     "STEP_MESSAGES": "messages one step of a purge, delete or redrive touches",
     "COUNT_LIMIT": "how far counting on request goes before it says *more*",
-    "TAIL_SCAN_LIMIT": "messages a look-up by the tail of an id walks through",
+    "SCAN_LIMIT": "messages of a queue one look walks through: failure metrics, the tail of an id, what waits of one key",
     "KEPT_LAST_FAILURES": "failures kept in full beside the first one; the rest are counted",
 }
 
@@ -200,7 +202,7 @@ def _shown(name: str, value: int) -> str:
 def _default(field: str, value: object) -> str:
     if field == "retry":
         return '`"immediate"`, no limit'
-    if isinstance(value, bool | str):
+    if (value and isinstance(value, str)) or isinstance(value, bool):
         return f"`{value!r}`".replace("'", '"')
     if not value or value == FailureBreaker():
         return "off"

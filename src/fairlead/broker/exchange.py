@@ -23,12 +23,11 @@ from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
 from fairlead.model.facts import RequestRemembered
 from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_REQUEST_AGE_MS
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.views import ExchangeResult
 
-KEPT_MS = 10 * 60_000
 _CLAIM_FIELDS = {"queue", "limit", "max_per_stream", "started"}
 #: When in a turn each kind of item takes effect.
 _TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
@@ -147,6 +146,6 @@ def _check_request(core: Core, request_id: str | None) -> bytes | None:
     if raw_id is None or raw_id[6] >> 4 != 7:
         raise InvalidRequest("request_id", "a UUIDv7", request_id)
     age_ms = core.clock.now_ms() - id_time_ms(raw_id)
-    if not -KEPT_MS <= age_ms <= KEPT_MS:
+    if not -MAX_REQUEST_AGE_MS <= age_ms <= MAX_REQUEST_AGE_MS:
         raise RequestExpired(str(request_id), age_ms)
     return raw_id

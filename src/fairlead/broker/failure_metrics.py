@@ -14,7 +14,7 @@ from fairlead.model.facts import InReady, InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.lane import Flag, row_flags, row_id
-from fairlead.model.limits import TAIL_SCAN_LIMIT
+from fairlead.model.limits import SCAN_LIMIT
 from fairlead.model.message import HELD
 from fairlead.model.views import BlockedStream, FailureMetrics
 
@@ -23,7 +23,7 @@ _PAGE = 1000
 
 def failure_metrics(core: Core, name: str, *, streams: int) -> FailureMetrics:
     """Walks a bounded part of the queue (100,000 messages); `complete` says whether that was all of it."""
-    check_count(streams, "streams", most=TAIL_SCAN_LIMIT)
+    check_count(streams, "streams", most=SCAN_LIMIT)
     with core.lock:
         queue = core.queue(name)
         touched, complete = _touched(core, queue)
@@ -61,24 +61,24 @@ def _touched(core: Core, queue: QueueState) -> tuple[dict[bytes, int], bool]:
     found = {lease.id: 0 for lease in core.leases.of_queue(queue.queue_id) if row_flags(lease.row) & Flag.STATE}
     looked_at = 0
     waiting: InWaiting | None = None
-    while looked_at < TAIL_SCAN_LIMIT and (late := core.store.waiting(queue.queue_id, waiting, _PAGE)):
+    while looked_at < SCAN_LIMIT and (late := core.store.waiting(queue.queue_id, waiting, _PAGE)):
         found |= {row_id(spot.row): spot.due_ms for spot in late if row_flags(spot.row) & Flag.STATE}
         waiting, looked_at = late[-1], looked_at + len(late)
     ready: InReady | None = None
-    while looked_at < TAIL_SCAN_LIMIT and (rows := core.store.ready(queue.queue_id, b"", ready, _PAGE)):
+    while looked_at < SCAN_LIMIT and (rows := core.store.ready(queue.queue_id, b"", ready, _PAGE)):
         found |= {row_id(spot.row): 0 for spot in rows if row_flags(spot.row) & Flag.STATE}
         ready, looked_at = rows[-1], looked_at + len(rows)
-    for member in islice(stream_members(core, queue.queue_id), max(0, TAIL_SCAN_LIMIT - looked_at)):
+    for member in islice(stream_members(core, queue.queue_id), max(0, SCAN_LIMIT - looked_at)):
         looked_at += 1
         found.setdefault(member.id, 0)
-    return found, looked_at < TAIL_SCAN_LIMIT
+    return found, looked_at < SCAN_LIMIT
 
 
 def _blocked(core: Core, queue: QueueState, limit: int) -> list[BlockedStream]:
     """Streams whose first message waits while others queue up behind it, longest held up first among those looked at."""
     found: list[BlockedStream] = []
     name, looked_at = "", 0
-    while looked_at < TAIL_SCAN_LIMIT and (page := core.store.streams_after(queue.queue_id, name, _PAGE)):
+    while looked_at < SCAN_LIMIT and (page := core.store.streams_after(queue.queue_id, name, _PAGE)):
         for name, record in page:
             looked_at += 1
             if record.live < 2 or record.front or core.leases.find(record.first.id) is not None:

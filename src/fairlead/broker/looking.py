@@ -15,7 +15,7 @@ from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, TAIL_SCAN_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, lane_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
@@ -77,7 +77,7 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         if where == "ready":
             spots = core.store.ready(queue.queue_id, prefix, last if isinstance(last, InReady) else None, limit)
         elif where == "waiting":
-            waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else TAIL_SCAN_LIMIT)
+            waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else SCAN_LIMIT)
             spots = [spot for spot in waiting if spot.lane.startswith(prefix)][:limit]
         else:
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
@@ -122,15 +122,15 @@ def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
     """Walks a bounded part of the queue: leased, ready, waiting, and behind the fronts of streams."""
     found = [lease.id for lease in core.leases.of_queue(queue.queue_id) if lease.id.hex().endswith(digits)]
     ready: InReady | None = None
-    for _ in range(TAIL_SCAN_LIMIT // _PAGE):
+    for _ in range(SCAN_LIMIT // _PAGE):
         rows = core.store.ready(queue.queue_id, b"", ready, _PAGE)
         found.extend(row_id(spot.row) for spot in rows if row_id(spot.row).hex().endswith(digits))
         if len(rows) < _PAGE:
             break
         ready = rows[-1]
-    waiting = core.store.waiting(queue.queue_id, None, TAIL_SCAN_LIMIT)
+    waiting = core.store.waiting(queue.queue_id, None, SCAN_LIMIT)
     found.extend(row_id(spot.row) for spot in waiting if row_id(spot.row).hex().endswith(digits))
-    members = islice(stream_members(core, queue.queue_id), TAIL_SCAN_LIMIT)
+    members = islice(stream_members(core, queue.queue_id), SCAN_LIMIT)
     found.extend(member.id for member in members if member.id.hex().endswith(digits))
     return found
 

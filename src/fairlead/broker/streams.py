@@ -13,7 +13,8 @@ from fairlead.broker.core import Core
 from fairlead.decide.ordering import Standing, find_front, someone_earlier_waits
 from fairlead.model.facts import Fact, InReady, InStream, Moved, StreamEnded, StreamJoined, StreamLeft, StreamSaved
 from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, pack_lane, row_stream
-from fairlead.model.stream import MAX_LET_BY, StreamRecord, StreamRow
+from fairlead.model.limits import MAX_LET_BY
+from fairlead.model.stream import StreamRecord, StreamRow
 
 _PAGE = 16
 #: How far back a release looks for a message that waits.

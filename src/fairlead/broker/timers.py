@@ -24,13 +24,14 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
+from fairlead.model.limits import MAX_REQUEST_AGE_MS
 from fairlead.model.message import MessageState
 
 STEP = 1000
 #: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
 HOOKED_STEP = 100
-#: An exchange's outcome is asked for within ten minutes; a clock set back may make that twenty.
-REQUEST_KEPT_MS = 20 * 60_000
+#: A clock set back may make a request younger by as much as it may be old.
+REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
 #: However far off the next wake-up is, the wall clock may be stepped meanwhile.
 LONGEST_SLEEP_MS = 30_000
 

@@ -22,6 +22,9 @@ MAX_WEIGHT = 1000
 MAX_DURATION_MS = 10 * 365 * 24 * 3600 * 1000
 MIN_LEASE_MS = 100
 MAX_LEASE_MS = 7 * 24 * 3600 * 1000
+MAX_REQUEST_AGE_MS = 10 * 60_000
+#: How many single messages of a stream may be let by; past it a release keeps order.
+MAX_LET_BY = 1000
 
 #: Distinct (fairness key, throttle keys) pairs with ready messages, over all queues.
 MAX_ACTIVE_LANES = 1_000_000
@@ -29,7 +32,7 @@ MAX_ACTIVE_LANES = 1_000_000
 STEP_MESSAGES = 10_000
 #: Counting on request stops here and says "more".
 COUNT_LIMIT = 10_000
-#: How many messages of a queue a look-up by the tail of an id walks through.
-TAIL_SCAN_LIMIT = 100_000
+#: How many messages of a queue one look walks through: failure metrics, the tail of an id, what waits of one key.
+SCAN_LIMIT = 100_000
 #: Failures kept in full: the first, and the last so many. The rest are counted.
 KEPT_LAST_FAILURES = 31

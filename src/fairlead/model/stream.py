@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-#: How many single messages may be let by; past it a release keeps order.
-MAX_LET_BY = 1000
-
 
 class StreamRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A live message of a stream. The row's place is its seq; its STATE flag may lag behind."""
