@@ -164,6 +164,18 @@ def test_a_directory_whose_making_was_cut_short_is_made_again(tmp_path: Path) ->
         assert store.boot == 1
 
 
+def test_a_directory_whose_database_was_still_being_made_is_made_again(tmp_path: Path) -> None:
+    made, cut_short = tmp_path / "made", tmp_path / "cut short"
+    RocksStore.open(made).close()
+    cut_short.mkdir()
+    for name in (FORMAT_FILE, "IDENTITY", "LOCK", "rocksdict-config.json"):
+        (cut_short / name).write_bytes((made / name).read_bytes())
+    (cut_short / "MANIFEST-000001").write_bytes(b"half a manife")
+    (cut_short / "000001.dbtmp").write_bytes(b"MANIFEST-000001\n")
+    with RocksFactoryOpened(cut_short) as store:
+        assert store.boot == 1
+
+
 def test_a_directory_without_its_current_file_is_not_taken_for_a_new_one(rocks: RocksFactory) -> None:
     with RocksFactoryOpened(rocks.path) as store:
         store.commit([ConfigSet("a", "b")])

@@ -37,8 +37,13 @@ def check_format(path: Path) -> None:
         raise FormatTooNew(str(path), int(text), FORMAT)
     present = os.listdir(path)
     # RocksDB would take a directory without CURRENT for a new one, and start empty.
-    if "CURRENT" not in present and any(name.startswith("MANIFEST-") or name.endswith((".sst", ".log")) for name in present):
+    if "CURRENT" not in present and any(map(_holds_data, present)):
         raise StoreCorrupt(str(path / "CURRENT"), "the file is missing")
+
+
+def _holds_data(name: str) -> bool:
+    """The first manifest alone does not: a database is made in the order manifest, CURRENT, first log."""
+    return name.endswith((".sst", ".log")) or (name.startswith("MANIFEST-") and name != "MANIFEST-000001")
 
 
 def mirror(path: Path, into: Path) -> None:
