@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead.clock import SystemClock
 from fairlead.model.facts import Fact
 from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
 from tests.integration.world import Background, WatchedStore, World, wait_until
 
 
@@ -299,3 +301,20 @@ def test_enqueues_stop_at_the_reserve_and_settles_go_on(world: World) -> None:
     assert world.store.last_commit == before
     assert world.broker.settle([Fail(delivery)])[0].outcome == "retry"
     assert [result.outcome for result in world.broker.settle([Complete(world.claim_one("q")) for _ in range(2)])] == ["completed"] * 2
+
+
+def test_the_timer_goes_on_after_an_error_that_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> None:
+    store = WatchedStore(MemoryStore())
+    with Broker(store, clock=SystemClock()) as broker:
+        broker.create_queue("q")
+        broker.enqueue("q", b"", delay="50ms")
+        errors_left = [OverflowError("too big")]
+
+        def trip(facts: Sequence[Fact]) -> None:
+            if errors_left:
+                raise errors_left.pop()
+
+        store.on_commit = trip
+        wait_until(lambda: broker.stats("q").ready == 1)
+    assert "too big" in caplog.text
+    assert not errors_left

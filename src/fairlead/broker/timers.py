@@ -17,7 +17,7 @@ from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.broker.states import states_of
 from fairlead.decide.retry import HookAnswer
-from fairlead.errors import FairleadError
+from fairlead.errors import BrokerClosed, FairleadError
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import DedupForgotten, InLease, InReady, RequestsForgotten, TtlForgotten
 from fairlead.model.failure import FailureReason
@@ -34,6 +34,9 @@ HOOKED_STEP = 100
 REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
 #: However far off the next wake-up is, the wall clock may be stepped meanwhile.
 LONGEST_SLEEP_MS = 30_000
+
+#: After a failure, so that a full disk does not fill the log too.
+PAUSE_MS = 100
 
 _log = logging.getLogger("fairlead.timers")
 
@@ -254,15 +257,23 @@ class Timer:
     def _run(self) -> None:
         core = self._core
         while True:
+            pause_ms = 0
             try:
                 run_due(core)
+            except BrokerClosed:
+                return
             except FairleadError as error:
                 # A full disk passes; a broken store has stopped the broker and every caller is told.
                 _log.warning("due work is put off: %s", error)
+                pause_ms = PAUSE_MS
+            except Exception:
+                # Without this thread no lease would end and nothing would become due.
+                _log.exception("due work is put off by an error that nobody foresaw")
+                pause_ms = PAUSE_MS
             with core.lock:
                 if core.closed:
                     return
-                sleep_ms = _sleep_ms(core)
+                sleep_ms = max(pause_ms, _sleep_ms(core))
                 core.timer_wakes_ms = core.clock.now_ms() + sleep_ms
                 core.clock.wait(core.timer, sleep_ms)
                 core.timer_wakes_ms = NEVER_MS
