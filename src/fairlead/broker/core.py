@@ -30,7 +30,7 @@ from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message
 from fairlead.model.names import check_queue_name
-from fairlead.model.queue import QueueRecord
+from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.store.port import Store
 
 if TYPE_CHECKING:
@@ -86,9 +86,12 @@ class Core:
         state = QueueState(record, self._scheduler(record), self.store.acquire(record.queue_id))
         self.by_name[record.name] = state
         self.by_id[record.queue_id] = state
-        self.hooks.set_script(record.queue_id, "on_enqueue", record.config.on_enqueue or None)
-        self.hooks.set_script(record.queue_id, "on_failure", record.config.on_failure or None)
+        self.set_scripts(record.queue_id, record.config)
         return state
+
+    def set_scripts(self, queue_id: int, config: QueueConfig) -> None:
+        self.hooks.set_script(queue_id, "on_enqueue", config.on_enqueue or None)
+        self.hooks.set_script(queue_id, "on_failure", config.on_failure or None)
 
     def reload_queue(self, state: QueueState) -> None:
         """Build the queue's scheduling state anew from what is stored."""

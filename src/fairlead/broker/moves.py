@@ -13,6 +13,7 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.streams import StreamDrafts
+from fairlead.decide.failure_breaker import put_off
 from fairlead.decide.ordering import Standing
 from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
 from fairlead.errors import BrokenInvariant
@@ -33,10 +34,10 @@ from fairlead.model.facts import (
     spot_queue_id,
     spot_row,
 )
-from fairlead.model.failure import FailureReason, FailureRecord, Progress, remember_failure
+from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.message import HELD, Message, MessageState, seq_of
+from fairlead.model.message import HELD, Message, MessageState, seq_of, with_failure
 from fairlead.model.stream import StreamRow
 
 _SIDE_ROWS = Flag.TTL | Flag.LIVE_DEDUP
@@ -326,14 +327,12 @@ class Moves:
             self._appended.append(target)
 
     def _behind_breaker(self, queue: QueueState, reason: FailureReason, decision: RetryAt | Bury) -> RetryAt | Bury:
-        """The queue's failure breaker may put a retry off; it never kills."""
+        """Every failure counts for the queue's failure breaker, also one that ends in a death."""
         settings = queue.config.failure_breaker
         if not settings.failures:
             return decision
         earliest_ms = self.core.breaker(queue.queue_id, reason).after_failure(settings, self.now_ms)
-        if isinstance(decision, Bury) or earliest_ms <= max(decision.due_ms, self.now_ms):
-            return decision
-        return RetryAt(earliest_ms, decision.rule + " + failure_breaker")
+        return put_off(decision, earliest_ms, self.now_ms)
 
     def _bury_failed(
         self,
@@ -358,19 +357,15 @@ class Moves:
     ) -> MessageState:
         known = state or MessageState(lease.queue_id)
         record = FailureRecord(self.now_ms, attempts, int(reason), error, lease.consumer, rule, due_ms)
-        failures, cut = remember_failure(known.failures, record)
-        return msgspec.structs.replace(
+        return with_failure(
             known,
+            record,
             queue_id=lease.queue_id,
             place=0,
             due_ms=0,
             attempts=attempts,
             deliveries=lease.deliveries,
             progress=known.progress | progress | Progress.FAILED,
-            reason=int(reason),
-            rule=rule,
-            failures=failures,
-            failures_cut=known.failures_cut + cut,
         )
 
     def _is_over(self, lease: Lease) -> bool:
@@ -395,12 +390,7 @@ class Moves:
             return "expired"
         known = state or MessageState(queue.queue_id)
         record = FailureRecord(self.now_ms, known.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl")
-        failures, cut = remember_failure(known.failures, record)
-        self.bury(
-            source,
-            msgspec.structs.replace(known, reason=int(FailureReason.UNKNOWN), rule="ttl", failures=failures, failures_cut=known.failures_cut + cut),
-            queue,
-        )
+        self.bury(source, with_failure(known, record), queue)
         return "dead"
 
     def _side_rows(self, message_id: bytes, flags: int) -> tuple[int, tuple[int, str] | None]:

@@ -23,11 +23,11 @@ from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
-from fairlead.model.failure import FailureReason, FailureRecord, remember_failure
+from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import row_id
 from fairlead.model.limits import STEP_MESSAGES
-from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.message import HELD, Message, MessageState, with_failure
 from fairlead.model.views import MessageInfo, OperatorResult
 
 #: What a verb does to one message; the answer is why it did nothing, or "".
@@ -179,9 +179,7 @@ def bury(error: str, reason: FailureReason) -> Act:
             return "already dead"
         known = state or MessageState(queue.queue_id)
         record = FailureRecord(moves.now_ms, known.attempts, int(reason), error, "", "operator")
-        failures, cut = remember_failure(known.failures, record)
-        changes = {"reason": int(reason), "rule": "operator", "failures": failures, "failures_cut": known.failures_cut + cut}
-        moves.bury(spot, msgspec.structs.replace(known, **changes), moves.core.by_id[spot_queue_id(spot)])
+        moves.bury(spot, with_failure(known, record), moves.core.by_id[spot_queue_id(spot)])
         return ""
 
     return verb

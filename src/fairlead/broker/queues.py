@@ -56,8 +56,7 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         before, config = state.config, read_queue_options(options, state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
-        core.hooks.set_script(state.queue_id, "on_enqueue", config.on_enqueue or None)
-        core.hooks.set_script(state.queue_id, "on_failure", config.on_failure or None)
+        core.set_scripts(state.queue_id, config)
         if (before.quantum, before.max_unsettled_per_key) != (config.quantum, config.max_unsettled_per_key):
             core.reload_queue(state)
         for touched in (state, core.by_id.get(state.record.dlq_id)):
@@ -126,8 +125,7 @@ def delete_queue(core: Core, name: str) -> None:
         for gone in (state, dead_letters):
             del core.by_name[gone.name], core.by_id[gone.queue_id]
             gone.scheduler.discard()
-            for function in HOOK_FUNCTIONS:
-                core.hooks.set_script(gone.queue_id, function, None)
+            core.set_scripts(gone.queue_id, QueueConfig())
             gone.wake_all()
         commit = core.store.last_commit
     core.confirm(commit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from fairlead.decide.retry import Bury, RetryAt
 from fairlead.model.policy import FailureBreaker
 
 
@@ -40,3 +41,10 @@ class BreakerState:
         self._open_until_ms = now_ms + settings.pause_ms
         self._probation_until_ms = self._open_until_ms + settings.window_ms
         return self._open_until_ms
+
+
+def put_off(decision: RetryAt | Bury, earliest_ms: int, now_ms: int) -> RetryAt | Bury:
+    """A retry comes no earlier than the breaker allows; a death stays one."""
+    if isinstance(decision, Bury) or earliest_ms <= max(decision.due_ms, now_ms):
+        return decision
+    return RetryAt(earliest_ms, decision.rule + " + failure_breaker")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fairlead.model.durations import Duration
-from fairlead.model.failure import FailureRecord
+from fairlead.model.failure import FailureRecord, remember_failure
 from fairlead.model.lane import DEFAULT_KEY, pack_row
 
 #: The due time of a held message: waiting with no end of its own.
@@ -95,6 +95,14 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     #: What `on_enqueue` said when it was redriven; empty and 0: as it was enqueued.
     lane: bytes = b""
     weight: int = 0
+
+
+def with_failure(state: MessageState, record: FailureRecord, **changes: object) -> MessageState:
+    """The state after one more failure, which also says the reason and the rule of the message as a whole."""
+    failures, cut = remember_failure(state.failures, record)
+    return msgspec.structs.replace(
+        state, reason=int(record.reason), rule=record.rule, failures=failures, failures_cut=state.failures_cut + cut, **changes
+    )
 
 
 def lane_of(message: Message, state: MessageState | None) -> bytes:
