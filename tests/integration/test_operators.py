@@ -284,6 +284,18 @@ def test_ids_are_changed_skipped_and_not_found_each_for_itself(world: World) -> 
     assert world.broker.find(elsewhere).queue == "other"
 
 
+@pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "fail", "redrive"])
+def test_an_id_written_in_two_ways_is_one_message(world: World, verb: str) -> None:
+    message_id = world.broker.enqueue("q", b"", stream="s")
+    world.broker.enqueue("q", b"", stream="s")
+    if verb in ("retry", "redrive"):
+        world.broker.bury("q", [message_id])
+    if verb == "fail":
+        world.claim_one("q")
+    getattr(world.broker, verb)("q", ids=[message_id, message_id.upper()])
+    assert sum(world.counts("q")) == (1 if verb in ("drop", "done") else 2)
+
+
 def test_the_name_of_the_dead_letter_queue_serves_as_well(world: World) -> None:
     message_id, _ = make(world, "dead")
     assert world.broker.retry("q.dlq", [message_id]).changed == (message_id,)

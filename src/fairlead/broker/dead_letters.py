@@ -10,7 +10,7 @@ from fairlead.broker.intents import begin_intent, run_to_end, take_up
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_bool, check_count, check_filter
+from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, SourceQueueGone
 from fairlead.model.facts import InReady, IntentSaved
@@ -112,15 +112,11 @@ def _redrive_ids(
     lanes: Lanes | None,
 ) -> RedriveResult:
     """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over."""
-    if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
-        raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids; use a filter for more", ids)
+    given = check_ids(ids, "; use a filter for more")
     source = core.by_id[dead_letters.record.source_id]
     moves = Moves(core, core.clock.now_ms())
     spots = []
-    for text in dict.fromkeys(ids):
-        raw_id = find_id(text)
-        if raw_id is None:
-            raise InvalidRequest("ids", "full message ids", text)
+    for raw_id in given:
         spot = None if core.leases.find(raw_id) else locate(core, raw_id)
         if isinstance(spot, InReady) and spot.queue_id == dead_letters.queue_id:
             spots.append(spot)

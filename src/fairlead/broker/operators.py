@@ -18,13 +18,13 @@ from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.looking import infos_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_filter
+from fairlead.broker.requests import check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
 from fairlead.model.failure import FailureReason, FailureRecord
-from fairlead.model.ids import find_id, show_id
+from fairlead.model.ids import show_id
 from fairlead.model.lane import row_id
 from fairlead.model.limits import STEP_MESSAGES
 from fairlead.model.message import HELD, Message, MessageState, with_failure
@@ -63,12 +63,7 @@ def act(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilt
 
 
 def _by_id(core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]) -> Iterator[tuple[Message, MessageState | None, Spot]]:
-    if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
-        raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids", ids)
-    for text in dict.fromkeys(ids):
-        raw_id = find_id(text)
-        if raw_id is None:
-            raise InvalidRequest("ids", "full message ids", text)
+    for raw_id, text in check_ids(ids).items():
         found = _find(core, raw_id)
         if found is None or spot_queue_id(found[2]) not in (queue.queue_id, queue.record.dlq_id):
             skipped.append((text, "not found in this queue"))

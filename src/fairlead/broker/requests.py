@@ -11,6 +11,7 @@ from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
+from fairlead.model.ids import find_id
 from fairlead.model.lane import pack_lane
 from fairlead.model.limits import (
     MAX_BATCH_BYTES,
@@ -23,6 +24,7 @@ from fairlead.model.limits import (
     MAX_PAYLOAD_BYTES,
     MAX_THROTTLE_KEYS,
     MAX_WEIGHT,
+    STEP_MESSAGES,
 )
 from fairlead.model.message import NewMessage, pack_headers
 
@@ -151,6 +153,19 @@ def _throttle_keys(keys: object, at: str) -> tuple[str, ...]:
     if len(unique) > MAX_THROTTLE_KEYS:
         raise InvalidRequest(field, f"at most {MAX_THROTTLE_KEYS}", f"{len(unique)} keys")
     return unique
+
+
+def check_ids(ids: object, advice: str = "") -> dict[bytes, str]:
+    """Every message once, however its id was written, with what was written."""
+    if isinstance(ids, str) or not isinstance(ids, Sequence) or len(ids) > STEP_MESSAGES:
+        raise InvalidRequest("ids", f"a list of at most {STEP_MESSAGES} message ids{advice}", ids)
+    given: dict[bytes, str] = {}
+    for text in ids:
+        raw_id = find_id(text)
+        if raw_id is None:
+            raise InvalidRequest("ids", "full message ids", text)
+        given.setdefault(raw_id, text)
+    return given
 
 
 def check_consumer(value: object) -> str:
