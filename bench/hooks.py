@@ -77,7 +77,7 @@ def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measure
         for hook in broker.stats("with").hooks:
             if hook.failures or hook.bypassed:
                 raise AssertionError(f"{hook.function} failed: {hook.last_error}")
-    shutil.rmtree(data)
+    shutil.rmtree(data, ignore_errors=True)
     return [
         Measured(part, BATCH, plan.messages, spread(got["with"]), spread(got["without"]), ratio(got["with"], got["without"]))
         for part, got in rates.items()

@@ -93,8 +93,8 @@ def _measure(shape: Shape, plan: Plan, home: Path, tick: Callable[[str], None]) 
         ratio(rates, free_rates), spread(claims), ratio(claims, free_claims),
         spread([v.grown_mb for v in ordered_visits]), spread([v.grown_mb for v in free_visits]),
     )  # fmt: skip
-    shutil.rmtree(with_streams)
-    shutil.rmtree(without)
+    shutil.rmtree(with_streams, ignore_errors=True)
+    shutil.rmtree(without, ignore_errors=True)
     return found
 
 
