@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.driver import Life
+from tests.simulation.life import Life
 
 STEPS = 40
 #: One life in so many is on disk: opening a directory again and again takes most of its time.

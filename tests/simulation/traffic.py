@@ -8,6 +8,8 @@ from typing import Any
 
 from fairlead import DeadFilter, NewMessage
 
+QUEUES = ("q", "r")
+CONSUMERS = ("ann", "bob")
 STREAMS = ("A", "B", "C")
 KEYS = ("x", "y", "z")
 POLICIES: tuple[Any, ...] = (

@@ -7,9 +7,8 @@ for it in this call, a lease ran out, a time came, or a long operation is under 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model import facts as f
@@ -21,71 +20,9 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.testing import ManualClock
+from tests.simulation.picture import LEASED, READY, WAITING, BrokenPromise, Doing, Picture, Seen
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.road import Try, road
-
-READY, WAITING, LEASED = "ready", "waiting", "leased"
-
-
-class BrokenPromise(AssertionError):
-    pass
-
-
-class Seen(NamedTuple):
-    """A live message. `seq` is 0 when no stream orders it; `deadline_ms` is monotonic."""
-
-    id: bytes
-    queue_id: int
-    where: str
-    payload: bytes
-    throttles: tuple[str, ...]
-    stream: str = ""
-    seq: int = 0
-    due_ms: int = 0
-    ttl_ms: int = 0
-    claim_id: int = 0
-    consumer: str = ""
-    started: bool = False
-    deadline_ms: int = 0
-    lease_ms: int = 0
-    expires_ms: int = 0
-    attempts: int = 0
-    failures: int = 0
-    progress: int = 0
-    deliveries: int = 0
-    dead_since: int = 0
-    source: int = 0
-
-
-@dataclass
-class Doing:
-    """The call under way. `ids` None with an operator's verb means that a filter selects."""
-
-    verb: str
-    queue: str = ""
-    items: Sequence[Any] = ()
-    ids: Iterable[str] | None = None
-    stream: str = ""
-    consumer: str = ""
-    claims_from: Sequence[str] = ()
-    into: Sequence[str] = ()
-
-
-@dataclass
-class Picture:
-    """All that a power cut can take back."""
-
-    messages: dict[bytes, Seen] = field(default_factory=dict)
-    queues: dict[int, QueueRecord] = field(default_factory=dict)
-    let_by: dict[tuple[int, str], frozenset[int]] = field(default_factory=dict)
-    all_after: dict[tuple[int, str], int] = field(default_factory=dict)
-    intents: dict[int, f.Intent] = field(default_factory=dict)
-    payloads: dict[bytes, bytes] = field(default_factory=dict)
-    gone: dict[bytes, str] = field(default_factory=dict)
-    requests: dict[bytes, int] = field(default_factory=dict)
-
-    def copy(self) -> Picture:
-        return Picture(**{name: dict(value) for name, value in vars(self).items()})
 
 
 class Witness:
@@ -143,7 +80,7 @@ class Witness:
             message.stream if seq else "", seq, message.due_ms, message.expires_ms,
         )
         if seq:
-            members = self.members(queue_id, seen.stream)
+            members = self.now.members(queue_id, seen.stream)
             self.must(not members or members[-1].seq < seq, f"{message.payload!r} did not join the tail of its stream")
         return self._put(seen)
 
@@ -178,14 +115,14 @@ class Witness:
 
     def _check_order(self, seen: Seen, taken: set[bytes]) -> None:
         """No earlier one is being worked on by another claim, or waits, or could have gone, unless this one was let by."""
-        for earlier in self.members(seen.queue_id, seen.stream):
+        for earlier in self.now.members(seen.queue_id, seen.stream):
             if earlier.seq >= seen.seq:
                 return
             if earlier.id in taken:
                 continue
             self.must(earlier.where != LEASED, f"{self.say(seen)} was claimed while {self.say(earlier)} is being worked on")
-            self.must(earlier.where != WAITING or self.passes(seen, earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which waits")
-            self.must(earlier.where != READY or not self._may_go(earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which could go")
+            self.must(earlier.where != WAITING or self.now.passes(seen, earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which waits")
+            self.must(earlier.where != READY or not self.now.may_go(earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which could go")
 
     def _completed(self, fact: f.Completed) -> None:
         for lease in fact.leases:
@@ -272,14 +209,14 @@ class Witness:
         self._same_count(seen, fact.state)
 
     def _check_redriven(self, seen: Seen, fact: f.Moved) -> None:
-        asked = self.doing.verb == "redrive" or self._operator("retry", seen) or self.under_way("redrive", seen.queue_id)
+        asked = self.doing.verb == "redrive" or self._operator("retry", seen) or self.now.under_way("redrive", seen.queue_id)
         self.must(bool(seen.dead_since) and seen.where == READY and asked, f"nobody redrives {self.say(seen)}")
         assert fact.state is not None
         assert fact.target is not None
         self.must(fact.state.attempts == 0, f"{self.say(seen)} has {fact.state.attempts} attempts in its new life")
         self.must(_failures(fact.state) == seen.failures, f"{self.say(seen)} forgot its failures")
         stream, seq = row_stream(_row(fact.target)), row_place(_row(fact.target))
-        members = self.members(_queue_id(fact.target), stream) if stream else []
+        members = self.now.members(_queue_id(fact.target), stream) if stream else []
         self.must(not members or members[-1].seq < seq, f"{self.say(seen)} did not join the tail of its stream")
 
     def _check_expired(self, seen: Seen, fact: f.Moved) -> None:
@@ -295,7 +232,7 @@ class Witness:
         queue = self.now.queues[seen.queue_id]
         in_reach = self.doing.verb in ("purge", "drain") and self.doing.queue == queue.name and seen.where != LEASED
         pruned = self.doing.verb == "prune" and bool(seen.dead_since)
-        purged = seen.where != LEASED and self.under_way("purge", seen.queue_id)
+        purged = seen.where != LEASED and self.now.under_way("purge", seen.queue_id)
         self.must(not queue.name or in_reach or pruned or purged or self._operator("drop", seen), f"nobody dropped {self.say(seen)}")
 
     def _check_completed(self, seen: Seen, fact: f.Moved) -> None:
@@ -380,7 +317,7 @@ class Witness:
 
     def _stream_saved(self, fact: f.StreamSaved) -> None:
         if self.doing.verb == "release_stream" and self.doing.stream == fact.stream and self.now.queues[fact.queue_id].name == self.doing.queue:
-            self.now.all_after[fact.queue_id, fact.stream] = self.members(fact.queue_id, fact.stream)[0].seq
+            self.now.all_after[fact.queue_id, fact.stream] = self.now.members(fact.queue_id, fact.stream)[0].seq
 
     def _request_remembered(self, fact: f.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")
@@ -399,46 +336,22 @@ class Witness:
             return
         stream = seen.queue_id, seen.stream
         let_by = self._live_let_by(stream)
-        waits = any(other.where == WAITING and other.seq < seen.seq for other in self.members(*stream))
+        waits = any(other.where == WAITING and other.seq < seen.seq for other in self.now.members(*stream))
         if waits and len(let_by) < self._let_by_limit:
             self.now.let_by[stream] = let_by | {seen.seq}
 
     def _live_let_by(self, stream: tuple[int, str]) -> frozenset[int]:
-        return self.now.let_by.get(stream, frozenset()) & {other.seq for other in self.members(*stream)}
+        return self.now.let_by.get(stream, frozenset()) & {other.seq for other in self.now.members(*stream)}
 
     def _tidy_streams(self) -> None:
         for stream in list(self.now.let_by):
             self.now.let_by[stream] = self._live_let_by(stream)
         for stream, seq in list(self.now.all_after.items()):
-            members = self.members(*stream)
+            members = self.now.members(*stream)
             if not members or members[0].seq > seq:
                 del self.now.all_after[stream]
 
     # Order
-
-    def members(self, queue_id: int, stream: str) -> list[Seen]:
-        """The live messages of a stream, in order."""
-        found = [seen for seen in self.now.messages.values() if seen.seq and seen.stream == stream and seen.queue_id == queue_id]
-        return sorted(found, key=lambda seen: seen.seq)
-
-    def streams(self) -> set[tuple[int, str]]:
-        return {(seen.queue_id, seen.stream) for seen in self.now.messages.values() if seen.seq}
-
-    def passes(self, seen: Seen, waiting: Seen) -> bool:
-        stream = seen.queue_id, seen.stream
-        return seen.seq in self.now.let_by.get(stream, ()) or waiting.seq <= self.now.all_after.get(stream, 0) < seen.seq
-
-    def front(self, queue_id: int, stream: str) -> Seen | None:
-        """The first that may go."""
-        return next((seen for seen in self.members(queue_id, stream) if self._may_go(seen)), None)
-
-    def _may_go(self, seen: Seen) -> bool:
-        earlier = [other for other in self.members(seen.queue_id, seen.stream) if other.seq < seen.seq]
-        return seen.where == READY and not any(o.where == LEASED or (o.where == WAITING and not self.passes(seen, o)) for o in earlier)
-
-    def claimable(self, queue_id: int) -> list[Seen]:
-        here = [seen for seen in self.now.messages.values() if seen.queue_id == queue_id and seen.where == READY]
-        return [seen for seen in here if not seen.seq or self.front(queue_id, seen.stream) is seen]
 
     def _first_of_run(self, seen: Seen) -> bool:
         """Was it, when this commit began, the first that is left of its run: of the leases of one claim on one stream?"""
@@ -483,9 +396,6 @@ class Witness:
         home = self.now.queues.get(seen.source if seen.dead_since else seen.queue_id)
         in_reach = home is not None and home.name == doing.queue.removesuffix(".dlq")
         return doing.verb == verb and in_reach and (doing.ids is None or show_id(seen.id) in doing.ids)
-
-    def under_way(self, kind: str, queue_id: int) -> bool:
-        return any(intent.kind == kind and intent.queue_id == queue_id for intent in self.now.intents.values())
 
     def _check_lease_is_over(self, seen: Seen) -> None:
         early_ms = seen.deadline_ms - self.clock.monotonic_ms()

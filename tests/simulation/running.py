@@ -1,0 +1,163 @@
+"""A broker under watch: opened, cut off, opened again, and looked at after every step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fairlead import Broker, Settings
+from fairlead.broker import intents, operators, streams, timers
+from fairlead.model.delivery import Delivery
+from fairlead.model.ids import show_id
+from fairlead.model.lane import row_place, row_stream
+from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
+from fairlead.store.rocks.store import RocksStore
+from fairlead.testing import ManualClock
+from tests.simulation.cut_store import CutStore
+from tests.simulation.picture import LEASED, READY, WAITING, Doing, must
+from tests.simulation.random_hooks import RandomHooks
+from tests.simulation.traffic import STREAMS
+from tests.simulation.witness import Witness
+
+
+class Running:
+    """`say` is told every step, for a replay that is read by people."""
+
+    def __init__(self, seed: int, directory: Path, *, on_disk: bool = False, say: Callable[[str], None] = lambda line: None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.say = say
+        self.directory = directory
+        self.clock = ManualClock()
+        self.hooks = RandomHooks(random.Random(seed + 1))
+        self.sizes = {"let_by": rng.choice([1, 3, 1000]), "step": rng.choice([3, 5, 10_000]), "page": rng.choice([1, 2, 16])}
+        self.settings = Settings(read_ahead_rows=rng.choice([200_000, 2, 0]), body_cache_bytes=rng.choice([1 << 20, 0]))
+        self.witness = Witness(self.clock, self.hooks, self.sizes["let_by"])
+        inner = RocksStore.open(directory / "data", cache_bytes=1 << 20) if on_disk else MemoryStore()
+        self.store = CutStore(inner, self.witness.see)
+        self.danger = rng.choice([0.0, 0.1, 0.3])
+        self.in_streams = rng.choice([0.3, 0.7, 1.0])
+        self.streams = STREAMS[: rng.choice([1, 2, 3])]
+        self.held: list[Delivery] = []
+        self.confirmed: set[bytes] = set()
+        self.completed: set[bytes] = set()
+        self.tokens: set[tuple[str, str]] = set()
+        self.requests: list[tuple[dict[str, Any], Any]] = []
+        self.made = 0
+        self.cuts = 0
+        self.broker = self._open()
+
+    def _survive(self, *, power: bool) -> None:
+        """Nothing is closed in good order: the broker is dropped, and another opens what is left."""
+        self.cuts += 1
+        self.broker._timer._unsubscribe()
+        if power and isinstance(self.store.inner, MemoryStore):
+            self.store.lose_power()
+            self.witness.lost_power()
+        if self.rng.random() < 0.3:
+            self.clock.advance(ms=self.rng.choice([500, 6000, 40_000]))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self.store = self.store.reopen(self.directory / "data", self.witness.see)
+        self.witness.reopened()
+        self.witness.doing = Doing("open")
+        # What is found at open counts as synced: it was read from the disk.
+        self.witness.synced()
+        self.broker = self._open()
+
+    def _open(self) -> Broker:
+        self.store.on_sync = self.witness.synced
+        broker = Broker(self.store, clock=self.clock, settings=self.settings)
+        core = broker._core
+        core.hooks.close()
+        core.hooks = self.hooks  # type: ignore[assignment]
+        core.rng = random.Random(self.rng.random())
+        core.ids._random_bytes = random.Random(self.rng.random()).randbytes
+        return broker
+
+    @contextmanager
+    def doing(self, verb: str, **fields: Any) -> Iterator[Doing]:
+        self.witness.doing = doing = Doing(verb, **fields)
+        told = {name: value for name, value in fields.items() if name != "items"}
+        self.say(f"   {verb} {told or ''} {[_told(item) for item in fields.get('items', ())] or ''}")
+        yield doing
+
+    @contextmanager
+    def _sizes(self) -> Iterator[None]:
+        """Pages and steps so small that a few messages need several of them."""
+        step, page = self.sizes["step"], self.sizes["page"]
+        with (
+            patch.object(streams, "MAX_LET_BY", self.sizes["let_by"]),
+            patch.object(streams, "_PAGE", page),
+            patch.object(intents, "STEP_MESSAGES", step),
+            patch.object(timers, "STEP", min(step, 1000)),
+            patch.object(operators, "_PAGE", page),
+        ):
+            yield
+
+    def any_queue(self, dead: float = 0.0) -> str:
+        name = self.rng.choice([*(info.name for info in self.broker.queues() if info.source is None), "q"])
+        return name + ".dlq" if self.rng.random() < dead else name
+
+    # What must hold
+
+    def check(self) -> None:
+        problems = check_laws(self.store)
+        must(not problems, "; ".join(problems))
+        now = self.witness.now
+        stored = set(self.store.ids_between(b"\0" * 16, b"\xff" * 16, 1 << 30))
+        must(stored == set(now.messages), f"stored are {len(stored)} messages, known {len(now.messages)}")
+        lost = [show_id(raw_id) for raw_id in self.confirmed if raw_id not in now.messages and raw_id not in now.gone]
+        must(not lost, f"confirmed, and nowhere: {lost}")
+        undone = [now.messages[raw_id] for raw_id in self.completed if raw_id in now.messages]
+        must(not undone, f"confirmed as completed, and still there: {[self.witness.say(seen) for seen in undone]}")
+        self._check_places()
+        self._check_fronts()
+        core = self.broker._core
+        in_memory = {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.leases.all()}
+        must(in_memory == {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in self.store.leases()}, "the lease book")
+        must(set(core.intents) == {intent.intent_id for intent in self.store.intents()}, "the intents in memory are not those in the store")
+
+    def _check_places(self) -> None:
+        seen_where = {seen.id: (seen.where, seen.due_ms if seen.where == WAITING else seen.claim_id) for seen in self.witness.now.messages.values()}
+        stored: dict[bytes, tuple[str, int]] = {lease.id: (LEASED, lease.claim_id) for lease in self.store.leases()}
+        for record in self.store.queues():
+            stored |= {spot.row[8:24]: (WAITING, spot.due_ms) for spot in self.store.waiting(record.queue_id, None, 1 << 30)}
+        for raw_id, where in seen_where.items():
+            must(stored.get(raw_id, (READY, 0)) == where, f"{self.witness.say(self.witness.now.messages[raw_id])} is stored as {stored.get(raw_id)}")
+        states = dict(zip(seen_where, self.store.states(list(seen_where)), strict=True))
+        for raw_id, seen in self.witness.now.messages.items():
+            state = states[raw_id]
+            kept = (state.attempts, len(state.failures) + state.failures_cut, state.progress) if state else (0, 0, 0)
+            must(kept == (seen.attempts, seen.failures, seen.progress), f"{self.witness.say(seen)} is stored with {kept}")
+
+    def _check_fronts(self) -> None:
+        """Who stands in the ready rows for a stream is who the rules of order say, in the engine's own words and in ours."""
+        standing: dict[tuple[int, str], int] = {}
+        for record in self.store.queues():
+            for spot in self.store.ready(record.queue_id, b"", None, 1 << 30):
+                if row_stream(spot.row):
+                    standing[record.queue_id, row_stream(spot.row)] = row_place(spot.row)
+        for queue_id, stream in self.witness.now.streams():
+            front = self.witness.now.front(queue_id, stream)
+            have = standing.pop((queue_id, stream), 0)
+            must(have == (front.seq if front else 0), f"the front of {stream} is {have}, not {front and self.witness.say(front)}")
+            (stored,) = self.store.streams(queue_id, [stream])
+            rows = [row.seq for row in self.store.stream_rows(queue_id, stream, 0, 1 << 30)]
+            behind = [seen.seq for seen in self.witness.now.members(queue_id, stream)][1:]
+            must(rows == behind, f"behind the first of {stream} are {rows}, not {behind}")
+            found = streams.StreamDraft(self.broker._core, queue_id, stream, stored).find_front()
+            must(have == (found.seq if found else 0), f"the front of {stream} is {have}, find_front says {found and found.seq}")
+        must(not standing, f"fronts of streams without messages: {standing}")
+
+
+def _told(item: Any) -> str:
+    fields = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("delivery", "error")}
+    d = item.delivery
+    who = d.payload.decode() if isinstance(d, Delivery) else d.id[-8:]
+    return f"{type(item).__name__}({who}, {', '.join(f'{name}={value}' for name, value in fields.items() if value)})"
