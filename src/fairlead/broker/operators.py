@@ -18,7 +18,7 @@ from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.looking import infos_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_filter, check_ids
+from fairlead.broker.requests import check_count, check_filter, check_ids, check_text
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
@@ -26,7 +26,7 @@ from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, sp
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_id
-from fairlead.model.limits import STEP_MESSAGES
+from fairlead.model.limits import MAX_KEY_BYTES, STEP_MESSAGES
 from fairlead.model.message import HELD, Message, MessageState, with_failure
 from fairlead.model.views import MessageInfo, OperatorResult
 
@@ -150,7 +150,7 @@ def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filt
         if source is None or not has_enqueue_hook(source) or (ids is None) == (filter is None):
             return {}
         selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter())
-        dead = [message for message, _, spot in selected if _is_dead(core, spot)][:STEP_MESSAGES]
+        dead = list(islice((message for message, _, spot in selected if _is_dead(core, spot)), STEP_MESSAGES))
         queue_id, name = source.queue_id, source.name
     return ask_on_redrive(core, queue_id, name, dead)
 
@@ -247,9 +247,10 @@ def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> Oper
 
 def release_stream(core: Core, queue_name: str, stream: str) -> bool:
     """Let all later messages of a stream pass the one that holds it up. False when nothing waits at its head."""
+    stream = check_text(stream, "stream", MAX_KEY_BYTES)
     with core.lock:
         queue = core.queue(queue_name)
-        record = core.store.streams(queue.queue_id, [stream])[0] if isinstance(stream, str) else None
+        record = core.store.streams(queue.queue_id, [stream])[0]
         if record is None or not isinstance(locate(core, record.first.id), InWaiting) or core.leases.find(record.first.id) is not None:
             return False
         moves = Moves(core, core.clock.now_ms())
