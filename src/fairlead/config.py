@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from fairlead.errors import InvalidRequest
 
+_MOST = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
@@ -44,3 +46,11 @@ class Settings:
     block_cache_bytes: int = 64 * 1024 * 1024
     disk_reserve_bytes: int = 64 * 1024 * 1024
     lua: HookSettings = HookSettings()
+
+    def __post_init__(self) -> None:
+        for name in ("read_ahead_rows", "active_lanes", "body_cache_bytes", "block_cache_bytes", "disk_reserve_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= _MOST:
+                raise InvalidRequest(name, f"a whole number from 0 to {_MOST}", value)
+        if not isinstance(self.lua, HookSettings):
+            raise InvalidRequest("lua", "a fairlead.HookSettings", self.lua)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Broker, DeadFilter, Extend, Fail, NewMessage, Start, errors
+from fairlead import Broker, DeadFilter, Extend, Fail, NewMessage, Settings, Start, errors
 from tests.integration.world import World
 
 LONG = "x" * 513
@@ -275,11 +275,30 @@ def test_an_unknown_queue_is_named(memory_world: World, verb: str) -> None:
     assert missing.value.queue == "nowhere"
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("read_ahead_rows", 0.5),
+        ("active_lanes", None),
+        ("body_cache_bytes", -1),
+        ("block_cache_bytes", 1 << 63),
+        ("disk_reserve_bytes", "64MB"),
+        ("disk_reserve_bytes", True),
+        ("lua", {"default_timeout_ms": 10}),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(setting: str, value: Any) -> None:
+    with pytest.raises(errors.InvalidRequest) as refused:
+        Settings(**{setting: value})
+    assert refused.value.field == setting
+
+
 class Word(str):
     """Text of the caller's own kind."""
 
 
 def test_a_kind_of_text_is_taken_as_the_text_it_is(world: World) -> None:
+    world.broker.create_queue(Word("named"))
     more = {"fairness_key": Word("k"), "throttle_keys": [Word("t")], "dedup_key": Word("d"), "stream": Word("s")}
     world.broker.enqueue(Word("q"), b"", **more)
     (delivery,) = world.broker.claim(Word("q"), consumer=Word("ann"), token=Word("t"))

@@ -431,6 +431,10 @@ BAD: list[tuple[str, Callable[[World], Any], str]] = [
     ("a bad age to prune", lambda world: world.broker.prune("q", older_than="-1s"), "older_than"),
     ("an age without a unit", lambda world: world.broker.prune("q", older_than=5), "older_than"),  # type: ignore[arg-type]
     ("drain nothing", lambda world: world.broker.drain("q", limit=0), "limit"),
+    ("a stream that is none", lambda world: world.broker.release_stream("q", None), "stream"),  # type: ignore[arg-type]
+    ("a stream that is no text", lambda world: world.broker.release_stream("q", "\ud800"), "stream"),
+    ("a stream too long", lambda world: world.broker.release_stream("q", "x" * 70_000), "stream"),
+    ("an id that cannot be looked up", lambda world: world.broker.hold("q", [["x"]]), "ids"),  # type: ignore[list-item]
     ("drain too much", lambda world: world.broker.drain("q", limit=10_001), "limit"),
 ]
 

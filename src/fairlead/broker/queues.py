@@ -22,7 +22,7 @@ _DEAD_LETTER_OPTIONS = frozenset({"visibility_timeout", "max_unsettled_per_consu
 
 def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     """The queue and its `.dlq`, in one commit."""
-    check_queue_name(name)
+    name = check_queue_name(name)
     if is_dead_letter_name(name):
         raise InvalidRequest("queue", f"a name that does not end in {DEAD_LETTER_SUFFIX!r}: dead-letter queues are made with their queue", name)
     check_queue_name(dead_letter_name(name))

@@ -17,7 +17,7 @@ def check_queue_name(name: object) -> str:
     if not isinstance(name, str) or len(name) > MAX_QUEUE_NAME or not _QUEUE.fullmatch(name):
         expected = f"a queue name: letters, digits, '_', '-', '.', with an optional 'project/' in front, at most {MAX_QUEUE_NAME} characters"
         raise InvalidRequest("queue", expected, name)
-    return name
+    return str.__str__(name)
 
 
 def dead_letter_name(queue: str) -> str:
