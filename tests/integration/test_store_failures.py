@@ -141,6 +141,17 @@ def test_an_exchange_whose_claim_does_not_fit_on_the_disk_still_says_what_it_did
     assert drain(world) == result.enqueued["q"]
 
 
+def test_a_claim_over_two_queues_hands_out_what_it_leased_before_the_disk_was_full(world: World) -> None:
+    world.broker.create_queue("second")
+    world.fill("q", count=1)
+    world.fill("second", count=1)
+    Trouble(world, nth=2)
+    (delivery,) = world.broker.claim(["q", "second"], limit=2)
+    agree(world)
+    assert world.broker.settle([Complete(delivery)])[0].outcome == "completed"
+    assert len(world.broker.claim(["q", "second"], limit=2)) == 1
+
+
 def test_a_waiting_claim_goes_on_waiting_when_somebody_elses_write_failed(world: World) -> None:
     claim = Background(lambda: world.broker.claim("q", wait="1h"))
     wait_until(lambda: world.broker.stats("q").consumers == 1)

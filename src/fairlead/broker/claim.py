@@ -11,7 +11,7 @@ from fairlead.broker.requests import check_bool, check_consumer, check_count, ch
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
 from fairlead.broker.timers import run_queue_due
-from fairlead.errors import InvalidRequest
+from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import Leased
@@ -125,15 +125,22 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
         at = core.claim_turn % len(states)
         states = states[at:] + states[:at]
     for state in states:
-        run_queue_due(core, state, expire=expire)
-        if state.closed_to_claims:
-            continue
-        most = min(order.limit - len(leases), _allowance(core, state, order.consumer))
-        if most > 0:
-            leases.extend(_lease(core, state, most, order))
+        try:
+            leases.extend(_claim_of(core, state, order, order.limit - len(leases), expire=expire))
+        except Unavailable:
+            if not leases:
+                raise
+            # What is leased is handed out: otherwise it would count as tried and failed when its time is up.
+            break
         if len(leases) >= order.limit:
             break
     return leases
+
+
+def _claim_of(core: Core, queue: QueueState, order: Order, limit: int, *, expire: bool) -> list[Lease]:
+    run_queue_due(core, queue, expire=expire)
+    most = 0 if queue.closed_to_claims else min(limit, _allowance(core, queue, order.consumer))
+    return _lease(core, queue, most, order) if most > 0 else []
 
 
 def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Lease]:
