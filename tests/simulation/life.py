@@ -106,7 +106,7 @@ class Life(Working):
         rng, name = self.rng, self.any_queue(dead=0.1)
         verb = rng.choice(OPERATOR_VERBS)
         if verb == "release_stream":
-            self._release_stream(name, rng.choice(self.streams))
+            self.release_stream(name, rng.choice(self.streams))
         elif verb in ("drain", "prune"):
             with self.doing(verb, queue=name):
                 getattr(self.broker, verb)(name)
@@ -117,10 +117,6 @@ class Life(Working):
             with self.doing(verb, queue=name, ids=ids):
                 result = getattr(self.broker, verb)(name, ids, filter=random_filter(rng) if by_filter else None)
                 self.say(f"   {len(result.changed)} changed")
-
-    def _release_stream(self, name: str, stream: str) -> None:
-        with self.doing("release_stream", queue=name, stream=stream):
-            self.say(f"   {self.broker.release_stream(name, stream)}")
 
     def redrive(self) -> None:
         rng, name = self.rng, self.any_queue(dead=0.3)

@@ -32,8 +32,8 @@ def road(failed: Try, config: QueueConfig) -> Due:
     if config.max_attempts and failed.attempts >= config.max_attempts:
         return Due("max_attempts", True)
     if failed.dead or failed.retry_in_ms is not None:
-        wait_ms = failed.retry_in_ms or 0
-        return Due("instruction", failed.dead, wait_ms, wait_ms)
+        said_ms = failed.retry_in_ms or 0
+        return Due("instruction", failed.dead, said_ms, said_ms)
     if failed.hook is not None:
         rule = "on_failure" + (f" ({'; '.join(failed.hook.notes)})" if failed.hook.notes else "")
         return Due(rule, failed.hook.action == "dlq", failed.hook.delay_ms, failed.hook.delay_ms)
@@ -46,12 +46,12 @@ def road(failed: Try, config: QueueConfig) -> Due:
     rule = f"{named}.{policy.kind}"
     if policy.kind == "none" or (policy.attempts is not None and failed.attempts >= max(1, policy.attempts)):
         return Due(rule, True)
-    wait_ms = 0
+    wait_ms = 0.0
     if policy.kind == "fixed":
         wait_ms = policy.base_ms
     elif policy.kind == "exponential":
         wait_ms = policy.base_ms
         for _ in range(min(failed.attempts, 100)):
             wait_ms = min(wait_ms * policy.factor, policy.cap_ms)
-        wait_ms = int(min(wait_ms, policy.cap_ms))
-    return Due(rule, False, 0 if policy.jitter == "full" else wait_ms, wait_ms)
+        wait_ms = min(wait_ms, policy.cap_ms)
+    return Due(rule, False, 0 if policy.jitter == "full" else int(wait_ms), int(wait_ms))

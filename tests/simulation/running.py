@@ -35,7 +35,7 @@ class Running:
         self.clock = ManualClock()
         self.hooks = RandomHooks(random.Random(seed + 1))
         self.sizes = {"let_by": rng.choice([1, 3, 1000]), "step": rng.choice([3, 5, 10_000]), "page": rng.choice([1, 2, 16])}
-        self.settings = Settings(read_ahead_rows=rng.choice([200_000, 2, 0]), body_cache_bytes=rng.choice([1 << 20, 0]))
+        self.settings = Settings(read_ahead_rows=rng.choice([200_000, 2, 1]), body_cache_bytes=rng.choice([1 << 20, 0]))
         self.witness = Witness(self.clock, self.hooks, self.sizes["let_by"])
         inner = RocksStore.open(directory / "data", cache_bytes=1 << 20) if on_disk else MemoryStore()
         self.store = CutStore(inner, self.witness.see)

@@ -11,11 +11,13 @@ import pytest
 
 from fairlead import Broker, Fail, NewMessage, Release
 from fairlead.broker import intents
+from fairlead.errors import StoreFull
 from fairlead.hooks import FailureCall, FailureDecision
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from fairlead.store.rocks.store import RocksStore
 from fairlead.testing import ManualClock
+from tests.simulation.cut_store import CutStore
 from tests.simulation.random_hooks import RandomHooks
 
 
@@ -82,3 +84,19 @@ def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_re
     failed, let_by, given_back = broker.claim("q", limit=3, max_per_stream=3)
     broker.settle([Fail(failed), Release(let_by), Release(given_back, keep_order=True)])
     assert [d.id for d in broker.claim("q", limit=5, max_per_stream=5)] == [let_by.id]
+
+
+def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    clock, store = ManualClock(), CutStore(MemoryStore(), lambda facts: None)
+    broker = Broker(store, clock=clock, durability="os")
+    broker.create_queue("q")
+    broker.enqueue_many("q", [NewMessage(b"")] * 9)
+    store.arm(2, "full")
+    with pytest.raises(StoreFull):
+        broker.purge("q")
+    store.arm(1, "full")
+    with pytest.raises(StoreFull):
+        clock.advance(seconds=1)
+    clock.advance(seconds=1)
+    assert broker.stats("q").ready == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
@@ -125,7 +126,7 @@ class Working(Running):
             return Extend(d, rng.choice([None, "1s", "1m"]), progress=rng.choice([0, 2]), carry=rng.choice([None, b"so far"]))
         return kind(d)
 
-    def _hear(self, items: list[Settlement], results: Any) -> None:
+    def _hear(self, items: Sequence[Settlement], results: Any) -> None:
         """A stale lease changes nothing; what was confirmed as completed is over."""
         self.say(f"   heard {[(r.outcome, r.rule) for r in results]}")
         for item, result in zip(items, results, strict=True):
@@ -161,7 +162,11 @@ class Working(Running):
         items += [Release(d, keep_order=rng.random() < 0.4) for d in others if rng.random() < 0.9]
         self._settle(items)
         if rng.random() < 0.3:
-            self._release_stream(first.queue, first.stream or "")
+            self.release_stream(first.queue, first.stream or "")
+
+    def release_stream(self, name: str, stream: str) -> None:
+        with self.doing("release_stream", queue=name, stream=stream):
+            self.say(f"   {self.broker.release_stream(name, stream)}")
 
     def ack_or_nack(self) -> None:
         leased = [seen for seen in self.witness.now.messages.values() if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name]

@@ -200,6 +200,8 @@ class Core:
         self.by_name, self.by_id = {}, {}
         self.bodies.clear()
         self.intents = {intent.intent_id: intent for intent in self.store.intents()}
+        # A step that was not committed had moved its cursor on.
+        self.paces.clear()
         for record in self.store.queues():
             if not record.name:
                 continue
