@@ -203,3 +203,12 @@ def test_a_queue_says_that_a_hook_is_switched_off_and_until_when(world: World) -
     assert "no tenant" in reason.text
     world.clock.advance(seconds=10)
     assert "hook_bypassed" not in [reason.code for reason in world.broker.explain_queue("q").reasons]
+
+
+def test_a_queue_says_that_a_failure_breaker_is_open(world: World) -> None:
+    world.broker.update_queue("q", failure_breaker={"failures": 1, "within": "1m", "pause": "5m"})
+    world.fill("q", count=1)
+    world.broker.settle([Fail(world.claim_one("q"), reason="dependency_failure")])
+    (reason,) = [reason for reason in world.broker.explain_queue("q").reasons if reason.code == "failure_breaker"]
+    assert reason.until_ms == world.clock.now_ms() + 300_000
+    assert "dependency_failure" in reason.text

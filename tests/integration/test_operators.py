@@ -455,3 +455,31 @@ def test_a_queue_that_does_not_exist_is_said_to_be_so(memory_world: World, verb:
     arguments = [] if verb in ("drain", "prune") else [[]]
     with pytest.raises(errors.QueueNotFound):
         getattr(memory_world.broker, verb)("none", *arguments)
+
+
+def test_a_filter_looks_only_where_its_verb_finds_something_to_do(world: World) -> None:
+    world.fill("q", count=30)
+    held = world.broker.enqueue("q", b"")
+    world.broker.hold("q", [held])
+    result = world.broker.unhold("q", filter=DeadFilter())
+    assert (result.changed, result.skipped, result.more) == ((held,), (), False)
+
+
+def test_a_filter_that_stops_at_the_most_it_may_look_at_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.broker.operators.SCAN_LIMIT", 10)
+    world.fill("q", count=11)
+    result = world.broker.hold("q", filter=DeadFilter())
+    assert (len(result.changed), result.more) == (10, True)
+    monkeypatch.undo()
+    assert world.broker.hold("q", filter=DeadFilter()).more is False
+
+
+def test_a_forced_failure_by_filter_asks_the_hook_about_what_it_fails_only(world: World) -> None:
+    world.broker.update_queue("q", on_failure="function on_failure(msg) return {action = 'dlq'} end")
+    world.broker.enqueue("q", b"", fairness_key="a")
+    world.broker.enqueue("q", b"", fairness_key="b")
+    world.broker.claim("q", limit=2)
+    assert len(world.broker.fail("q", filter=DeadFilter(key="a")).changed) == 1
+    (hook,) = world.broker.stats("q").hooks
+    assert hook.calls == 1
+    assert world.broker.stats("q").dead == 1

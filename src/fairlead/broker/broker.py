@@ -202,7 +202,7 @@ class Broker:
 
     def unhold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
         """Held messages become ready now."""
-        return operators.act(self._core, queue, ids, filter, operators.unhold)
+        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING)
 
     def fail(
         self,

@@ -53,6 +53,7 @@ class Core:
         self.weights: dict[tuple[str, str], int] = {}
         self.rng = random.Random()
         self._breakers: dict[tuple[int, FailureReason], BreakerState] = {}
+        self.epochs: dict[int, int] = {}
         self.timer = threading.Condition(self.lock)
         self.timer_wakes_ms = NEVER_MS
         self.closed = False
@@ -83,7 +84,8 @@ class Core:
 
     def add_queue(self, record: QueueRecord) -> QueueState:
         """Bring a queue that is in the store into memory."""
-        state = QueueState(record, self._scheduler(record), self.store.acquire(record.queue_id))
+        self.epochs[record.queue_id] = self.store.acquire(record.queue_id)
+        state = QueueState(record, self._scheduler(record))
         self.by_name[record.name] = state
         self.by_id[record.queue_id] = state
         self.set_scripts(record.queue_id, record.config)
@@ -119,7 +121,8 @@ class Core:
 
     def commit(self, facts: Sequence[Fact]) -> int:
         try:
-            return self.store.commit(facts)
+            # Every queue this broker owns: a store that several brokers share refuses the commit of one that lost a queue.
+            return self.store.commit(facts, self.epochs)
         except BrokenInvariant as broken:
             self._stop(broken)
             raise
@@ -197,7 +200,7 @@ class Core:
         deadlines = {lease.id: lease for lease in self.leases.all()}
         self.memory = Memory(row_limit=self.settings.read_ahead_rows, lane_limit=self.settings.active_lanes)
         self.leases = LeaseBook()
-        self.by_name, self.by_id = {}, {}
+        self.by_name, self.by_id, self.epochs = {}, {}, {}
         self.bodies.clear()
         self.intents = {intent.intent_id: intent for intent in self.store.intents()}
         # A step that was not committed had moved its cursor on.

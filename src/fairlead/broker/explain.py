@@ -48,6 +48,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
         if counters.ready == 0:
             reasons.append(Reason("no_ready_messages", f"no message is ready: {counters.leased} leased, {counters.waiting} waiting"))
         reasons.extend(_hook_reasons(core, queue))
+        reasons.extend(_breaker_reasons(core, queue))
         if queue.next_due_ms < HELD and counters.waiting and core.store.next_due(queue.queue_id) is not None:
             reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(queue.next_due_ms)}", queue.next_due_ms))
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
@@ -158,6 +159,16 @@ def _hook_reasons(core: Core, queue: QueueState) -> list[Reason]:
         )
         for hook in core.hooks.stats(queue.queue_id)
         if hook.breaker_open_until_ms is not None
+    ]
+
+
+def _breaker_reasons(core: Core, queue: QueueState) -> list[Reason]:
+    """Failures of one reason have piled up: their retries wait at least so long."""
+    open_until = [(reason, core.breaker(queue.queue_id, reason).open_until_ms(core.clock.now_ms())) for reason in FailureReason]
+    return [
+        Reason("failure_breaker", f"the failure breaker for {reason.word} is open until {show_time(until_ms)}: retries wait for it", until_ms)
+        for reason, until_ms in open_until
+        if until_ms
     ]
 
 

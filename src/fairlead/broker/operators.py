@@ -1,8 +1,9 @@
 """What an operator may do to messages, by id or by filter, with no lease token.
 
 A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second time because
-of it. A pending due time ends with the move. Each call is one commit of at most 10,000 messages; a filter that selects
-more says so, and the next call goes on.
+of it. A pending due time ends with the move. Each call is one commit of at most 10,000 messages. A filter looks only where
+its verb finds anything to do, and at 100,000 messages at most, because it holds the lock; when there are more of either,
+the result says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, sp
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_id
-from fairlead.model.limits import MAX_KEY_BYTES, STEP_MESSAGES
+from fairlead.model.limits import MAX_KEY_BYTES, SCAN_LIMIT, STEP_MESSAGES
 from fairlead.model.message import HELD, Message, MessageState, with_failure
 from fairlead.model.views import MessageInfo, OperatorResult
 
@@ -34,9 +35,23 @@ from fairlead.model.views import MessageInfo, OperatorResult
 Act = Callable[[Moves, QueueState, Message, MessageState | None, Spot], str]
 
 _PAGE = 1000
+EVERYWHERE = frozenset({"leased", "ready", "waiting", "dead"})
+LEASED = frozenset({"leased"})
+WAITING = frozenset({"waiting"})
+DEAD = frozenset({"dead"})
 
 
-def act(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, verb: Act, *, dry_run: bool = False) -> OperatorResult:
+def act(
+    core: Core,
+    queue_name: str,
+    ids: Sequence[str] | None,
+    filter: DeadFilter | None,
+    verb: Act,
+    *,
+    among: frozenset[str] = EVERYWHERE,
+    dry_run: bool = False,
+) -> OperatorResult:
+    """`among` is where a filter looks; ids are looked up wherever they are."""
     if (ids is None) == (filter is None):
         raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
     with core.lock:
@@ -44,22 +59,29 @@ def act(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilt
         moves = Moves(core, core.clock.now_ms())
         changed: list[str] = []
         skipped: list[tuple[str, str]] = []
-        selected = _by_id(core, queue, ids, skipped) if ids is not None else _by_filter(core, queue, filter or DeadFilter())
-        more = False
+        seen = _Looked()
+        selected = _by_id(core, queue, ids, skipped) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), among, seen)
         for message, state, spot in selected:
             if len(changed) >= STEP_MESSAGES:
-                more = True
+                seen.all = False
                 break
             why_not = verb(moves, queue, message, state, spot)
-            if why_not:
-                skipped.append((show_id(message.id), why_not))
-            else:
+            if not why_not:
                 changed.append(show_id(message.id))
+            elif len(skipped) < STEP_MESSAGES:
+                skipped.append((show_id(message.id), why_not))
         if not dry_run:
             moves.commit()
         commit = core.store.last_commit
     core.confirm(commit)
-    return OperatorResult(tuple(changed), tuple(skipped), more)
+    return OperatorResult(tuple(changed), tuple(skipped), not seen.all)
+
+
+class _Looked:
+    """Whether a filter has looked at everything."""
+
+    def __init__(self) -> None:
+        self.all = True
 
 
 def _by_id(core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]) -> Iterator[tuple[Message, MessageState | None, Spot]]:
@@ -80,27 +102,44 @@ def _find(core: Core, raw_id: bytes) -> tuple[Message, MessageState | None, Spot
     return message, core.store.states([raw_id])[0], spot
 
 
-def _by_filter(core: Core, queue: QueueState, filter: DeadFilter) -> Iterator[tuple[Message, MessageState | None, Spot]]:
-    """Everything of the queue and its dead letters that the filter selects."""
+def _by_filter(
+    core: Core, queue: QueueState, filter: DeadFilter, among: frozenset[str], seen: _Looked
+) -> Iterator[tuple[Message, MessageState | None, Spot]]:
+    """What the filter selects in these places of the queue and its dead letters."""
     test = DeadLetterTest(check_filter(filter), now_ms=core.clock.now_ms())
-    for raw_id in _all_ids(core, queue):
+    for looked_at, raw_id in enumerate(_all_ids(core, queue, among)):
+        if looked_at >= SCAN_LIMIT:
+            seen.all = False
+            return
         found = _find(core, raw_id)
         if found is not None and test.selects(found[0], found[1] or MessageState(queue.queue_id)):
             yield found
 
 
-def _all_ids(core: Core, queue: QueueState) -> Iterator[bytes]:
+def _all_ids(core: Core, queue: QueueState, among: frozenset[str]) -> Iterator[bytes]:
     for queue_id in _queue_ids(queue):
-        yield from [lease.id for lease in core.leases.of_queue(queue_id)]
-        ready: InReady | None = None
-        while rows := core.store.ready(queue_id, b"", ready, _PAGE):
-            yield from (row_id(spot.row) for spot in rows)
-            ready = rows[-1]
+        where = among | {"leased", "ready"} if _is_dead_queue(core, queue_id) and "dead" in among else among
+        if "leased" in where:
+            yield from [lease.id for lease in core.leases.of_queue(queue_id)]
+        if "ready" in where:
+            yield from _ready_ids(core, queue_id)
         waiting: InWaiting | None = None
-        while late := core.store.waiting(queue_id, waiting, _PAGE):
+        while "waiting" in where and (late := core.store.waiting(queue_id, waiting, _PAGE)):
             yield from (row_id(spot.row) for spot in late)
             waiting = late[-1]
-        yield from (row_id(spot.row) for spot in behind_fronts(core, queue_id))
+
+
+def _ready_ids(core: Core, queue_id: int) -> Iterator[bytes]:
+    ready: InReady | None = None
+    while rows := core.store.ready(queue_id, b"", ready, _PAGE):
+        yield from (row_id(spot.row) for spot in rows)
+        ready = rows[-1]
+    yield from (row_id(spot.row) for spot in behind_fronts(core, queue_id))
+
+
+def _is_dead_queue(core: Core, queue_id: int) -> bool:
+    state = core.by_id.get(queue_id)
+    return state is not None and state.is_dead_letter_queue
 
 
 def _queue_ids(queue: QueueState) -> list[int]:
@@ -139,7 +178,7 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
         moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
 
-    return act(core, queue_name, ids, filter, verb)
+    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD)
 
 
 def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> Lanes:
@@ -149,7 +188,7 @@ def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filt
         source = core.by_id.get(queue.record.source_id) if queue.is_dead_letter_queue else queue
         if source is None or not has_enqueue_hook(source) or (ids is None) == (filter is None):
             return {}
-        selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter())
+        selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), DEAD, _Looked())
         dead = list(islice((message for message, _, spot in selected if _is_dead(core, spot)), STEP_MESSAGES))
         queue_id, name = source.queue_id, source.name
     return ask_on_redrive(core, queue_id, name, dead)
@@ -202,11 +241,11 @@ def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFil
     with core.lock:
         queue = core.queue(queue_name)
         tries = []
-        if has_failure_hook(queue):
-            for lease in core.leases.of_queue(queue.queue_id):
-                message = core.message(lease.id)
-                if message is not None and (ids is None or show_id(lease.id) in ids):
-                    tries.append(FailedTry(lease, queue, message, core.store.states([lease.id])[0], error, reason, 0))
+        if has_failure_hook(queue) and (ids is None) != (filter is None):
+            selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), LEASED, _Looked())
+            for message, state, spot in selected:
+                if isinstance(spot, InLease) and not _is_dead(core, spot):
+                    tries.append(FailedTry(spot.lease, queue, message, state, error, reason, 0))
     if tries:
         answers = ask_on_failure(core, tries)
 
@@ -217,7 +256,7 @@ def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFil
         moves.fail(spot.lease, state, reason=reason, error=error, hook=hook)
         return ""
 
-    return act(core, queue_name, ids, filter, verb)
+    return act(core, queue_name, ids, filter, verb, among=LEASED)
 
 
 def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:

@@ -29,12 +29,11 @@ class Waiter:
 class QueueState:
     """Wall-clock wake-ups (`next_*_ms`) are never later than the first thing due; they may be early."""
 
-    __slots__ = ("epoch", "next_dedup_ms", "next_due_ms", "next_expiry_ms", "next_retention_ms", "purging", "record", "scheduler", "waiters")
+    __slots__ = ("next_dedup_ms", "next_due_ms", "next_expiry_ms", "next_retention_ms", "purging", "record", "scheduler", "waiters")
 
-    def __init__(self, record: QueueRecord, scheduler: QueueScheduler, epoch: int) -> None:
+    def __init__(self, record: QueueRecord, scheduler: QueueScheduler) -> None:
         self.record = record
         self.scheduler = scheduler
-        self.epoch = epoch
         self.waiters: deque[Waiter] = deque()
         self.next_due_ms = NEVER_MS
         self.next_expiry_ms = NEVER_MS

@@ -123,7 +123,7 @@ def delete_queue(core: Core, name: str) -> None:
         # Still under the lock, or the timer takes it for an intent without a caller.
         core.foreground.add(intent.intent_id)
         for gone in (state, dead_letters):
-            del core.by_name[gone.name], core.by_id[gone.queue_id]
+            del core.by_name[gone.name], core.by_id[gone.queue_id], core.epochs[gone.queue_id]
             gone.scheduler.discard()
             core.set_scripts(gone.queue_id, QueueConfig())
             gone.wake_all()

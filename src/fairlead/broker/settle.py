@@ -11,7 +11,7 @@ from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_fail
 from fairlead.broker.moves import Moves
 from fairlead.broker.requests import check_consumer
 from fairlead.broker.states import states_of
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.facts import Restated
@@ -132,9 +132,7 @@ class Batch:
             return SettleResult(raw_id, self._why_not(raw_id, lease))
         try:
             return self._settle_held(item, lease)
-        except FairleadError as wrong:
-            if not isinstance(wrong, InvalidRequest):
-                raise
+        except InvalidRequest as wrong:
             return SettleResult(raw_id, "invalid", error=str(wrong))
 
     def _why_not(self, raw_id: bytes, lease: Lease | None) -> Outcome:
