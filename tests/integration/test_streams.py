@@ -866,3 +866,16 @@ def test_what_is_blocked_is_explained_with_the_blocker(world: World) -> None:
     (reason, *_) = world.broker.explain(b.id).reasons
     assert (reason.code, reason.until_ms) == ("behind_in_stream", world.clock.now_ms() + 60_000)
     assert a.id in reason.text
+
+
+def test_a_peek_shows_what_is_behind_the_front_too_page_by_page(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(5)])
+    world.broker.enqueue("q", b"free")
+    assert sorted(message.payload for message in world.broker.peek("q")) == [b"0", b"1", b"2", b"3", b"4", b"free"]
+    seen: list[bytes] = []
+    after: str | None = None
+    while page := world.broker.peek("q", limit=2, after=after):
+        seen += [message.payload for message in page]
+        after = page[-1].id
+    assert sorted(seen) == [b"0", b"1", b"2", b"3", b"4", b"free"]
+    assert [payload for payload in seen if payload != b"free"] == [b"0", b"1", b"2", b"3", b"4"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import dropwhile, islice
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import locate, stream_members
+from fairlead.broker.locate import behind_fronts, locate, stream_members
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count, check_text
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
@@ -65,7 +65,10 @@ def _throttle_stats(core: Core) -> tuple[ThrottleStats, ...]:
 
 
 def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None) -> list[MessageInfo]:
-    """The next messages in (key, place) order, or in due order for waiting ones; `after` is the id of the last one seen."""
+    """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due order.
+
+    `after` is the id of the last one seen.
+    """
     check_count(limit, "limit", most=10_000)
     if where not in ("ready", "waiting", "leased"):
         raise InvalidRequest("where", '"ready", "waiting" or "leased"', where)
@@ -75,7 +78,7 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         last = None if after is None else _locate(core, _raw_id(after))
         spots: Sequence[Whereabouts]
         if where == "ready":
-            spots = core.store.ready(queue.queue_id, prefix, last if isinstance(last, InReady) else None, limit)
+            spots = _ready_spots(core, queue.queue_id, prefix, last, limit)
         elif where == "waiting":
             waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else SCAN_LIMIT)
             spots = [spot for spot in waiting if spot.lane.startswith(prefix)][:limit]
@@ -83,6 +86,15 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
             spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
         return infos_of(core, spots)
+
+
+def _ready_spots(core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int) -> list[InReady | InStream]:
+    behind = (spot for spot in islice(behind_fronts(core, queue_id), SCAN_LIMIT) if spot.lane.startswith(prefix))
+    if isinstance(last, InStream):
+        seen = row_id(last.row)
+        return list(islice(islice(dropwhile(lambda spot: row_id(spot.row) != seen, behind), 1, None), limit))
+    ready = core.store.ready(queue_id, prefix, last if isinstance(last, InReady) else None, limit)
+    return [*ready, *islice(behind, limit - len(ready))]
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
