@@ -28,6 +28,7 @@ class CutStore:
     def __init__(self, inner: MemoryStore | RocksStore, seen: Callable[[Sequence[Fact]], None]) -> None:
         self.inner = inner
         self.commits = 0
+        self.struck = False
         self.on_sync: Callable[[], None] = lambda: None
         self._seen = seen
         self._left = 0
@@ -40,10 +41,12 @@ class CutStore:
     def arm(self, nth: int, trouble: Trouble) -> None:
         """0 disarms."""
         self._left, self._trouble = nth, trouble
+        self.struck = False
 
     def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
         strikes = self._left == 1
         self._left = max(0, self._left - 1)
+        self.struck |= strikes
         if strikes and self._trouble == "full":
             raise StoreFull("the simulated disk", 0, 1)
         if strikes and self._trouble == "before":
