@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fairlead.broker.core import Core
-from fairlead.decide.ordering import Standing, find_front, someone_earlier_waits
+from fairlead.decide.ordering import Standing, find_front, first_waiting
 from fairlead.model.facts import Fact, InReady, InStream, Moved, StreamEnded, StreamJoined, StreamLeft, StreamSaved
 from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, pack_lane, row_stream
 from fairlead.model.limits import MAX_LET_BY
@@ -36,6 +36,8 @@ class StreamDraft:
         #: Where messages that move in this commit end up; None is gone.
         self.moved: dict[int, tuple[Standing | None, StreamRow]] = {}
         self.joined: dict[int, StreamRow] = {}
+        self._walked = False
+        self._waits_from: int | None = None
 
     def join(self, row: StreamRow, standing: Standing) -> None:
         """A message comes in at the tail."""
@@ -54,8 +56,13 @@ class StreamDraft:
         self.live -= 1
 
     def let_pass(self, seq: int) -> str:
-        """A release as the switch: the message may pass those that wait before it. Says which rule applied."""
-        if not someone_earlier_waits(self.rows_from(0), self.standing, seq, _LOOK_BACK):
+        """A release as the switch: the message may pass those that wait before it. Says which rule applied.
+
+        Asked when all moves of the commit are known, so one walk serves all messages of a released run.
+        """
+        if not self._walked:
+            self._walked, self._waits_from = True, first_waiting(self.rows_from(0), self.standing, _LOOK_BACK)
+        if self._waits_from is None or self._waits_from >= seq:
             return "release.order_kept"
         if len(self.let_by) >= MAX_LET_BY:
             return "release.let_by_limit"

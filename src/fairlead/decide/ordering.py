@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from itertools import islice
 
 from fairlead.model.stream import StreamRow
 
@@ -64,11 +65,6 @@ def may_follow(row: StreamRow, standing: Standing, *, nothing_earlier_waits: boo
     return nothing_earlier_waits or row.seq in let_by or 0 < all_after < row.seq
 
 
-def someone_earlier_waits(rows: Iterator[StreamRow], standing: Callable[[StreamRow], Standing], seq: int, look_at: int) -> bool:
-    """Is there an earlier message to be let by? Looks at a bounded number of them."""
-    for row, _ in zip(rows, range(look_at), strict=False):
-        if row.seq >= seq:
-            return False
-        if standing(row) is Standing.WAITING:
-            return True
-    return False
+def first_waiting(rows: Iterator[StreamRow], standing: Callable[[StreamRow], Standing], look_at: int) -> int | None:
+    """The seq of the first message that waits, among a bounded number: whoever comes after it may be let by."""
+    return next((row.seq for row in islice(rows, look_at) if standing(row) is Standing.WAITING), None)

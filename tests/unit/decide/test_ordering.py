@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.decide.ordering import Standing, find_front, may_follow, someone_earlier_waits
+from fairlead.decide.ordering import Standing, find_front, first_waiting, may_follow
 from fairlead.model.stream import StreamRow
 
 STANDING = {"r": Standing.READY, "w": Standing.WAITING, "l": Standing.LEASED}
@@ -122,4 +122,5 @@ def test_a_run_goes_on_as_long_as_each_may_go(standing: Standing, free: bool, le
 )
 def test_a_release_looks_for_someone_to_pass(word: str, seq: int, look_at: int, waits: bool) -> None:
     stream = Stream(word)
-    assert someone_earlier_waits(stream.rows_from(0), stream.standing, seq, look_at) is waits
+    first = first_waiting(stream.rows_from(0), stream.standing, look_at)
+    assert (first is not None and first < seq) is waits
