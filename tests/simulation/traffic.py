@@ -45,7 +45,7 @@ def random_options(rng: random.Random) -> dict[str, Any]:
         "retry": rng.choice(POLICIES),
         "retry_in_stream": rng.choice([None, None, *POLICIES]),
         "retry_on": rng.choice([{}, {}, {"serialization_error": "none"}, {"timeout_exceeded": {"policy": "fixed", "cooldown": "3s"}}]),
-        "ordering": rng.choice(["release"] * 8 + ["strict", "none"]),
+        "ordering": rng.choice(["release"] * 7 + ["strict"] * 2 + ["none"]),
     }
     others: dict[str, list[Any]] = {
         "max_attempts": [0, 2, 5],
