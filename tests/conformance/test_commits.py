@@ -111,6 +111,7 @@ def test_a_synced_commit_can_be_synced_again(scene: Scene) -> None:
     commit = scene.store.commit([ConfigSet("a", "b")])
     scene.store.sync(commit)
     scene.store.sync(commit)
+    assert scene.store.config() == {"a": "b"}
 
 
 def test_a_closed_store_takes_no_commits_and_closes_again_quietly(scene: Scene) -> None:

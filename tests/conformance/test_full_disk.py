@@ -74,8 +74,9 @@ def test_a_full_disk_refuses_every_write_and_keeps_answering(full: tuple[Scene, 
 
 
 def test_what_was_committed_before_the_disk_was_full_can_still_be_synced(full: tuple[Scene, Path, int]) -> None:
-    scene, _, _ = full
+    scene, _, confirmed = full
     scene.store.sync(scene.store.last_commit)
+    assert scene.store.counters(WORK).ready == confirmed
 
 
 def test_commits_go_on_by_themselves_when_room_returns(full: tuple[Scene, Path, int]) -> None:

@@ -53,6 +53,7 @@ def test_a_bound_can_be_lifted(world: World) -> None:
     world.fill("q", count=1)
     world.broker.update_queue("q", max_messages=None)
     world.fill("q", count=10)
+    assert world.broker.stats("q").ready == 11
 
 
 def test_too_many_active_lanes_are_refused_before_anything_is_stored(tmp_path: object) -> None:
