@@ -103,3 +103,4 @@ def test_with_a_clock_that_ticks_a_thread_of_its_own_does_what_is_due(work: str)
         else:
             broker.enqueue("q", b"", ttl="50ms")
             wait_until(lambda: broker.stats("q").ready == 0)
+        assert broker.stats("q").ready == (0 if work == "ttl" else 1)

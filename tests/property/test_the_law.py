@@ -10,18 +10,13 @@ shortest sequence of steps that fails, and the command that replays it.
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.broker.broker import Broker
@@ -30,9 +25,8 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import DeliveryRef
 from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.store import RocksStore
 from fairlead.testing import ManualClock
+from tests.property.running import OnMemoryStore, OnRocksStore, hold
 from tests.property.specification import LEASED, READY, WAITING, Draft, Message, Options, Said, Specification, fifo_holds, must
 
 CONSUMERS = ("ann", "bob")
@@ -475,47 +469,12 @@ def as_settlement(said: Said, d: Any) -> Any:
     return Start(d)
 
 
-class InMemory(TheLaw):
-    def _open(self) -> None:
-        self.store = MemoryStore()
-
-    def _reopen(self) -> None:
-        self.store = self.store.reopen()
+class InMemory(OnMemoryStore, TheLaw):
+    pass
 
 
-class OnDisk(TheLaw):
-    def _open(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="fairlead-law-"))
-        self._reopen()
-
-    def _reopen(self) -> None:
-        self.store = RocksStore.open(self.path / "data", cache_bytes=1 << 20)
-
-    def teardown(self) -> None:
-        super().teardown()
-        if hasattr(self, "path"):
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def hold(machine: type[TheLaw], name: str, *, examples: int, steps: int) -> None:
-    number = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
-    chosen = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-        database=None,  # a seed alone must replay the run
-        report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
-    )
-    try:
-        run_state_machine_as_test(seed(number)(machine), settings=chosen)
-    except BaseException as error:
-        wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
-        setting = f"FAIRLEAD_PROPERTY_EXAMPLES={wanted} " if wanted else ""
-        error.add_note(f"replay: {setting}FAIRLEAD_PROPERTY_SEED={number} make test ARGS='-k {name}'")
-        raise
+class OnDisk(OnRocksStore, TheLaw):
+    pass
 
 
 def test_the_law_holds_in_memory() -> None:

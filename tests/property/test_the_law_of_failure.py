@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlead import Broker, Complete, Fail, NewMessage, Release, Start
 from fairlead.errors import MessageNotFound
@@ -30,10 +26,9 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource
 from fairlead.model.settle import DeliveryRef
 from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.store import RocksStore
 from fairlead.testing import ManualClock
 from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
+from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
 LEASE_MS = 10_000
 STREAMS = ("A", "B")
@@ -284,47 +279,12 @@ def _item(word: Word) -> Any:
     return Fail(handle, error="no luck", retry_in=retry_in, dead=word.dead)
 
 
-class InMemory(TheLawOfFailure):
-    def _open(self) -> None:
-        self.store = MemoryStore()
-
-    def _reopen(self) -> None:
-        self.store = self.store.reopen()
+class InMemory(OnMemoryStore, TheLawOfFailure):
+    pass
 
 
-class OnDisk(TheLawOfFailure):
-    def _open(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="fairlead-law-"))
-        self._reopen()
-
-    def _reopen(self) -> None:
-        self.store = RocksStore.open(self.path / "data", cache_bytes=1 << 20)
-
-    def teardown(self) -> None:
-        super().teardown()
-        if hasattr(self, "path"):
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def hold(machine: type[TheLawOfFailure], name: str, *, examples: int, steps: int) -> None:
-    number = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
-    chosen = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-        database=None,  # a seed alone must replay the run
-        report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
-    )
-    try:
-        run_state_machine_as_test(seed(number)(machine), settings=chosen)
-    except BaseException as error:
-        wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
-        setting = f"FAIRLEAD_PROPERTY_EXAMPLES={wanted} " if wanted else ""
-        error.add_note(f"replay: {setting}FAIRLEAD_PROPERTY_SEED={number} make test ARGS='-k {name}'")
-        raise
+class OnDisk(OnRocksStore, TheLawOfFailure):
+    pass
 
 
 def test_the_law_of_failure_holds_in_memory() -> None:

@@ -1,0 +1,67 @@
+"""How a state machine is run: on which store, with which seed, and how a failing run is replayed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from fairlead.store.memory import MemoryStore
+from fairlead.store.rocks import RocksStore
+
+
+class OnMemoryStore:
+    """Mixed into a law: its store lives in memory."""
+
+    store: Any
+
+    def _open(self) -> None:
+        self.store = MemoryStore()
+
+    def _reopen(self) -> None:
+        self.store = self.store.reopen()
+
+
+class OnRocksStore:
+    """Mixed into a law: its store is a directory of its own, removed at the end of a run."""
+
+    store: Any
+
+    def _open(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fairlead-law-"))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self.store = RocksStore.open(self.path / "data", cache_bytes=1 << 20)
+
+    def teardown(self) -> None:
+        super().teardown()  # type: ignore[misc]
+        if hasattr(self, "path"):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def hold(machine: type[RuleBasedStateMachine], name: str, *, examples: int, steps: int) -> None:
+    number = int(os.environ.get("FAIRLEAD_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        database=None,  # a seed alone must replay the run
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+    )
+    try:
+        run_state_machine_as_test(seed(number)(machine), settings=chosen)
+    except BaseException as error:
+        wanted = os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES")
+        setting = f"FAIRLEAD_PROPERTY_EXAMPLES={wanted} " if wanted else ""
+        error.add_note(f"replay: {setting}FAIRLEAD_PROPERTY_SEED={number} make test ARGS='-k {name}'")
+        raise
