@@ -75,6 +75,12 @@ OPTIONS = {
 }
 
 WHEN = {
+    "SettingInvalid": "a settings file, an environment variable or a flag has a name or value that is not known",
+    "ProtocolMismatch": "client and server speak different versions",
+    "Overloaded": "a door has as much in hand as it may; nothing was carried out",
+    "ServerStopping": "the server has been told to stop; nothing was carried out",
+    "ServerUnreachable": "a client got no connection in the time allowed",
+    "AnswerLost": "the connection broke during a call that is not safe to repeat",
     "InvalidRequest": "an argument is not what it must be",
     "QueueNotFound": "no queue has that name",
     "QueueExists": "`create_queue` with a name that is taken",

@@ -162,6 +162,66 @@ class RequestExpired(Rejected):
         )
 
 
+class SettingInvalid(Rejected):
+    """A setting from a file, the environment or a flag. `source` says which, `path` is the setting's name."""
+
+    code = "setting_invalid"
+
+    def __init__(self, source: str, path: str, what: str) -> None:
+        super().__init__(f"{source}: {path}: {what}", source=source, path=path, what=what)
+
+
+class ProtocolMismatch(Rejected):
+    """The other side speaks another version of the protocol, or another protocol."""
+
+    code = "protocol_mismatch"
+
+    def __init__(self, expected: str, got: str) -> None:
+        super().__init__(
+            f"expected the other side to speak {expected}, got {got}; use matching versions of client and server", expected=expected, got=got
+        )
+
+
+class Overloaded(Unavailable):
+    """A door has as much in hand as it may. Nothing was carried out."""
+
+    code = "overloaded"
+
+    def __init__(self, what: str, limit: int, retry_after_ms: int) -> None:
+        super().__init__(
+            f"the server is at its limit of {limit} {what}; try again in {retry_after_ms} ms", what=what, limit=limit, retry_after_ms=retry_after_ms
+        )
+
+
+class ServerStopping(Unavailable):
+    """The server takes no more work. Nothing was carried out; leases stay."""
+
+    code = "server_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; try again when it is back, leases stay valid meanwhile")
+
+
+class ServerUnreachable(Unavailable):
+    """No connection within the time allowed for it."""
+
+    code = "server_unreachable"
+
+    def __init__(self, address: str, what: str) -> None:
+        super().__init__(
+            f"expected a fairlead server at {address}, got no answer ({what}); start one with: fairlead serve", address=address, what=what
+        )
+
+
+class AnswerLost(Unavailable):
+    """The connection broke after a request was sent that is not safe to repeat: it may or may not have been carried out."""
+
+    code = "answer_lost"
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(f"the connection broke during {verb}; look whether it was carried out before you repeat it", verb=verb)
+
+
 class QueueFull(Unavailable):
     code = "queue_full"
 

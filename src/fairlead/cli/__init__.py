@@ -1,0 +1,17 @@
+"""The command line: one file per group of commands, against a server (`--addr`) or a data directory (`--data`).
+
+Says what a destructive command will touch before it asks; exit codes come from the table of errors. Start with `app.py`.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """The `fairlead` command."""
+    import sys
+
+    try:
+        from fairlead.cli.app import app
+    except ModuleNotFoundError as missing:
+        sys.exit(f"the command line needs {missing.name}; install it with: pip install 'fairlead[server]'")
+    app()

@@ -1,0 +1,76 @@
+"""What each error is called outside Python: a gRPC status, an HTTP status, an exit code of the command line.
+
+One table for all doors; a test asserts that every error is in it. Exit code 2 is the shell's for wrong usage, 1 is for
+what is not in the table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairlead import errors
+from fairlead.errors import FairleadError
+
+
+class Status(NamedTuple):
+    grpc: str
+    http: int
+    exit_code: int
+
+
+_REJECTED = Status("INVALID_ARGUMENT", 400, 3)
+_NOT_FOUND = Status("NOT_FOUND", 404, 4)
+_EXISTS = Status("ALREADY_EXISTS", 409, 5)
+_PRECONDITION = Status("FAILED_PRECONDITION", 409, 6)
+_UNAVAILABLE = Status("UNAVAILABLE", 503, 7)
+_EXHAUSTED = Status("RESOURCE_EXHAUSTED", 429, 8)
+_USER_CODE = Status("INVALID_ARGUMENT", 422, 9)
+_BROKEN = Status("INTERNAL", 500, 10)
+
+STATUSES: dict[type[FairleadError], Status] = {
+    errors.InvalidRequest: _REJECTED,
+    errors.AmbiguousId: _REJECTED,
+    errors.NotADeadLetterQueue: _REJECTED,
+    errors.SettingInvalid: _REJECTED,
+    errors.RequestExpired: _REJECTED,
+    errors.QueueNotFound: _NOT_FOUND,
+    errors.MessageNotFound: _NOT_FOUND,
+    errors.LostLease: _NOT_FOUND,
+    errors.ConfigKeyNotFound: _NOT_FOUND,
+    errors.QueueExists: _EXISTS,
+    errors.SourceQueueGone: _PRECONDITION,
+    errors.FormatTooNew: _PRECONDITION,
+    errors.ProtocolMismatch: _PRECONDITION,
+    errors.BrokerForked: _PRECONDITION,
+    errors.BrokerClosed: _UNAVAILABLE,
+    errors.ServerStopping: _UNAVAILABLE,
+    errors.ServerUnreachable: _UNAVAILABLE,
+    errors.AnswerLost: _UNAVAILABLE,
+    errors.StoreLocked: _UNAVAILABLE,
+    errors.HookHostUnavailable: _UNAVAILABLE,
+    errors.EpochStale: _UNAVAILABLE,
+    errors.Overloaded: _EXHAUSTED,
+    errors.QueueFull: _EXHAUSTED,
+    errors.TooManyLanes: _EXHAUSTED,
+    errors.StoreFull: _EXHAUSTED,
+    errors.HookInvalid: _USER_CODE,
+    errors.StoreCorrupt: _BROKEN,
+    errors.StoreFailed: _BROKEN,
+}
+
+_FAMILIES: dict[type[FairleadError], Status] = {
+    errors.Rejected: _REJECTED,
+    errors.Unavailable: _UNAVAILABLE,
+    errors.UserCodeError: _USER_CODE,
+    errors.BrokenInvariant: _BROKEN,
+}
+
+
+def status_of(error: BaseException) -> Status:
+    """Also for an error that is none of ours: that is a defect, and looks like one."""
+    if isinstance(error, FairleadError):
+        for kind in type(error).__mro__:
+            found = STATUSES.get(kind) or _FAMILIES.get(kind)
+            if found is not None:
+                return found
+    return _BROKEN
