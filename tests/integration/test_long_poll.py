@@ -173,6 +173,43 @@ def test_closing_the_broker_wakes_waiting_claims_with_an_error_and_keeps_leases(
     assert world.broker.settle([Complete(held)])[0].outcome == "completed"
 
 
+def test_interrupting_waits_ends_every_waiting_claim_empty_and_leaves_the_broker_open(world: World) -> None:
+    world.broker.create_queue("r")
+    claims = [waiting_claim(world), waiting_claim(world, ["r", "q"], token="t"), waiting_claim(world, consumer="ann")]
+    world.broker.interrupt_waits()
+    assert [claim.result() for claim in claims] == [[], [], []]
+    assert [world.broker.stats(name).consumers for name in ("q", "r")] == [0, 0]
+    world.fill("q", count=1)
+    assert world.broker.settle([Complete(world.claim_one("q"))])[0].outcome == "completed"
+
+
+def test_after_an_interrupt_a_claim_takes_what_is_there_and_does_not_wait(world: World) -> None:
+    world.broker.interrupt_waits()
+    world.broker.interrupt_waits()
+    assert within_reach(lambda: world.broker.claim("q", wait="1h")) == []
+    world.fill("q", count=1)
+    assert len(within_reach(lambda: world.broker.claim("q", wait="1h"))) == 1
+
+
+def test_an_interrupted_claim_takes_nothing_any_more_and_the_message_stays_for_others(world: World) -> None:
+    claim = waiting_claim(world)
+    core = world.broker._core
+    with core.lock:
+        # The message comes in before the claim gets to look, and so does the interrupt.
+        prepared, moves = Prepared("q", check_messages([NewMessage(b"m")])), Moves(core, core.clock.now_ms())
+        prepared.add_to(core, moves, moves.places())
+        moves.commit()
+        prepared.announce(core)
+        core.interrupt_waits()
+    assert claim.result() == []
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_interrupting_the_waits_of_a_closed_broker_is_fine(world: World) -> None:
+    world.broker.close()
+    world.broker.interrupt_waits()
+
+
 def test_deleting_a_queue_wakes_its_waiting_claims_with_an_error(world: World) -> None:
     world.broker.create_queue("r")
     claim, both = waiting_claim(world), waiting_claim(world, ["r", "q"])

@@ -296,6 +296,11 @@ class Broker:
             self._core.check_open()
             self._core.store.checkpoint(Path(path))
 
+    def interrupt_waits(self) -> None:
+        """Every claim that waits returns empty now, and no later one waits: for a server that is about to stop."""
+        with self._core.lock:
+            self._core.interrupt_waits()
+
     def close(self) -> None:
         """Stop handing out; leases stay. Waiting claims get `BrokerClosed`. Closing twice is fine."""
         core = self._core
@@ -303,8 +308,7 @@ class Broker:
             if core.closed:
                 return
             core.closed = True
-            for state in core.by_id.values():
-                state.wake_all()
+            core.wake_all()
         core.hooks.close()
         self._timer.stop()
         with core.lock:

@@ -73,7 +73,7 @@ def _names(queues: str | Sequence[str]) -> list[str]:
 
 def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> list[Lease]:
     leases = claim_now(core, names, order)
-    if leases or not wait_ms:
+    if leases or not wait_ms or core.waits_over:
         return leases
     deadline_ms = core.clock.monotonic_ms() + wait_ms
     waiter = Waiter(core.lock, order.consumer)
@@ -91,6 +91,8 @@ def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> 
                 break
             waiter.woken = False
             core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(core, listening, order.consumer)]) - now_ms)
+            if core.waits_over:
+                break
             leases = claim_now(core, names, order)
         return leases
     finally:

@@ -57,6 +57,8 @@ class Core:
         self.timer = threading.Condition(self.lock)
         self.timer_wakes_ms = NEVER_MS
         self.closed = False
+        #: From now on a claim that finds nothing says so at once.
+        self.waits_over = False
         self._broken: FairleadError | None = None
         self._claim_numbers = itertools.count(1)
         self.memory = Memory()
@@ -144,6 +146,14 @@ class Core:
     def _stop(self, broken: BrokenInvariant) -> None:
         """From here on every call is told, and so is whoever waits."""
         self._broken = broken
+        self.wake_all()
+
+    def interrupt_waits(self) -> None:
+        self.waits_over = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Every waiting claim looks again."""
         for state in self.by_id.values():
             state.wake_all()
 
