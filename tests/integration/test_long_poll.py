@@ -9,7 +9,7 @@ import pytest
 from fairlead import Complete, Fail, NewMessage, Release, errors
 from fairlead.broker.enqueue import Prepared
 from fairlead.broker.moves import Moves
-from fairlead.broker.requests import check_messages
+from fairlead.model.checks import check_messages
 from tests.integration.world import Background, World, wait_until, within_reach
 
 

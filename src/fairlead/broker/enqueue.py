@@ -8,10 +8,10 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_enqueue, has_enqueue_hook
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import CheckedMessage, check_messages
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
 from fairlead.errors import InvalidRequest, QueueFull
+from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.facts import Enqueued, Quarantined
 from fairlead.model.failure import FailureReason, FailureRecord, bounded_error, read_reason
 from fairlead.model.ids import show_id

@@ -17,9 +17,10 @@ from fairlead.broker import claim as claiming
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, ask_hook
 from fairlead.broker.hooking import Answers
-from fairlead.broker.requests import check_consumer, check_messages
+from fairlead.broker.requests import check_consumer
 from fairlead.broker.settle import Batch, ask_hooks
 from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
+from fairlead.model.checks import check_messages
 from fairlead.model.facts import RequestRemembered
 from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.lease import Lease

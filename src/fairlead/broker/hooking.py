@@ -8,9 +8,9 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import CheckedMessage
 from fairlead.decide.retry import HookAnswer
 from fairlead.hooks import EnqueueCall, EnqueueDecision, FailureCall
+from fairlead.model.checks import CheckedMessage
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys, pack_lane

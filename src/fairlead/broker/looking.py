@@ -8,8 +8,9 @@ from itertools import dropwhile, islice
 from fairlead.broker.core import Core
 from fairlead.broker.locate import behind_fronts, locate, stream_members
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_text
+from fairlead.broker.requests import check_count
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
+from fairlead.model.checks import check_text
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id

@@ -19,9 +19,10 @@ from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.looking import infos_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_filter, check_ids, check_text
+from fairlead.broker.requests import check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
+from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
 from fairlead.model.failure import FailureReason, FailureRecord

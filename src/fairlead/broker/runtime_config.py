@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from fairlead.broker.core import Core
-from fairlead.broker.requests import check_text
 from fairlead.errors import ConfigKeyNotFound, InvalidRequest
+from fairlead.model.checks import check_text
 from fairlead.model.facts import ConfigDeleted, ConfigSet
 from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES, MAX_WEIGHT
 from fairlead.model.names import check_queue_name
