@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.model.settle import DeliveryRef
+from fairlead.model.ids import find_id
+from fairlead.model.settle import DeliveryRef, LeaseRef
 from tests.integration.world import World
 
 UNKNOWN = "018bcfe5-6800-7000-8000-00000000001a"
@@ -105,6 +106,54 @@ def test_a_complete_with_bad_progress_is_invalid_however_the_delivery_is_named(w
     items = [Complete(first, progress=-1), Complete(DeliveryRef(second.id, second.lease), progress=-1)]
     assert [result.outcome for result in world.broker.settle(items)] == ["invalid", "invalid"]
     assert world.counts("q") == (0, 0, 2, 0)
+
+
+def by_number(delivery: Any) -> LeaseRef:
+    return LeaseRef(delivery.message.id, delivery.claim_id)
+
+
+def test_a_lease_ref_names_the_same_delivery_as_the_delivery_itself(world: World) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    ref = by_number(delivery)
+    assert (ref.id, ref.lease) == (delivery.id, delivery.lease)
+
+
+def test_every_settlement_takes_a_lease_ref(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"x", stream=stream) for stream in (None, None, "s", None, None, "t")])
+    d = [by_number(delivery) for delivery in world.broker.claim("q", limit=6, started=False)]
+    items = [Complete(d[0]), Fail(d[1]), Release(d[2]), Extend(d[3], "1h", progress=4), Start(d[4]), Complete(d[5], progress=1)]
+    outcomes = [(result.id, result.outcome) for result in world.broker.settle(items)]
+    assert outcomes == list(zip([ref.id for ref in d], ["completed", "retry", "released", "extended", "started", "completed"], strict=True))
+    assert world.counts("q") == (2, 0, 2, 0)
+
+
+@late
+def test_a_stale_lease_ref_is_fenced_off(world: World, make: Any) -> None:
+    world.fill("q", count=1)
+    former = by_number(world.claim_one("q"))
+    world.clock.advance(ms=30_000)
+    world.claim_one("q")
+    before = everything(world)
+    unknown = LeaseRef(find_id(UNKNOWN) or b"", former.claim_id)
+    assert [result.outcome for result in world.broker.settle([make(former), make(unknown)])] == ["lost_lease", "not_found"]
+    assert everything(world) == before
+
+
+@late
+@pytest.mark.parametrize("wrong", ["text", "short", "list", "none", "float", "bool", "token"])
+def test_a_lease_ref_of_wrong_parts_is_invalid_and_spoils_nothing(world: World, make: Any, wrong: str) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"x", stream="s")] * 2)
+    first, second = world.broker.claim("q", limit=2, max_per_stream=2)
+    raw_id, claim_id = second.message.id, second.claim_id
+    parts: dict[str, Any] = {
+        "text": (second.id, claim_id), "short": (raw_id[:15], claim_id), "list": ([1], claim_id), "none": (None, claim_id),
+        "float": (raw_id, float(claim_id)), "bool": (raw_id, True), "token": (raw_id, second.lease),
+    }  # fmt: skip
+    results = world.broker.settle([make(LeaseRef(*parts[wrong])), Complete(first)])
+    assert [result.outcome for result in results] == ["invalid", "completed"]
+    assert "expected delivery to be" in results[0].error
+    assert world.counts("q") == (0, 0, 1, 0)
 
 
 def test_a_second_settle_of_one_delivery_in_the_same_call_is_fenced_off(world: World) -> None:

@@ -10,7 +10,7 @@ from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.errors import RequestExpired
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource, find_id, id_time_ms, show_id
-from fairlead.model.settle import DeliveryRef, Settlement
+from fairlead.model.settle import DeliveryRef, LeaseRef, Settlement
 from tests.simulation.picture import LEASED, must
 from tests.simulation.running import Running
 from tests.simulation.traffic import CONSUMERS, random_message
@@ -107,7 +107,10 @@ class Working(Running):
             chosen.sort(key=lambda d: d.seq)
         if rng.random() < 0.1 and chosen:
             chosen.append(chosen[0])
-        return [self._item(d if rng.random() < 0.7 else DeliveryRef(d.id, d.lease)) for d in chosen]
+        return [self._item(self._named(d, rng.random())) for d in chosen]
+
+    def _named(self, d: Delivery, draw: float) -> Any:
+        return d if draw < 0.5 else LeaseRef(d.message.id, d.claim_id) if draw < 0.8 else DeliveryRef(d.id, d.lease)
 
     def _holds(self, d: Delivery) -> bool:
         seen = self.witness.now.messages.get(d.message.id)

@@ -21,7 +21,7 @@ from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.message import MessageState
-from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, LeaseRef, Outcome, Release, Settlement, SettleResult, Start
 
 _MOVING = (Complete, Fail, Release)
 _MAX_PROGRESS = (1 << 63) - 1
@@ -109,12 +109,17 @@ class Batch:
 
     def _complete_held(self, item: Settlement) -> SettleResult | None:
         """The short way for what nearly every item is; None: go the long way."""
-        if type(item) is not Complete or type(item.delivery) is not Delivery or item.progress != 0:
+        if type(item) is not Complete or item.progress != 0:
             return None
-        delivery = item.delivery
-        raw_id = delivery.message.id
+        handle = item.delivery
+        if type(handle) is Delivery:
+            raw_id = handle.message.id
+        elif type(handle) is LeaseRef and type(handle.raw_id) is bytes and type(handle.claim_id) is int:
+            raw_id = handle.raw_id
+        else:
+            return None
         lease = self.core.leases.find(raw_id)
-        if lease is None or lease.claim_id != delivery.claim_id or raw_id in self.over or lease.queue_id not in self.core.by_id:
+        if lease is None or lease.claim_id != handle.claim_id or raw_id in self.over or lease.queue_id not in self.core.by_id:
             return None
         self.over.add(raw_id)
         self.moves.complete(lease)
@@ -243,9 +248,14 @@ class Batch:
         for item in items:
             handle = item.delivery if type(item) in _MOVING else None
             if type(handle) is Delivery and handle.message.stream:
-                lease = self.core.leases.find(handle.message.id)
-                if lease is not None and lease.claim_id == handle.claim_id and len(lease.row) > ROW_BYTES:
-                    names.setdefault(lease.queue_id, []).append(row_stream(lease.row))
+                raw_id = handle.message.id
+            elif type(handle) is LeaseRef and type(handle.raw_id) is bytes:
+                raw_id = handle.raw_id
+            else:
+                continue
+            lease = self.core.leases.find(raw_id)
+            if lease is not None and len(lease.row) > ROW_BYTES and lease.claim_id == handle.claim_id:
+                names.setdefault(lease.queue_id, []).append(row_stream(lease.row))
         for queue_id, streams in names.items():
             self.moves.streams.load(queue_id, streams)
 
@@ -253,6 +263,10 @@ class Batch:
 def read_handle(handle: object) -> tuple[bytes, int]:
     if isinstance(handle, Delivery):
         return handle.message.id, handle.claim_id
+    if isinstance(handle, LeaseRef):
+        if type(handle.raw_id) is not bytes or len(handle.raw_id) != 16 or type(handle.claim_id) is not int:
+            raise InvalidRequest("delivery", "a LeaseRef of 16 bytes and a whole number", handle)
+        return handle.raw_id, handle.claim_id
     raw_id = find_id(getattr(handle, "id", None))
     if raw_id is None:
         raise InvalidRequest("delivery", "a Delivery, or a DeliveryRef with a message id", handle)

@@ -12,7 +12,7 @@ from fairlead.model.ids import show_id
 
 
 class Handle(Protocol):
-    """Whatever names one delivery: a `Delivery`, or a `DeliveryRef` rebuilt from its two strings."""
+    """Whatever names one delivery: a `Delivery`, a `DeliveryRef` rebuilt from its two strings, a `LeaseRef` off the wire."""
 
     @property
     def id(self) -> str: ...
@@ -24,6 +24,24 @@ class Handle(Protocol):
 class DeliveryRef(msgspec.Struct, frozen=True, gc=False):
     id: str
     lease: str
+
+
+class LeaseRef(msgspec.Struct, frozen=True, gc=False):
+    """A delivery by what its two strings stand for, so that a door makes no text of an id for the engine to read again.
+
+    Its parts are checked where it is settled, item by item, and not here.
+    """
+
+    raw_id: bytes
+    claim_id: int
+
+    @property
+    def id(self) -> str:
+        return show_id(self.raw_id)
+
+    @property
+    def lease(self) -> str:
+        return f"{self.claim_id:x}"
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
