@@ -483,3 +483,34 @@ def test_a_forced_failure_by_filter_asks_the_hook_about_what_it_fails_only(world
     (hook,) = world.broker.stats("q").hooks
     assert hook.calls == 1
     assert world.broker.stats("q").dead == 1
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_dry_run_of_a_verb_says_what_it_would_do_and_does_nothing(memory_world: World, verb: str, situation: str) -> None:
+    world = memory_world
+    message_id, _ = make(world, situation)
+    before, commit = world.counts("q"), world.store.last_commit
+    told = act(world, verb, [message_id], dry_run=True)
+    assert (world.counts("q"), world.store.last_commit) == (before, commit)
+    assert told == act(world, verb, [message_id])
+
+
+def test_a_dry_run_of_fail_does_not_count_for_the_failure_breaker(memory_world: World) -> None:
+    world = memory_world
+    world.broker.update_queue("q", failure_breaker={"failures": 2, "within": "1m", "pause": "5m"})
+    message_id, _ = make(world, "leased")
+    for _ in range(3):
+        act(world, "fail", [message_id], dry_run=True)
+    act(world, "fail", [message_id])
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_a_dry_run_by_filter_names_what_the_same_call_then_changes(memory_world: World) -> None:
+    world = memory_world
+    world.fill("q", count=3)
+    world.broker.settle([Fail(d, dead=True, error="boom") for d in world.broker.claim("q", limit=3)])
+    told = act(world, "retry", filter=DeadFilter(error="boom"), dry_run=True)
+    assert len(told.changed) == 3
+    assert world.broker.stats("q").dead == 3
+    assert act(world, "retry", filter=DeadFilter(error="boom")).changed == told.changed

@@ -170,19 +170,25 @@ class Broker:
             self._core, consumer, extend=extend, settle=settle, enqueue={} if enqueue is None else enqueue, claim=claim, request_id=request_id
         )
 
-    # What operators do, by id or filter, with no lease token
+    # What operators do, by id or filter, with no lease token. `dry_run` says what would change, and changes nothing.
 
-    def retry(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+    def retry(
+        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+    ) -> OperatorResult:
         """Dead, or waiting after a failure: again now, with a count of 0."""
-        return operators.retry(self._core, queue, ids, filter)
+        return operators.retry(self._core, queue, ids, filter, dry_run=dry_run)
 
-    def drop(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+    def drop(
+        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+    ) -> OperatorResult:
         """Gone for good, wherever it is; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.drop)
+        return operators.act(self._core, queue, ids, filter, operators.drop, dry_run=dry_run)
 
-    def done(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+    def done(
+        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+    ) -> OperatorResult:
         """Completed by hand; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.done)
+        return operators.act(self._core, queue, ids, filter, operators.done, dry_run=dry_run)
 
     def bury(
         self,
@@ -192,17 +198,22 @@ class Broker:
         filter: DeadFilter | None = None,
         error: str = "buried by an operator",
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Into the dead letters; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)))
+        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)), dry_run=dry_run)
 
-    def hold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+    def hold(
+        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+    ) -> OperatorResult:
         """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later ones."""
-        return operators.act(self._core, queue, ids, filter, operators.hold)
+        return operators.act(self._core, queue, ids, filter, operators.hold, dry_run=dry_run)
 
-    def unhold(self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None) -> OperatorResult:
+    def unhold(
+        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+    ) -> OperatorResult:
         """Held messages become ready now."""
-        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING)
+        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING, dry_run=dry_run)
 
     def fail(
         self,
@@ -212,9 +223,10 @@ class Broker:
         filter: DeadFilter | None = None,
         error: str = "failed by an operator",
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """What is leased fails as if its holder had said so; the lease is revoked."""
-        return operators.fail(self._core, queue, ids, filter, *check_error(error, reason))
+        return operators.fail(self._core, queue, ids, filter, *check_error(error, reason), dry_run=dry_run)
 
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
         """Remove what is ready, and give it back."""

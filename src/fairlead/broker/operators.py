@@ -19,7 +19,7 @@ from fairlead.broker.locate import behind_fronts, locate
 from fairlead.broker.looking import infos_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
-from fairlead.broker.requests import check_count, check_filter, check_ids
+from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
@@ -52,7 +52,8 @@ def act(
     among: frozenset[str] = EVERYWHERE,
     dry_run: bool = False,
 ) -> OperatorResult:
-    """`among` is where a filter looks; ids are looked up wherever they are."""
+    """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and commits nothing."""
+    check_bool(dry_run, "dry_run")
     if (ids is None) == (filter is None):
         raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
     with core.lock:
@@ -155,12 +156,12 @@ def _is_dead(core: Core, spot: Spot) -> bool:
 # The verbs
 
 
-def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> OperatorResult:
+def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, *, dry_run: bool = False) -> OperatorResult:
     """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs once.
 
     A dead letter goes through the enqueue flow of its queue, hook included.
     """
-    lanes = _ask_about_dead(core, queue_name, ids, filter)
+    lanes = {} if dry_run else _ask_about_dead(core, queue_name, ids, filter)
 
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
         if not _is_dead(core, spot):
@@ -173,13 +174,13 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
             return "its queue no longer exists"
         if not isinstance(spot, InReady):
             return "leased in the dead-letter queue"
-        if has_enqueue_hook(source) and message.id not in lanes:
+        if has_enqueue_hook(source) and message.id not in lanes and not dry_run:
             return "died just now, before its hook could be asked; try again"
         lane, weight = lanes.get(message.id, (b"", 0))
         moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
 
-    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD)
+    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run)
 
 
 def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> Lanes:
@@ -236,13 +237,15 @@ def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageStat
     return ""
 
 
-def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, error: str, reason: FailureReason) -> OperatorResult:
+def fail(
+    core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, error: str, reason: FailureReason, *, dry_run: bool = False
+) -> OperatorResult:
     """What is leased fails as if its holder had said so: hook and policy decide."""
     answers: Answers = {}
     with core.lock:
         queue = core.queue(queue_name)
         tries = []
-        if has_failure_hook(queue) and (ids is None) != (filter is None):
+        if has_failure_hook(queue) and (ids is None) != (filter is None) and not dry_run:
             selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), LEASED, _Looked())
             for message, state, spot in selected:
                 if isinstance(spot, InLease) and not _is_dead(core, spot):
@@ -253,11 +256,14 @@ def fail(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFil
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
         if not isinstance(spot, InLease) or _is_dead(core, spot):
             return "not leased"
+        if dry_run:
+            # The road of a failure counts for the breaker, commit or not.
+            return ""
         hook = answers.get((spot.lease.id, spot.lease.claim_id))
         moves.fail(spot.lease, state, reason=reason, error=error, hook=hook)
         return ""
 
-    return act(core, queue_name, ids, filter, verb, among=LEASED)
+    return act(core, queue_name, ids, filter, verb, among=LEASED, dry_run=dry_run)
 
 
 def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
