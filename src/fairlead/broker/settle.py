@@ -16,6 +16,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.facts import Restated
 from fairlead.model.failure import bounded_error, read_reason
+from fairlead.model.handles import check_progress, read_handle
 from fairlead.model.ids import find_id
 from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
 from fairlead.model.lease import Lease
@@ -24,7 +25,6 @@ from fairlead.model.message import MessageState
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, LeaseRef, Outcome, Release, Settlement, SettleResult, Start
 
 _MOVING = (Complete, Fail, Release)
-_MAX_PROGRESS = (1 << 63) - 1
 
 
 def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
@@ -60,7 +60,7 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
         for item in failures:
             try:
                 raw_id, claim_id = read_handle(item.delivery)
-                reason, progress = read_reason(item.reason), _check_progress(item.progress)
+                reason, progress = read_reason(item.reason), check_progress(item.progress)
             except InvalidRequest:
                 continue
             lease = core.leases.find(raw_id)
@@ -150,7 +150,7 @@ class Batch:
     def _settle_held(self, item: Settlement, lease: Lease) -> SettleResult:
         raw_id, state = lease.id, self._state(lease)
         if isinstance(item, Complete):
-            _check_progress(item.progress)
+            check_progress(item.progress)
             self.over.add(lease.id)
             self.moves.complete(lease)
             return SettleResult(raw_id, "completed")
@@ -167,7 +167,7 @@ class Batch:
         return SettleResult(raw_id, "started", lease_until=lease.expires_ms)
 
     def _fail(self, item: Fail, lease: Lease, state: MessageState | None) -> SettleResult:
-        reason, progress = read_reason(item.reason), _check_progress(item.progress)
+        reason, progress = read_reason(item.reason), check_progress(item.progress)
         if not isinstance(item.error, str):
             raise InvalidRequest("error", "text", item.error)
         if not isinstance(item.dead, bool):
@@ -193,7 +193,7 @@ class Batch:
         lease_ms = config.visibility_timeout_ms if item.duration is None else to_ms(item.duration, "duration")
         if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
-        progress = _check_progress(item.progress)
+        progress = check_progress(item.progress)
         if item.carry is not None and (not isinstance(item.carry, bytes) or len(item.carry) > MAX_CARRY_BYTES):
             raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(item.carry).__name__)
         if progress or item.carry is not None:
@@ -258,29 +258,6 @@ class Batch:
                 names.setdefault(lease.queue_id, []).append(row_stream(lease.row))
         for queue_id, streams in names.items():
             self.moves.streams.load(queue_id, streams)
-
-
-def read_handle(handle: object) -> tuple[bytes, int]:
-    if isinstance(handle, Delivery):
-        return handle.message.id, handle.claim_id
-    if isinstance(handle, LeaseRef):
-        if type(handle.raw_id) is not bytes or len(handle.raw_id) != 16 or type(handle.claim_id) is not int:
-            raise InvalidRequest("delivery", "a LeaseRef of 16 bytes and a whole number", handle)
-        return handle.raw_id, handle.claim_id
-    raw_id = find_id(getattr(handle, "id", None))
-    if raw_id is None:
-        raise InvalidRequest("delivery", "a Delivery, or a DeliveryRef with a message id", handle)
-    try:
-        return raw_id, int(getattr(handle, "lease", ""), 16)
-    except (TypeError, ValueError):
-        # A token that is none of ours fences like any other stale one.
-        return raw_id, -1
-
-
-def _check_progress(progress: object) -> int:
-    if isinstance(progress, bool) or not isinstance(progress, int) or not 0 <= progress <= _MAX_PROGRESS:
-        raise InvalidRequest("progress", "64 bit flags, 0 or greater", progress)
-    return int(progress)
 
 
 def settle_current(core: Core, queue_name: str, message_id: str, make: type[Complete] | type[Fail], **fields: object) -> SettleResult:

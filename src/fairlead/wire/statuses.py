@@ -44,6 +44,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.BrokerForked: _PRECONDITION,
     errors.BrokerClosed: _UNAVAILABLE,
     errors.ServerStopping: _UNAVAILABLE,
+    errors.AddressUnavailable: _UNAVAILABLE,
     errors.ServerUnreachable: _UNAVAILABLE,
     errors.AnswerLost: _UNAVAILABLE,
     errors.StoreLocked: _UNAVAILABLE,

@@ -1,0 +1,92 @@
+"""What is said beside a record batch: MessagePack maps in the app_metadata of each request and answer.
+
+Fields that the engine checks are taken as they come, so that a wrong value is refused in the engine's words at every door.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead.errors import InvalidRequest
+from fairlead.wire.faults import Fault
+from fairlead.wire.schemas import VERSION
+
+
+class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The descriptor of a channel: which protocol, which verb."""
+
+    verb: str
+    fairlead: int = VERSION
+
+
+class EnqueueCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`queues` says how many of the rows, in their order, go into which queue; each queue once.
+
+    With a `request_id` (a UUIDv7) the call may be repeated for ten minutes and takes effect once; `answered` are earlier
+    request ids whose answers have arrived, which the server may forget.
+    """
+
+    queues: list[tuple[Any, int]]
+    request_id: Any = None
+    answered: Any = ()
+
+
+class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    request_id: Any = None
+    answered: Any = ()
+
+
+class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until `wait_ms` have passed."""
+
+    queue: Any
+    limit: Any = 1
+    wait_ms: int = 0
+    consumer: Any = ""
+    max_per_stream: Any = 1
+    token: Any = None
+    started: Any = True
+    credit: int = 0
+
+
+class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The batch has `extends` extensions, then `settles` settlements, then the messages of `queues`."""
+
+    consumer: Any
+    extends: int = 0
+    settles: int = 0
+    queues: list[tuple[Any, int]] = []
+    claim: Any = None
+    request_id: Any = None
+    answered: Any = ()
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`now_ms` is the server's clock, so that a client can tell how long a lease lasts without trusting its own.
+
+    `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer follow; the last
+    one says how much `credit` was not used. `settled` and `enqueued` are those of an exchange.
+    """
+
+    error: Fault | None = None
+    now_ms: int = 0
+    queues: list[tuple[str, int]] = []
+    done: bool = True
+    credit: int = 0
+    settled: list[tuple[bytes, str, str, int, int, str]] = []
+    enqueued: dict[str, list[str]] = {}
+
+
+Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)
+
+encode = msgspec.msgpack.Encoder().encode
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)}
+
+
+def decode(raw: bytes, kind: type[Call]) -> Call:
+    try:
+        return _decoders[kind].decode(raw)  # type: ignore[return-value]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest("app_metadata", f"a MessagePack map of {kind.__name__}", str(wrong)) from None

@@ -1,0 +1,84 @@
+"""Columns of a record batch to Python lists and back, by the quickest way there is for each type.
+
+A column that holds nothing but defaults is sent as nulls, which are made once per length; a batch from a stranger is
+validated in full before a column of it is read, so lying offsets and bad UTF-8 end here as `InvalidRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.errors import InvalidRequest
+
+_ID_BYTES = 16
+
+
+def make_batch(schema: pa.Schema, length: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """A batch of the whole schema; columns not given are null."""
+    return pa.RecordBatch.from_arrays([columns.get(field.name) or nulls(length, field.type) for field in schema], schema=schema)
+
+
+@lru_cache(maxsize=1024)
+def nulls(length: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(length, kind)
+
+
+def ids_column(ids: Sequence[bytes]) -> pa.Array:
+    """Every id has 16 bytes; an empty one, of an item that named no message, is null."""
+    if all(ids):
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(b"".join(ids))])
+    return pa.array([raw_id or None for raw_id in ids], pa.binary(_ID_BYTES))
+
+
+class Columns:
+    """Reads the columns of one batch by name, once it has been found sound."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self.length = batch.num_rows
+        _check_fields(batch.schema, schema)
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowInvalid, pa.ArrowIndexError) as wrong:
+            raise InvalidRequest("batch", "a sound record batch", str(wrong)) from None
+        self._columns: dict[str, pa.Array] = {
+            name: column for name, column in zip(batch.schema.names, batch.columns, strict=True) if column.null_count < self.length
+        }
+
+    def find(self, name: str) -> list[Any] | None:
+        """None when the column is not there or holds nothing but nulls."""
+        column = self._columns.get(name)
+        return None if column is None else column.to_pylist()
+
+    def read(self, name: str, default: object = None) -> list[Any]:
+        column = self._columns.get(name)
+        if column is None:
+            return [default] * self.length
+        values = column.to_pylist()
+        return [default if value is None else value for value in values] if column.null_count else values
+
+    def ids(self, name: str = "id") -> list[bytes]:
+        """Raw ids; b"" where there is none."""
+        column = self._columns.get(name)
+        if column is None:
+            return [b""] * self.length
+        if column.null_count:
+            return [value or b"" for value in column.to_pylist()]
+        # Six times as fast as to_pylist for this type.
+        start = column.offset * _ID_BYTES
+        raw = column.buffers()[1][start : start + self.length * _ID_BYTES].to_pybytes()
+        return [raw[at : at + _ID_BYTES] for at in range(0, len(raw), _ID_BYTES)]
+
+
+@lru_cache(maxsize=64)
+def _check_fields(got: pa.Schema, known: pa.Schema) -> None:
+    for field in got:
+        if field.name not in known.names:
+            raise InvalidRequest("columns", "among " + ", ".join(known.names), field.name)
+        if field.type != known.field(field.name).type:
+            raise InvalidRequest(f"column {field.name}", str(known.field(field.name).type), str(field.type))
+    if len(set(got.names)) != len(got.names):
+        raise InvalidRequest("columns", "each there once", got.names)

@@ -1,0 +1,147 @@
+"""Deliveries on their way out. Both sides hold the same `Delivery`; the queue's name travels once per run, not per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.failure import FailureRecord
+from fairlead.model.lane import DEFAULT_KEY, pack_lane
+from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
+from fairlead.wire.columns import Columns, ids_column, make_batch
+from fairlead.wire.messages import keys_of
+from fairlead.wire.schemas import DELIVERIES
+
+#: Queue names and how many rows each has, in the order of the rows.
+Runs = list[tuple[str, int]]
+
+_encode_failures = msgspec.msgpack.Encoder().encode
+_decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
+
+
+def runs_of(deliveries: Sequence[Delivery]) -> Runs:
+    return [(queue, len(list(rows))) for queue, rows in groupby([delivery.queue for delivery in deliveries])]
+
+
+def encode_deliveries(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
+    messages = [delivery.message for delivery in deliveries]
+    states = [delivery.state for delivery in deliveries]
+    touched = any(states)
+    lanes = [lane_of(*pair) for pair in zip(messages, states, strict=True)] if touched else [message.lane for message in messages]
+    weights = [weight_of(*pair) for pair in zip(messages, states, strict=True)] if touched else [message.weight for message in messages]
+    keys, throttle_keys = keys_of(lanes)
+    columns = {
+        "id": ids_column([message.id for message in messages]),
+        "lease": pa.array([delivery.claim_id for delivery in deliveries], pa.uint64()),
+        "lease_until": pa.array([delivery.lease_until for delivery in deliveries], pa.int64()),
+        "payload": pa.array([message.payload for message in messages], pa.binary()),
+        "enqueued_at": pa.array([message.enqueued_ms for message in messages], pa.int64()),
+        "fairness_key": pa.array(keys, pa.utf8()),
+    }
+    _add(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
+    _add(columns, "weight", pa.int32(), weights, 1)
+    _add(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
+    _add(columns, "deliveries", pa.int32(), [delivery.deliveries for delivery in deliveries], 1)
+    _add(columns, "source", pa.utf8(), [delivery.source for delivery in deliveries], None)
+    streams = [message.stream for message in messages]
+    if any(streams):
+        _add(columns, "stream", pa.utf8(), streams, "")
+        _add(columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0)
+    if touched:
+        known = [state or _UNTOUCHED for state in states]
+        _add(columns, "attempts", pa.int32(), [state.attempts for state in known], 0)
+        _add(columns, "progress", pa.int64(), [state.progress for state in known], 0)
+        _add(columns, "carry", pa.binary(), [state.carry for state in known], b"")
+        _add(columns, "failures", pa.binary(), [_encode_failures(state.failures) if state.failures else b"" for state in known], b"")
+        _add(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in known], 0)
+    return make_batch(DELIVERIES, len(deliveries), columns)
+
+
+_UNTOUCHED = MessageState(queue_id=0)
+
+
+def _add(columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object) -> None:
+    """A column of defaults is left out: what is left out travels as nulls."""
+    if values.count(default) < len(values):
+        columns[name] = pa.array([None if value == default else value for value in values], kind)
+
+
+def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
+    """Ids of queues, places and what else only the engine needs stay behind: they are 0 here."""
+    columns = Columns(batch, DELIVERIES)
+    queues = [queue for queue, count in runs for _ in range(count)]
+    if len(queues) != columns.length:
+        raise InvalidRequest("queues", f"{columns.length} rows in all", runs)
+    throttle_keys = columns.find("throttle_keys") or [None] * columns.length
+    lanes = [_lane(key, tuple(keys or ())) for key, keys in zip(columns.read("fairness_key", DEFAULT_KEY), throttle_keys, strict=True)]
+    streams, seqs = columns.read("stream", ""), columns.read("seq", 0)
+    messages = [
+        Message(raw_id, 0, lane, weight, headers, payload, enqueued_at, 0, 0, 0, "", 0, False, stream, seq)
+        for raw_id, lane, weight, headers, payload, enqueued_at, stream, seq in zip(
+            columns.ids(),
+            lanes,
+            columns.read("weight", 1),
+            columns.read("headers", b""),
+            columns.read("payload", b""),
+            columns.read("enqueued_at", 0),
+            streams,
+            seqs,
+            strict=True,
+        )
+    ]
+    return [
+        Delivery(message, state, queue, lease, lease_until, count, source)
+        for message, state, queue, lease, lease_until, count, source in zip(
+            messages,
+            _states(columns),
+            queues,
+            columns.read("lease", 0),
+            columns.read("lease_until", 0),
+            columns.read("deliveries", 1),
+            columns.read("source"),
+            strict=True,
+        )
+    ]
+
+
+def _states(columns: Columns) -> list[MessageState | None]:
+    names = ("attempts", "progress", "carry", "failures", "dead_since")
+    found = [columns.find(name) for name in names]
+    if not any(found):
+        return [None] * columns.length
+    attempts, progress, carry, failures, dead_since = [column or [None] * columns.length for column in found]
+    return [
+        MessageState(
+            0, attempts=tries or 0, progress=bits or 0, carry=carried or b"", failures=_failures(packed), dead_since_ms=since or 0
+        )
+        for tries, bits, carried, packed, since in zip(attempts, progress, carry, failures, dead_since, strict=True)
+    ]
+
+
+def _failures(packed: bytes | None) -> tuple[FailureRecord, ...]:
+    if not packed:
+        return ()
+    try:
+        return _decode_failures(packed)
+    except msgspec.MsgspecError as wrong:
+        raise InvalidRequest("failures", "a MessagePack list of failure records", str(wrong)) from None
+
+
+_lanes: dict[str, bytes] = {}
+_MOST_LANES = 200_000
+
+
+def _lane(key: str, throttle_keys: tuple[str, ...]) -> bytes:
+    if throttle_keys:
+        return pack_lane(key, throttle_keys)
+    lane = _lanes.get(key)
+    if lane is None:
+        if len(_lanes) >= _MOST_LANES:
+            _lanes.clear()
+        lane = _lanes[key] = pack_lane(key)
+    return lane

@@ -1,0 +1,52 @@
+"""An error on its way over the network, and back as the same class with the same fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead import errors
+from fairlead.errors import FairleadError
+
+_MOST_TEXT = 2000
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    message: str
+    fields: dict[str, Any] = {}
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What a stranger may know of an error: of one that is not ours, nothing but that it happened."""
+    if not isinstance(error, FairleadError):
+        return Fault("broken_invariant", "the server met an error it did not expect; its log has the details")
+    return Fault(error.code, error.message, {name: _plain(value) for name, value in error.fields.items()})
+
+
+def error_of(fault: Fault) -> FairleadError:
+    """The class with that code; a code from a newer server becomes the nearest family."""
+    kind = _BY_CODE.get(fault.code, errors.Unavailable)
+    error = kind.__new__(kind)
+    # Not through its own __init__, which builds the message from its arguments: the message is there already.
+    FairleadError.__init__(error, fault.message, **fault.fields)
+    return error
+
+
+def _plain(value: object) -> object:
+    """Fields are small values; anything else travels as text, and no text is long."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return value[:_MOST_TEXT]
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return [item[:_MOST_TEXT] for item in value[:100]]
+    return repr(value)[:_MOST_TEXT]
+
+
+def _all_errors(kind: type[FairleadError] = FairleadError) -> dict[str, type[FairleadError]]:
+    return {kind.code: kind} | {code: found for below in kind.__subclasses__() for code, found in _all_errors(below).items()}
+
+
+_BY_CODE = _all_errors()

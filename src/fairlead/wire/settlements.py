@@ -1,0 +1,185 @@
+"""Settlements on their way in, and a result for each on its way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.durations import to_ms
+from fairlead.model.failure import FailureReason, bounded_error, read_reason
+from fairlead.model.handles import check_progress, read_handle
+from fairlead.model.limits import MAX_CARRY_BYTES
+from fairlead.model.settle import Complete, Extend, Fail, LeaseRef, Release, Settlement, SettleResult, Start
+from fairlead.wire.columns import Columns, ids_column, make_batch
+from fairlead.wire.schemas import OUTCOMES, RESULTS, SETTLEMENTS
+
+_MOST_LEASE = (1 << 64) - 1
+_COMPLETE, _FAIL, _RELEASE, _EXTEND, _START = range(5)
+
+
+class Row(NamedTuple):
+    """One settlement as it travels; the fields are the columns of the schema."""
+
+    action: int
+    id: bytes
+    lease: int
+    error: str | None = None
+    reason: int | None = None
+    progress: int | None = None
+    retry_in_ms: int | None = None
+    dead: bool | None = None
+    keep_order: bool | None = None
+    duration_ms: int | None = None
+    carry: bytes | None = None
+
+
+def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, SettleResult]]:
+    """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil the others."""
+    rows: list[Row] = []
+    refused: dict[int, SettleResult] = {}
+    for at, item in enumerate(items):
+        raw_id = b""
+        try:
+            if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
+                raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", item)
+            raw_id, claim_id = read_handle(item.delivery)
+            rows.append(_row(item, raw_id, claim_id if 0 <= claim_id <= _MOST_LEASE else _MOST_LEASE))
+        except InvalidRequest as wrong:
+            refused[at] = SettleResult(raw_id, "invalid", error=str(wrong))
+    return rows, refused
+
+
+def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:
+    if isinstance(item, Complete):
+        return Row(_COMPLETE, raw_id, lease, progress=check_progress(item.progress) or None)
+    if isinstance(item, Fail):
+        return _fail_row(item, raw_id, lease)
+    if isinstance(item, Release):
+        return Row(_RELEASE, raw_id, lease, keep_order=bool(item.keep_order))
+    if isinstance(item, Extend):
+        if item.carry is not None and (not isinstance(item.carry, bytes) or len(item.carry) > MAX_CARRY_BYTES):
+            raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(item.carry).__name__)
+        duration_ms = None if item.duration is None else to_ms(item.duration, "duration")
+        return Row(_EXTEND, raw_id, lease, progress=check_progress(item.progress) or None, duration_ms=duration_ms, carry=item.carry)
+    return Row(_START, raw_id, lease)
+
+
+def _fail_row(item: Fail, raw_id: bytes, lease: int) -> Row:
+    if not isinstance(item.error, str):
+        raise InvalidRequest("error", "text", item.error)
+    if not isinstance(item.dead, bool):
+        raise InvalidRequest("dead", "True or False", item.dead)
+    reason = read_reason(item.reason)
+    return Row(
+        _FAIL,
+        raw_id,
+        lease,
+        error=bounded_error(item.error) or None,
+        reason=None if reason is FailureReason.UNKNOWN else int(reason),
+        progress=check_progress(item.progress) or None,
+        retry_in_ms=None if item.retry_in is None else to_ms(item.retry_in, "retry_in"),
+        dead=item.dead or None,
+    )
+
+
+def encode_settlements(rows: Sequence[Row]) -> pa.RecordBatch:
+    return make_batch(SETTLEMENTS, len(rows), settlement_columns(rows))
+
+
+def settlement_columns(rows: Sequence[Row]) -> dict[str, pa.Array]:
+    if not rows:
+        return {}
+    actions, ids, leases, *rest = zip(*rows, strict=True)
+    columns = {"action": pa.array(actions, pa.int8()), "id": ids_column(ids), "lease": pa.array(leases, pa.uint64())}
+    for name, values in zip(Row._fields[3:], rest, strict=True):
+        if values.count(None) < len(values):
+            columns[name] = pa.array(values, SETTLEMENTS.field(name).type)
+    return columns
+
+
+def decode_settlements(batch: pa.RecordBatch) -> list[Settlement]:
+    return read_settlements(Columns(batch, SETTLEMENTS))
+
+
+def read_settlements(columns: Columns) -> list[Settlement]:
+    actions, ids, leases = columns.read("action", -1), columns.ids(), columns.read("lease", 0)
+    refs = [LeaseRef(*pair) for pair in zip(ids, leases, strict=True)]
+    rest = [columns.find(name) for name in Row._fields[3:]]
+    if not any(rest) and actions.count(_COMPLETE) == len(actions):
+        return [Complete(ref) for ref in refs]
+    filled = [column or [None] * columns.length for column in rest]
+    return [_item(action, ref, *fields) for action, ref, *fields in zip(actions, refs, *filled, strict=True)]
+
+
+def _item(
+    action: int,
+    ref: LeaseRef,
+    error: str | None,
+    reason: int | None,
+    progress: int | None,
+    retry_in_ms: int | None,
+    dead: bool | None,
+    keep_order: bool | None,
+    duration_ms: int | None,
+    carry: bytes | None,
+) -> Settlement:
+    if action == _COMPLETE:
+        return Complete(ref, progress or 0)
+    if action == _FAIL:
+        return Fail(ref, error or "", FailureReason.UNKNOWN if reason is None else reason, progress or 0, _duration(retry_in_ms), bool(dead))
+    if action == _RELEASE:
+        return Release(ref, bool(keep_order))
+    if action == _EXTEND:
+        return Extend(ref, _duration(duration_ms), progress or 0, carry)
+    if action == _START:
+        return Start(ref)
+    raise InvalidRequest("action", "0 to 4", action)
+
+
+def _duration(ms: int | None) -> timedelta | None:
+    if ms is None:
+        return None
+    try:
+        return timedelta(milliseconds=ms)
+    except OverflowError:
+        raise InvalidRequest("duration", "between 0 and 10 years", ms) from None
+
+
+_NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+
+
+def encode_results(results: Sequence[SettleResult]) -> pa.RecordBatch:
+    columns = {
+        "id": ids_column([result.raw_id for result in results]),
+        "outcome": pa.array([_NUMBER[result.outcome] for result in results], pa.int8()),
+    }
+    given: tuple[tuple[str, Callable[[SettleResult], Any]], ...] = (
+        ("rule", lambda result: result.rule or None),
+        ("due_ms", lambda result: result.due_ms or None),
+        ("lease_until", lambda result: result.lease_until or None),
+        ("error", lambda result: result.error or None),
+    )
+    for name, read in given:
+        values = [read(result) for result in results]
+        if values.count(None) < len(values):
+            columns[name] = pa.array(values, RESULTS.field(name).type)
+    return make_batch(RESULTS, len(results), columns)
+
+
+def decode_results(batch: pa.RecordBatch) -> list[SettleResult]:
+    columns = Columns(batch, RESULTS)
+    outcomes = columns.read("outcome", 0)
+    if not all(0 <= outcome < len(OUTCOMES) for outcome in outcomes):
+        raise InvalidRequest("outcome", f"0 to {len(OUTCOMES) - 1}", outcomes)
+    rest = [columns.find("rule"), columns.find("due_ms"), columns.find("lease_until"), columns.find("error")]
+    if not any(rest):
+        return [SettleResult(raw_id, OUTCOMES[outcome]) for raw_id, outcome in zip(columns.ids(), outcomes, strict=True)]
+    rules, dues, untils, errors = [column or [None] * columns.length for column in rest]
+    return [
+        SettleResult(raw_id, OUTCOMES[outcome], rule or "", due_ms or 0, lease_until or 0, error or "")
+        for raw_id, outcome, rule, due_ms, lease_until, error in zip(columns.ids(), outcomes, rules, dues, untils, errors, strict=True)
+    ]
