@@ -12,6 +12,7 @@ from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_me
 from fairlead.broker.core import Core
 from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
+from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.requests import check_error
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
 from fairlead.broker.timers import Timer, run_due
@@ -295,6 +296,15 @@ class Broker:
         return explain.explain_queue(self._core, name)
 
     # The broker itself
+
+    def observe(self, observer: Observer, *, timed: TimingObserver | None = None) -> None:
+        """Tell `observer` the facts of each commit once it is made, and `timed` how long commits, syncs and hooks took.
+
+        Both must be quick, keep nothing of what they get (leases go on changing) and not call the broker: facts are told
+        under the engine lock. What they raise is logged once and harms nobody. The first facts told are a `QueueSaved`
+        for each queue there is, so that an observer knows their names.
+        """
+        self._core.observe(observer, timed)
 
     def run_due(self) -> None:
         """Do now whatever time has made due. The timer does this by itself."""

@@ -10,10 +10,12 @@ import itertools
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fairlead.broker.bodies import BodyCache
 from fairlead.broker.leases import LeaseBook
+from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.clock import Clock
 from fairlead.config import Settings
@@ -23,7 +25,7 @@ from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import BrokenInvariant, BrokerClosed, BrokerForked, FairleadError, QueueNotFound
 from fairlead.hooks import Hooks
-from fairlead.model.facts import Fact, Intent
+from fairlead.model.facts import Fact, Intent, QueueSaved
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import IdSource, first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
@@ -31,6 +33,7 @@ from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message
 from fairlead.model.names import check_queue_name
 from fairlead.model.queue import QueueConfig, QueueRecord
+from fairlead.model.timings import Timing
 from fairlead.store.port import Store
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Core:
         #: Claims over several queues start each with the next one.
         self.claim_turn = 0
         self.next_request_sweep_ms = 0
+        self.observers = Observers()
 
     # Queues
 
@@ -122,26 +126,40 @@ class Core:
         return itertools.count(first_place(self.store.last_commit + 1))
 
     def commit(self, facts: Sequence[Fact]) -> int:
+        began = perf_counter() if self.observers else 0.0
         try:
             # Every queue this broker owns: a store that several brokers share refuses the commit of one that lost a queue.
-            return self.store.commit(facts, self.epochs)
+            number = self.store.commit(facts, self.epochs)
         except BrokenInvariant as broken:
             self._stop(broken)
             raise
         except Exception:
             self.load()
             raise
+        if began:
+            self.observers.timed(Timing("commit", perf_counter() - began))
+            self.observers.committed(facts)
+        return number
+
+    def observe(self, observer: Observer, timed: TimingObserver | None) -> None:
+        with self.lock:
+            self.check_open()
+            self.observers.add(observer, timed, [QueueSaved(state.record) for state in self.by_id.values()])
+            self.hooks.timed = self.observers.timed
 
     def confirm(self, commit: int | None = None) -> None:
         """Without the lock: return once everything up to the commit is as durable as was asked for."""
         if not self.synced:
             return
+        began = perf_counter() if self.observers else 0.0
         try:
             self.store.sync(self.store.last_commit if commit is None else commit)
         except BrokenInvariant as broken:
             with self.lock:
                 self._stop(broken)
             raise
+        if began:
+            self.observers.timed(Timing("sync", perf_counter() - began))
 
     def _stop(self, broken: BrokenInvariant) -> None:
         """From here on every call is told, and so is whoever waits."""

@@ -193,7 +193,7 @@ class Step(msgspec.Struct, frozen=True):
 
 def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most: int = STEP_MESSAGES, lanes: Lanes | None = None) -> Step:
     """One commit, under the lock: looks at up to `limit` messages and moves at most `most` of them."""
-    moves = Moves(core, core.clock.now_ms())
+    moves = Moves(core, core.clock.now_ms(), intent.kind)
     if intent.kind == "redrive":
         intent, ended = _redrive_step(core, intent, moves, limit, most, lanes)
     elif intent.kind == "purge":

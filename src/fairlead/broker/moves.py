@@ -18,6 +18,7 @@ from fairlead.decide.ordering import Standing
 from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
 from fairlead.errors import BrokenInvariant
 from fairlead.model.facts import (
+    Cause,
     Completed,
     Enqueued,
     Extended,
@@ -46,9 +47,10 @@ _SIDE_ROWS = Flag.TTL | Flag.LIVE_DEDUP
 class Moves:
     """Used under the engine lock, for one commit."""
 
-    def __init__(self, core: Core, now_ms: int) -> None:
+    def __init__(self, core: Core, now_ms: int, cause: Cause = "") -> None:
         self.core = core
         self.now_ms = now_ms
+        self.cause = cause
         self.facts: list[Fact] = []
         self._places: Iterator[int] | None = None
         self._ended: list[Lease] = []
@@ -407,7 +409,7 @@ class Moves:
     ) -> None:
         if isinstance(source, InLease) and target is not None and row_flags(spot_row(target)) & Flag.TTL:
             expires_ms = self._expires_ms(source.lease.row)
-        self.facts.append(Moved(kind, row_id(spot_row(source)), source, target, state, expires_ms, live_dedup))  # type: ignore[arg-type]
+        self.facts.append(Moved(kind, row_id(spot_row(source)), source, target, state, expires_ms, live_dedup, self.cause))  # type: ignore[arg-type]
         if target is not None and expires_ms and row_flags(spot_row(target)) & Flag.TTL:
             self._lives.append((spot_queue_id(target), expires_ms))
         if isinstance(source, InLease):

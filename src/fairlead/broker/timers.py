@@ -147,7 +147,7 @@ def expire_leases(core: Core) -> bool:
 
 
 def _expire_all(core: Core, overdue: list[Lease], answers: Answers) -> bool:
-    moves = Moves(core, core.clock.now_ms())
+    moves = Moves(core, core.clock.now_ms(), "lease_expiry")
     # What expires together comes back in the order it had, also when the leases were read back at open.
     overdue = sorted(overdue, key=lambda late: late.row)
     for lease, state in zip(overdue, states_of(core, overdue), strict=True):
@@ -225,7 +225,7 @@ def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:
         return False
     place = row_place(head) - 1
     rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, place, STEP)
-    moves = Moves(core, now_ms)
+    moves = Moves(core, now_ms, "retention")
     for row, state in zip(rows, core.store.states([row_id(row) for row in rows]), strict=True):
         if state is None or state.dead_since_ms + retention_ms > now_ms:
             break

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, TypeVar
 
 from fairlead.clock import Clock
@@ -29,6 +30,7 @@ from fairlead.hooks.supply import HostSupply
 from fairlead.hooks.turnstile import Turnstile
 from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
 from fairlead.model.limits import MAX_SCRIPT_BYTES
+from fairlead.model.timings import Timing
 from fairlead.model.views import HookStats
 
 #: Calls of one turn. Between turns others get theirs.
@@ -91,6 +93,8 @@ class Hooks:
         self._turnstile = Turnstile()
         self._host: HostProcess | None = None
         self._closed = False
+        #: Told how long each batch of calls took; None: nobody asks.
+        self.timed: Callable[[Timing], None] | None = None
         setup = Setup(
             settings.default_timeout_ms, settings.default_memory_limit_bytes, max(1, settings.kill_after_ms // 2), settings.kill_after_ms * 20,
             _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes,
@@ -137,7 +141,7 @@ class Hooks:
         def run(at: int, to: int) -> RunEnqueue:
             return RunEnqueue(hook.key, queue, self._config_version, *self._allowed(hook), list(messages[at:to]))
 
-        return self._decide(hook, len(messages), run, read_enqueue, enqueue_defaults)
+        return self._decide(queue_id, hook, len(messages), run, read_enqueue, enqueue_defaults)
 
     def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
         hook = self._find(queue_id, "on_failure")
@@ -147,7 +151,7 @@ class Hooks:
         def run(at: int, to: int) -> RunFailure:
             return RunFailure(hook.key, queue, self._config_version, *self._allowed(hook), list(failures[at:to]))
 
-        return self._decide(hook, len(failures), run, read_failure, failure_defaults)
+        return self._decide(queue_id, hook, len(failures), run, read_failure, failure_defaults)
 
     def set_config(self, key: str, value: str | None) -> None:
         """What `fila.get` and `fairlead.get` answer from the next turn on; None: not set."""
@@ -203,6 +207,18 @@ class Hooks:
         return max(1, hook.breaker.threshold - hook.breaker.consecutive), hook.breaker.threshold
 
     def _decide(
+        self, queue_id: int, hook: _Hook, count: int, run: Callable[[int, int], RunEnqueue | RunFailure],
+        read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D],
+    ) -> list[_D]:
+        if self.timed is None:
+            return self._turn_by_turn(hook, count, run, read, defaults)
+        began = perf_counter()
+        decisions = self._turn_by_turn(hook, count, run, read, defaults)
+        outcomes = Counter([decision.outcome for decision in decisions])
+        self.timed(Timing(hook.function, perf_counter() - began, queue_id, outcomes["ran"], outcomes["failed"], outcomes["bypassed"]))
+        return decisions
+
+    def _turn_by_turn(
         self, hook: _Hook, count: int, run: Callable[[int, int], RunEnqueue | RunFailure],
         read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:

@@ -74,6 +74,10 @@ MoveKind = Literal[
 ]
 
 
+#: What made a message move, where its kind does not tell; "": somebody asked for it.
+Cause = Literal["", "lease_expiry", "retention", "purge", "delete", "redrive"]
+
+
 class Enqueued(msgspec.Struct, frozen=True):
     """New messages; each enters ready at its `place`, or waiting when it has a `due_ms`. All of one queue.
 
@@ -118,7 +122,8 @@ class Moved(msgspec.Struct, frozen=True):
     `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the target's
     row say whether a state is stored. `expires_ms` names the time-to-live row, (source queue, expires_ms, id): written when
     the target's flags say that there is one (it may be there already), else removed. `live_dedup` names the dedup row to
-    remove, also when the message moves on (a dead letter has neither row); 0 and None: none.
+    remove, also when the message moves on (a dead letter has neither row); 0 and None: none. `cause` is for those who
+    watch; a store has no use for it.
     """
 
     kind: MoveKind
@@ -128,6 +133,7 @@ class Moved(msgspec.Struct, frozen=True):
     state: MessageState | None
     expires_ms: int = 0
     live_dedup: tuple[int, str] | None = None
+    cause: Cause = ""
 
 
 class Restated(msgspec.Struct, frozen=True):

@@ -1,0 +1,20 @@
+"""How long something took: for metrics only, nothing is decided by it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+TimedWork = Literal["commit", "sync", "on_enqueue", "on_failure"]
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False):
+    """`queue_id` and the counts are those of one batch of hook calls, the wait for its turn included; else 0."""
+
+    what: TimedWork
+    seconds: float
+    queue_id: int = 0
+    ran: int = 0
+    failed: int = 0
+    bypassed: int = 0
