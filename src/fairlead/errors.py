@@ -202,6 +202,18 @@ class ServerStopping(Unavailable):
         super().__init__("the server is stopping; try again when it is back, leases stay valid meanwhile")
 
 
+class AddressUnavailable(Unavailable):
+    """A server cannot listen where it was told to. Nothing was started."""
+
+    code = "address_unavailable"
+
+    def __init__(self, door: str, address: str, what: str) -> None:
+        super().__init__(
+            f"expected to listen on {address} ({door}), got: {what}; stop what has it, or give another address (port 0 picks a free one)",
+            door=door, address=address, what=what,
+        )
+
+
 class ServerUnreachable(Unavailable):
     """No connection within the time allowed for it."""
 

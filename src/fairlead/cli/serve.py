@@ -1,0 +1,99 @@
+"""`fairlead serve`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+import fairlead
+from fairlead.config import ServerSettings
+from fairlead.config.load import load_settings
+from fairlead.errors import FairleadError, SettingInvalid
+from fairlead.server import logs
+from fairlead.server.serve import Server, run
+from fairlead.wire.statuses import status_of
+
+
+class Output(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("serve")(serve)
+
+
+def serve(
+    data: Annotated[Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)] = None,
+    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Arrow Flight door, or off. [default: 127.0.0.1:5556]")] = None,
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door for fila.v1 clients, or off. [default: 127.0.0.1:5555]")] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Health and metrics, or off. [default: 127.0.0.1:5557]")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False)] = None,
+    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help="What a confirmed call has survived. [default: fsync]")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="[default: info]")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log on stderr. [default: text]")] = None,
+    insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Allow addresses that others can reach, without keys or TLS.")] = False,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64.")] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the addresses on stdout.")] = Output.text,
+) -> None:
+    """Serve a data directory until SIGTERM or Ctrl-C; port 0 picks a free port and prints it.
+
+    A stop takes no more work, lets calls in flight finish, and exits with 0; leases stay. Settings come from flags, then the
+    environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
+    """
+    flags: dict[str, object] = {
+        "data": data, "flight": flight, "grpc": grpc, "http": http, "durability": durability, "log.level": log_level,
+        "log.format": log_format, "insecure_public": insecure_public or None,
+    }  # fmt: skip
+    try:
+        settings = load_settings(config, os.environ, flags | _split(setting or []))
+        logs.set_up(settings.log)
+        server = Server(settings)
+        run(server, ready=lambda: _announce(server, settings, output))
+    except FairleadError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        _exit(status_of(error).exit_code)
+    except ModuleNotFoundError as missing:
+        typer.echo(f"error: a server needs {missing.name}; install it with: pip install 'fairlead[server]'", err=True)
+        _exit(1)
+    except Exception:
+        # Also a defect must end the process, for a supervisor to see it.
+        logging.getLogger("fairlead.serve").exception("the server has failed in a way that nobody foresaw")
+        _exit(1)
+    _exit(0)
+
+
+def _split(given: list[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise SettingInvalid("command line", "--set", f"expected NAME=VALUE, got {one!r}")
+        found[name.strip()] = value
+    return found
+
+
+def _announce(server: Server, settings: ServerSettings, output: Output) -> None:
+    if output is Output.json:
+        typer.echo(json.dumps({"fairlead": fairlead.__version__, "data": str(settings.data), "pid": os.getpid(), "addresses": server.addresses}))
+    else:
+        typer.echo(f"fairlead {fairlead.__version__} serving {settings.data}")
+        for name, address in server.addresses.items():
+            typer.echo(f"  {name:<7} {address}")
+    sys.stdout.flush()
+
+
+def _exit(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is closed by now. Not sys.exit: pyarrow's Flight server cannot always be shut down while a client keeps an
+    # idle stream open, and the interpreter would wait for its threads for ever.
+    os._exit(code)

@@ -1,0 +1,60 @@
+"""One value of a setting, from what a file, a variable or a flag says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from fairlead.config.server import Address, split_address
+from fairlead.errors import InvalidRequest
+from fairlead.model.durations import to_ms
+
+_SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def read_value(path: str, hint: Any, given: object) -> Any:
+    if get_origin(hint) is Literal:
+        if given in get_args(hint):
+            return given
+        raise InvalidRequest(path, " or ".join(f'"{choice}"' for choice in get_args(hint)), given)
+    if hint is bool:
+        return _read_bool(path, given)
+    if hint is int:
+        return _read_int(path, given)
+    if hint is Path and isinstance(given, Path):
+        return given
+    if not isinstance(given, str) or "\0" in given or (hint is Path and not given):
+        raise InvalidRequest(path, "a path" if hint is Path else "text", given)
+    if hint is Address and given != "off":
+        try:
+            split_address(given)
+        except InvalidRequest as error:
+            raise InvalidRequest(path, f'{error.expected}, or "off"', given) from None
+    return Path(given) if hint is Path else given
+
+
+def _read_bool(path: str, given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str) and given.lower() in ("true", "1", "false", "0"):
+        return given.lower() in ("true", "1")
+    raise InvalidRequest(path, "true or false", given)
+
+
+def _read_int(path: str, given: object) -> int:
+    if type(given) is int:
+        return given
+    if isinstance(given, str) and re.fullmatch(r"-?\d{1,19}", given.strip()):
+        return int(given)
+    if path.endswith("_ms"):
+        try:
+            return to_ms(given, path)
+        except InvalidRequest:
+            raise InvalidRequest(path, 'a number of milliseconds or a duration such as "30s"', given) from None
+    if path.endswith("_bytes"):
+        found = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,6}})?)\s*({'|'.join(_SIZES)})", given.strip()) if isinstance(given, str) else None
+        if found is None:
+            raise InvalidRequest(path, 'a number of bytes or a size such as "64MiB"', given)
+        return round(float(found[1]) * _SIZES[found[2]])
+    raise InvalidRequest(path, "a whole number", given)

@@ -1,0 +1,107 @@
+"""Settings of a server, as one frozen value."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Literal, NewType
+
+from fairlead.config.engine import HookSettings, Settings
+from fairlead.errors import InvalidRequest, SettingInvalid
+
+_MOST = 1 << 62
+
+#: "127.0.0.1:5556", "[::1]:5556", port 0 for any free one; or "off".
+Address = NewType("Address", str)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What all doors together may have in hand. Beyond it a call is refused with `Overloaded`, and nothing was carried out."""
+
+    max_calls: int = 256
+    max_inflight_bytes: int = 512 * 1024 * 1024
+    max_channels: int = 4096
+    drain_grace_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value, least = getattr(self, setting.name), 0 if setting.name == "drain_grace_ms" else 1
+            if type(value) is not int or not least <= value <= _MOST:
+                raise InvalidRequest(f"limits.{setting.name}", f"a whole number of at least {least}", value)
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """OpenTelemetry spans of calls; an empty `otlp_endpoint` means off."""
+
+    otlp_endpoint: str = ""
+    service_name: str = "fairlead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything `fairlead serve` can be told."""
+
+    data: Path
+    durability: Literal["fsync", "os"] = "fsync"
+    flight: Address = Address("127.0.0.1:5556")
+    grpc: Address = Address("127.0.0.1:5555")
+    http: Address = Address("127.0.0.1:5557")
+    insecure_public: bool = False
+    log: LogSettings = field(default_factory=LogSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
+    store: Settings = field(default_factory=Settings)
+    lua: HookSettings = field(default_factory=HookSettings)
+
+    def __post_init__(self) -> None:
+        for path, what in contradictions(self.addresses(), self.insecure_public):
+            raise SettingInvalid("settings", path, what)
+
+    def addresses(self) -> dict[str, Address]:
+        """Of the doors that are not off."""
+        return {door: address for door in DOORS if (address := getattr(self, door)) != "off"}
+
+    def engine(self) -> Settings:
+        """The part the broker reads."""
+        return replace(self.store, lua=self.lua)
+
+
+DOORS = ("flight", "grpc", "http")
+
+
+def contradictions(addresses: Mapping[str, Address], insecure_public: bool) -> Iterator[tuple[str, str]]:
+    if not addresses:
+        yield "flight, grpc, http", "expected at least one door to be open, all are off"
+    for door, address in addresses.items():
+        if not insecure_public and not is_loopback(address):
+            yield door, (
+                f"expected a loopback address, got {address}: there are no keys and no TLS yet, so whoever reaches it may do anything;"
+                " give --insecure-public (or insecure_public = true) if your network keeps strangers away"
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host without brackets, and port."""
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:\[\]/]+):(\d{1,5})", address)
+    if found is None or int(found[2]) > 65535:
+        raise InvalidRequest("address", "host:port, such as 127.0.0.1:5556 (port 0: any free one)", address)
+    return found[1].strip("[]"), int(found[2])
+
+
+def is_loopback(address: str) -> bool:
+    host = split_address(address)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,92 @@
+"""Structured logs on stderr by the standard `logging`: one event a line, as text or as JSON.
+
+What users send stays out of them: `event` takes named fields that its caller chose, and of an exception only such text is
+shown as is known to quote no request. Everything that logs through the standard library comes out in the same form.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from fairlead.config import LogSettings
+from fairlead.errors import BrokenInvariant, FairleadError, Unavailable
+
+
+def event(log: logging.Logger, level: int, name: str, /, **fields: object) -> None:
+    """`event(log, logging.INFO, "stopping", grace_ms=10000)`. Never a payload, a header or script text."""
+    if log.isEnabledFor(level):
+        log.log(level, name, extra={"fields": fields})
+
+
+def set_up(settings: LogSettings, stream: TextIO | None = None) -> logging.Handler:
+    """Send all logs of this process through one handler; other libraries' only from warning on."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Lines(settings.format))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("fairlead").setLevel(settings.level.upper())
+    logging.captureWarnings(True)
+    return handler
+
+
+class Lines(logging.Formatter):
+    def __init__(self, form: Literal["text", "json"]) -> None:
+        super().__init__()
+        self._form = form
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields: dict[str, object] = dict(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = safe_text(record.exc_info[1])
+            fields["at"] = _frames(record.exc_info[1])
+        level, name = record.levelname.lower(), _message(record)
+        if self._form == "json":
+            line = {"time": at, "level": level, "event": name, "logger": record.name, **fields}
+            return json.dumps(line, default=str, ensure_ascii=False)
+        return " ".join([at, f"{level:<7}", _one_line(name), *(f"{key}={_quoted(value)}" for key, value in fields.items())])
+
+
+def safe_text(error: BaseException) -> str:
+    """An error without what a user may have sent: a refused request's message quotes it, and so may any library's."""
+    if isinstance(error, (Unavailable, BrokenInvariant)):
+        return f"{error.code}: {error.message}"
+    if isinstance(error, FairleadError):
+        return error.code
+    if isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
+
+
+def _message(record: logging.LogRecord) -> str:
+    args = record.args
+    if isinstance(args, Mapping):
+        args = {key: _safe(value) for key, value in args.items()}
+    elif args:
+        args = tuple(_safe(value) for value in args)
+    return str(record.msg) % args if args else str(record.msg)
+
+
+def _safe(value: Any) -> Any:
+    return safe_text(value) if isinstance(value, BaseException) else value
+
+
+def _frames(error: BaseException) -> str:
+    """Innermost last, as module files and lines: enough to find the place, and no values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return " > ".join(f"{'/'.join(frame.filename.split('/')[-2:])}:{frame.lineno} {frame.name}" for frame in frames[-12:])
+
+
+def _quoted(value: object) -> str:
+    text = _one_line(str(value))
+    return f'"{text}"' if re.search(r'[\s="]', text) or not text else text
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if "\n" in text or "\r" in text else text

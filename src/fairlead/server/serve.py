@@ -1,0 +1,194 @@
+"""The process around a broker and its doors: start, wait, stop in the order that loses nothing.
+
+A stop takes no more work, ends all waits, lets calls in flight finish, closes the doors and then the broker. Leases stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+import fairlead
+from fairlead.broker.broker import Broker
+from fairlead.config import ServerSettings
+from fairlead.config.server import split_address
+from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
+from fairlead.server.doors import Door
+from fairlead.server.limits import Limits
+from fairlead.server.logs import event, safe_text
+
+#: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open it again.
+HEALTH_CHECK_S = 0.5
+
+_log = logging.getLogger("fairlead.serve")
+
+#: Doors in the order they open. All are closed in the other order: health is the first to appear and the last to go.
+MakeDoors = Callable[[Broker, ServerSettings, Limits], list[Door]]
+
+
+class Server:
+    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing behind."""
+
+    def __init__(self, settings: ServerSettings, make_doors: MakeDoors | None = None) -> None:
+        self.settings = settings
+        self.limits = Limits(settings.limits)
+        self.doors: list[Door] = []
+        self._make_doors = make_doors or open_doors
+        self._broker: Broker | None = None
+        self._told = threading.Event()
+        self._hurry = threading.Event()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """With the real ports, in the order of the settings."""
+        found = {door.name: door.address for door in self.doors}
+        return {name: found[name] for name in self.settings.addresses() if name in found}
+
+    def start(self) -> None:
+        for name, address in self.settings.addresses().items():
+            _check_free(name, address)
+        broker = self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
+        try:
+            for door in self._make_doors(broker, self.settings, self.limits):
+                try:
+                    door.start()
+                except FairleadError:
+                    raise
+                except Exception as error:
+                    raise AddressUnavailable(door.name, door.address, str(error)) from error
+                self.doors.append(door)
+        except BaseException:
+            self.limits.drain()
+            self._close()
+            raise
+        event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
+
+    def wait(self) -> None:
+        """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""
+        assert self._broker is not None
+        while not self._told.wait(HEALTH_CHECK_S):
+            self._broker.intents()
+
+    def tell_to_stop(self) -> None:
+        """Safe in a signal handler. The second time, calls in flight are waited for no longer."""
+        if self._told.is_set():
+            self._hurry.set()
+        self._told.set()
+
+    def stop(self) -> None:
+        """Everything confirmed is durable when this returns, whatever became of the doors."""
+        assert self._broker is not None
+        event(_log, logging.INFO, "stopping", calls_in_flight=self.limits.in_flight, grace_ms=self.settings.limits.drain_grace_ms)
+        for door in self.doors:
+            door.drain()
+        self.limits.drain()
+        self._broker.interrupt_waits()
+        if not self.limits.wait_until_idle(self.settings.limits.drain_grace_ms, self._hurry.is_set):
+            event(_log, logging.WARNING, "calls are cut off", calls_in_flight=self.limits.in_flight, hurried=self._hurry.is_set())
+        self._close()
+        event(_log, logging.INFO, "stopped")
+
+    def _close(self) -> None:
+        for door in reversed(self.doors):
+            _bounded(door, self.settings.limits.drain_grace_ms, self._hurry)
+        assert self._broker is not None
+        self._broker.close()
+
+
+def run(server: Server, ready: Callable[[], None]) -> None:
+    """The life of a server process: start, call `ready`, serve until SIGTERM or SIGINT, stop.
+
+    Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
+    """
+
+    def told(number: int, frame: FrameType | None) -> None:
+        server.tell_to_stop()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.start()
+        try:
+            ready()
+            notify("READY=1")
+            server.wait()
+        except BrokenInvariant as error:
+            event(_log, logging.CRITICAL, "the broker has stopped by itself", error=safe_text(error))
+            raise
+        finally:
+            notify("STOPPING=1")
+            server.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
+    """The doors that are not off; each brings its own library, which is needed only when it is opened."""
+    return list(_doors(broker, settings, limits))
+
+
+def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator[Door]:
+    addresses = settings.addresses()
+    if "http" in addresses:
+        metrics = _load("fairlead.server.metrics", "Metrics")(broker)
+        yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
+    if "grpc" in addresses:
+        yield _load("fairlead.server.fila", "FilaDoor")(broker, addresses["grpc"], limits=limits)
+    if "flight" in addresses:
+        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], limits=limits)
+
+
+def _load(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
+
+
+def _check_free(door: str, address: str) -> None:
+    """Say clearly what a library would say vaguely; with SO_REUSEPORT gRPC would even share the port with a stranger."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            # As servers do: connections of a server that has just ended do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise AddressUnavailable(door, address, error.strerror or str(error)) from error
+
+
+def _bounded(door: Door, grace_ms: int, hurry: threading.Event) -> None:
+    """Stop a door, but do not wait for ever: a library that hangs must not keep the broker from being closed."""
+    done = threading.Event()
+
+    def stop() -> None:
+        try:
+            door.stop()
+        except Exception:
+            _log.exception("a door did not stop cleanly", extra={"fields": {"door": door.name}})
+        finally:
+            done.set()
+
+    threading.Thread(target=stop, name=f"fairlead-stop-{door.name}", daemon=True).start()
+    for _ in range(max(10, grace_ms // 100)):
+        if done.wait(0.1) or hurry.is_set():
+            return
+    event(_log, logging.WARNING, "a door is left behind", door=door.name)
+
+
+def notify(state: str) -> None:
+    """Tell systemd, if it is there to be told."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)) as channel:
+        try:
+            channel.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            event(_log, logging.WARNING, "systemd was not told", state=state, error=safe_text(error))

@@ -1,0 +1,177 @@
+"""A real `fairlead serve` in a process of its own, for tests that kill, pause and restart it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fairlead.config.load import SETTINGS
+
+#: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
+PATIENCE_S = 60.0
+
+_COMMAND = [sys.executable, "-c", "from fairlead.cli import main; main()", "serve"]
+
+
+class ServerProcess:
+    """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`."""
+
+    def __init__(self, data: Path, addresses: Mapping[str, str], settings: Mapping[str, object]) -> None:
+        self.data = data
+        self.addresses: dict[str, str] = {}
+        self._given = {**dict.fromkeys(("flight", "grpc", "http"), "off"), **settings, **addresses, "data": data}
+        self._process: subprocess.Popen[str] | None = None
+        self._log: list[str] = []
+        self._readers: list[threading.Thread] = []
+
+    @property
+    def address(self) -> str:
+        """Of the Flight door, for `fairlead.connect`."""
+        return self.addresses["flight"]
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def log(self) -> str:
+        """What all processes so far have written to stderr."""
+        return "".join(self._log)
+
+    def start(self) -> None:
+        """Returns when the server is ready, or raises `ServerDidNotStart`."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
+        environment |= {SETTINGS[path].variable: str(value) for path, value in self._given.items()}
+        process = self._process = subprocess.Popen(
+            [*_COMMAND, "--output", "json"],
+            env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first: list[str] = []
+        came = threading.Event()
+        self._readers = [
+            threading.Thread(target=_drain, args=(process.stdout, first, came), daemon=True),
+            threading.Thread(target=_drain, args=(process.stderr, self._log, threading.Event()), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        came.wait(PATIENCE_S)
+        if not first:
+            process.kill()
+            code = self.wait()
+            raise ServerDidNotStart(code, self.log)
+        self.addresses = json.loads(first[0])["addresses"]
+
+    def terminate(self) -> None:
+        """SIGTERM: ask it to stop. `wait` for its end."""
+        self._running().send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be; returns when the process is gone."""
+        self._running().kill()
+        self.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open, and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume_process(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def wait(self) -> int:
+        """The exit code, once the process has ended and all it wrote is read."""
+        code = self._running().wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return code
+
+    def stop(self) -> int:
+        """`terminate` and `wait`."""
+        self.terminate()
+        return self.wait()
+
+    def restart(self, *, kill: bool = False) -> None:
+        """End it, if it still runs, and start it again on the same ports and data."""
+        if self._running().poll() is None:
+            if kill:
+                self.kill()
+            else:
+                self.stop()
+        self._given |= self.addresses
+        self.start()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise RuntimeError("expected a started server; call start() first")
+        return self._process
+
+
+class ServerDidNotStart(RuntimeError):
+    def __init__(self, code: int, log: str) -> None:
+        super().__init__(f"fairlead serve ended with {code} before it was ready:\n{log}")
+        self.code = code
+        self.log = log
+
+
+@contextmanager
+def run_server(
+    data: str | Path, *, flight: bool = True, grpc: bool = False, http: bool = False, settings: Mapping[str, object] | None = None
+) -> Iterator[ServerProcess]:
+    """A ready server on free ports; killed at the end if it still runs.
+
+    `settings` are by path, as in a settings file: `{"durability": "os", "limits.max_calls": 4}`.
+
+        with run_server(tmp_path / "data", settings={"durability": "os"}) as server:
+            client = fairlead.connect(server.address)
+            server.restart(kill=True)
+    """
+    doors = [door for door, wanted in (("flight", flight), ("grpc", grpc), ("http", http)) if wanted]
+    server = ServerProcess(Path(data), {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(len(doors)), strict=True)}, settings or {})
+    try:
+        server.start()
+        yield server
+    finally:
+        if server._process is not None and server._process.poll() is None:
+            server.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on, outside the range the system gives to outgoing connections.
+
+    In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so take the port.
+    """
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def _drain(stream: IO[str], lines: list[str], came: threading.Event) -> None:
+    """Read on for ever: a child whose pipe is full would stand still."""
+    with stream:
+        for line in stream:
+            lines.append(line)
+            came.set()
+    came.set()
