@@ -1,7 +1,70 @@
-"""The root command."""
+"""The `fairlead` command: every group of commands, under the options they share."""
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-app = typer.Typer(name="fairlead", no_args_is_help=True)
+from fairlead import __version__
+from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Output, choose
+from fairlead.cli.root import ADDR_HELP, DATA_HELP, OUTPUT_HELP, Root
+
+app = typer.Typer(
+    name="fairlead",
+    cls=Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _say_version(value: bool) -> None:
+    if value:
+        typer.echo(f"fairlead {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    addr: Annotated[
+        str | None, typer.Option("--addr", metavar="HOST:PORT", envvar="FAIRLEAD_ADDR", help=f"{ADDR_HELP} Default: {DEFAULT_ADDR}.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help=OUTPUT_HELP)] = Output.text,
+    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")] = False,
+) -> None:
+    """A durable work queue that takes failure seriously.
+
+    Commands act on a server (--addr) or, where none runs, on a data directory (--data). These options also work behind
+    the name of a command.
+    """
+    given = Chosen(output=output)
+    given = replace(given, addr_from_env=addr) if _from_env(ctx, "addr") else replace(given, addr=addr)
+    given = replace(given, data_from_env=data) if _from_env(ctx, "data") else replace(given, data=data)
+    choose(given)
+
+
+def _from_env(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+#: Each has `register(app)`. In the order of `fairlead --help`.
+_GROUPS = ("serve", "queues", "config", "redrive", "explain", "stats", "failures", "top", "maintenance", "doctor")
+
+
+def _register_all() -> None:
+    for name in _GROUPS:
+        module = f"fairlead.cli.{name}"
+        if importlib.util.find_spec(module) is not None:
+            loaded = importlib.import_module(module)
+            if hasattr(loaded, "register"):
+                loaded.register(app)
+
+
+_register_all()

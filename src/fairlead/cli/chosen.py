@@ -1,0 +1,65 @@
+"""What the options that every command has were set to, for the run of one command."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+DEFAULT_ADDR = "127.0.0.1:5556"
+
+
+class Output(StrEnum):
+    text = "text"
+    json = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A flag beats the environment; what was given the same way twice, as `--addr` and `--data`, is refused."""
+
+    addr: str | None = None
+    data: Path | None = None
+    addr_from_env: str | None = None
+    data_from_env: Path | None = None
+    output: Output = Output.text
+
+    def target(self) -> str | Path:
+        """An address, or the path of a data directory."""
+        if self.addr is None and self.data is None:
+            addr, data, way = self.addr_from_env, self.data_from_env, "FAIRLEAD_ADDR or FAIRLEAD_DATA"
+        else:
+            addr, data, way = self.addr, self.data, "--addr or --data"
+        if addr is not None and data is not None:
+            wrong_usage(f"expected {way}, not both: a server has its data directory to itself")
+        return data if data is not None else addr or DEFAULT_ADDR
+
+
+_now: ContextVar[Chosen | None] = ContextVar("fairlead_cli_chosen", default=None)
+
+
+def chosen() -> Chosen:
+    return _now.get() or Chosen()
+
+
+def choose(changed: Chosen) -> None:
+    _now.set(changed)
+
+
+def wants_json() -> bool:
+    return chosen().output is Output.json
+
+
+class WrongUsage(typer.BadParameter):
+    """Typer's own usage error (exit code 2), without the words it puts in front."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
+def wrong_usage(message: str) -> NoReturn:
+    raise WrongUsage(message)

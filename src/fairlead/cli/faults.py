@@ -1,0 +1,78 @@
+"""What went wrong, on stderr: words for people, or with `-o json` one object.
+
+`{"error": {"code": ..., "message": ..., "fields": {...}, "hints": [...]}}` has the code, message and fields of the
+error as every other door gives them; wrong usage has the code `usage`. Exit codes come from `wire/statuses.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from fairlead.cli.chosen import wants_json
+from fairlead.cli.output import clean, console, plain
+from fairlead.errors import FairleadError
+
+#: The engine's messages speak to Python programs; where those name a method, this is what to type instead.
+_IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
+    "queue_not_found": lambda error: f"there is no queue {error.queue!r}",
+    "queue_exists": lambda error: f"queue {error.queue!r} exists already; change it with: fairlead queue update {error.queue}",
+    "config_key_not_found": lambda error: f"configuration key {error.key!r} is not set; see: fairlead config list",
+    "source_queue_gone": lambda error: f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it",
+}
+
+
+def tell_error(error: FairleadError) -> None:
+    hints = list(getattr(error, "__notes__", ()))
+    if wants_json():
+        _tell_json(error.code, error.message, error.fields, hints)
+    else:
+        in_our_words = _IN_OUR_WORDS.get(error.code)
+        _tell_text(in_our_words(error) if in_our_words else error.message, hints)
+
+
+def tell_wrong_usage(complaint: typer.TyperException) -> None:
+    """Typer has printed the help itself when nothing was asked for; its complaint is then empty."""
+    message = complaint.format_message()
+    if not message:
+        return
+    context = getattr(complaint, "ctx", None)
+    hints = [f"see: {context.command_path} --help"] if context is not None else []
+    if wants_json():
+        _tell_json("usage", message, {}, hints)
+    else:
+        _tell_text(message, hints)
+
+
+def tell_system_error(error: OSError) -> None:
+    """A file that cannot be read, a directory that may not be written."""
+    what = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+    if wants_json():
+        _tell_json("system", what, {}, [])
+    else:
+        _tell_text(what, [])
+
+
+def _tell_text(message: str, hints: list[str]) -> None:
+    out = console(stderr=True)
+    out.print(Text.assemble(("error: ", "bold red"), clean(message)), soft_wrap=True)
+    for hint in hints:
+        out.print(Text.assemble(("       ", ""), (clean(hint), "")), soft_wrap=True)
+
+
+def _tell_json(code: str, message: str, fields: dict[str, Any], hints: list[str]) -> None:
+    found = {"error": {"code": code, "message": message, "fields": {name: _field(value) for name, value in fields.items()}, "hints": hints}}
+    sys.stderr.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def _field(value: object) -> object:
+    """A field may hold whatever the caller sent."""
+    try:
+        return plain(value)
+    except TypeError:
+        return repr(value)

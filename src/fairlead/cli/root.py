@@ -1,0 +1,135 @@
+"""The root command: options that work before and after the name of a command, and every way a command can end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fairlead.cli.chosen import Output, choose, chosen
+from fairlead.cli.faults import tell_error, tell_system_error, tell_wrong_usage
+from fairlead.errors import FairleadError
+from fairlead.wire.statuses import status_of
+
+#: 128 + the number of the signal, as a shell says it of a process that the signal ended.
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+_PANEL = "For every command"
+ADDR_HELP = "Talk to the server at this address."
+DATA_HELP = "Open this data directory, with no server."
+OUTPUT_HELP = "Tables for people, or JSON for programs."
+
+
+class Root(TyperGroup):
+    """Catches what commands raise, so that none of them has to; each ends with an exit code and without a traceback."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        shared = typer.main.get_command(_shared).params
+        for command in _leaves(self):
+            own = {name for param in command.params for name in param.opts}
+            if own & {"--addr", "--data"}:
+                own |= {"--addr", "--data"}  # it says for itself where it acts
+            command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """With `standalone_mode` the process ends here, with its exit code."""
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.TyperException as complaint:
+            if not standalone_mode:
+                raise
+            tell_wrong_usage(complaint)
+            code = complaint.exit_code
+        except typer.Abort:
+            if not standalone_mode:
+                raise
+            code = INTERRUPTED
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except FairleadError as error:
+            tell_error(error)
+            raise typer.Exit(status_of(error).exit_code) from error
+        except BrokenPipeError:
+            _stop_printing()
+            raise typer.Exit(BROKEN_PIPE) from None
+        except OSError as error:
+            tell_system_error(error)
+            raise typer.Exit(1) from error
+
+
+def _leaves(group: TyperGroup) -> list[Any]:
+    found: list[Any] = []
+    for command in group.commands.values():
+        found += _leaves(command) if isinstance(command, TyperGroup) else [command]
+    return found
+
+
+def _stop_printing() -> None:
+    """Whoever read our output is gone: what is still buffered must not raise a second time while Python ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+# The same options behind the name of a command; they beat those in front of it.
+
+
+def _note_addr(value: str | None) -> None:
+    if value is not None:
+        choose(replace(chosen(), addr=value))
+
+
+def _note_data(value: Path | None) -> None:
+    if value is not None:
+        choose(replace(chosen(), data=value))
+
+
+def _note_output(value: Output | None) -> None:
+    if value is not None:
+        choose(replace(chosen(), output=value))
+
+
+_shared = typer.Typer(add_completion=False)
+
+
+@_shared.command()
+def _options(
+    addr: Annotated[
+        str | None,
+        typer.Option("--addr", metavar="HOST:PORT", help=ADDR_HELP, callback=_note_addr, expose_value=False, rich_help_panel=_PANEL),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help=DATA_HELP, callback=_note_data, expose_value=False, rich_help_panel=_PANEL),
+    ] = None,
+    output: Annotated[
+        Output | None,
+        typer.Option("--output", "-o", help=OUTPUT_HELP, callback=_note_output, expose_value=False, rich_help_panel=_PANEL),
+    ] = None,
+) -> None: ...

@@ -1,0 +1,76 @@
+"""Where a command acts: on a broker in this process over a data directory, or on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import fairlead
+from fairlead.cli.chosen import chosen, wrong_usage
+from fairlead.errors import FairleadError, QueueNotFound, StoreLocked
+
+#: A `Broker` or a `Client`: they have the same verbs, so no command asks which one it has.
+Target = fairlead.Broker
+
+
+@contextmanager
+def open_target(*, create: bool = False) -> Iterator[Target]:
+    """The broker or client that `--data` or `--addr` names, closed when the block ends.
+
+    A data directory that does not exist is made only with `create`: a slip in its name must not look like an empty broker.
+    """
+    where = chosen().target()
+    target = _open(where, create) if isinstance(where, Path) else _connect(where)
+    with target:
+        try:
+            yield target
+        except QueueNotFound as unknown:
+            _suggest(target, unknown)
+            raise
+
+
+def _open(path: Path, create: bool) -> Target:
+    if not create and not (path / "CURRENT").exists():
+        wrong_usage(f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one")
+    try:
+        return fairlead.open(path)
+    except StoreLocked as locked:
+        locked.add_note("if a server has it open, talk to the server instead: --addr HOST:PORT")
+        raise
+
+
+def _connect(addr: str) -> Target:
+    connect: Any = getattr(fairlead, "connect", None)
+    if connect is None:
+        wrong_usage("expected --data DIR: this build of fairlead has no client")
+    client: Target = connect(addr)
+    return client
+
+
+def _suggest(target: Target, unknown: QueueNotFound) -> None:
+    try:
+        names = queue_names(target)
+    except FairleadError:
+        return
+    near = nearest(unknown.queue, names)
+    if near:
+        unknown.add_note(f"did you mean {near}?")
+    elif names:
+        unknown.add_note("see which there are with: fairlead queue list")
+    else:
+        unknown.add_note(f"there is no queue yet; make it with: fairlead queue create {unknown.queue}")
+
+
+def queue_names(target: Target) -> list[str]:
+    return [queue.name for queue in target.queues()]
+
+
+def nearest(given: str, known: list[str]) -> str:
+    """The names someone may have meant, as in `'orders' or 'order'`; "" when none is near."""
+    folded: dict[str, str] = {}
+    for name in known:
+        folded.setdefault(name.lower(), name)
+    return " or ".join(repr(folded[match]) for match in get_close_matches(given.lower(), list(folded), n=3, cutoff=0.6))
