@@ -1,0 +1,102 @@
+"""The failures of one queue as people read them: seed metrics first, then who is held up. Values in, renderables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.charts import Bar, show_age, show_count, show_until
+from fairlead.cli.output import clean
+from fairlead.model.ids import short_id
+from fairlead.model.views import BlockedStream, FailureMetrics
+
+_WIDTH = 60
+_MOST_IDS = 12
+
+
+def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> RenderableType:
+    parts: list[RenderableType] = [summary(metrics, dead, now_ms)]
+    if metrics.by_attempts:
+        parts += [_title("failed attempts of live messages"), bar_rows(attempts_rows(metrics.by_attempts), "yellow", _WIDTH)]
+        parts += [_title("reason of the last failure"), bar_rows(metrics.by_reason.items(), "red", _WIDTH)]
+    if metrics.poison_candidates:
+        parts += [_title("poison candidates"), poison_text(metrics)]
+    if metrics.blocked_streams:
+        parts += [_title("blocked streams"), blocked_table(metrics.blocked_streams, now_ms)]
+    if not metrics.complete:
+        parts.append(Text("the queue holds more than what is looked at in one call: these are the figures of a part of it", style="yellow"))
+    return Group(*parts)
+
+
+def summary(metrics: FailureMetrics, dead: int, now_ms: int) -> Text:
+    failed = sum(metrics.by_attempts.values())
+    text = Text()
+    text.append(clean(metrics.queue), style="bold")
+    text.append(f"  {show_count(failed)} failed and alive", style="yellow" if failed else "green")
+    text.append(f" · {show_count(dead)} dead", style="red" if dead else "green")
+    text.append(f" · {backlog(metrics, now_ms)}")
+    return text
+
+
+def backlog(metrics: FailureMetrics, now_ms: int) -> str:
+    if not metrics.scheduled:
+        return "no retries scheduled"
+    times = f"next {show_until(metrics.next_due, now_ms)}"
+    if metrics.latest_due is not None and metrics.latest_due != metrics.next_due:
+        times += f", latest {show_until(metrics.latest_due, now_ms)}"
+    return f"{retries(metrics.scheduled)} scheduled, {times}"
+
+
+def retries(count: int) -> str:
+    return "1 retry" if count == 1 else f"{show_count(count)} retries"
+
+
+def attempts_rows(by_attempts: Mapping[int, int], most: int = 12) -> list[tuple[str, int]]:
+    """One row per count of attempts; past `most` rows, the rest as one ("12+")."""
+    rows = sorted(by_attempts.items())
+    if len(rows) <= most:
+        return [(str(attempts), count) for attempts, count in rows]
+    head, tail = rows[: most - 1], rows[most - 1 :]
+    return [*((str(attempts), count) for attempts, count in head), (f"{tail[0][0]}+", sum(count for _, count in tail))]
+
+
+def bar_rows(rows: Iterable[tuple[str, int]], style: str, width: int) -> Table:
+    """A bar each, the largest as long as `width` allows beside names and counts."""
+    found = list(rows)
+    most = max((count for _, count in found), default=1)
+    bar = max(4, width - max((len(name) for name, _ in found), default=0) - len(show_count(most)) - 2)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, justify="right" if all(name[:1].isdigit() for name, _ in found) else "left")
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, count in found:
+        table.add_row(name, Bar(count / most, bar, style), show_count(count))
+    return table
+
+
+def poison_text(metrics: FailureMetrics, most: int = _MOST_IDS) -> Text:
+    ids = metrics.poison_candidates
+    text = Text(" ".join(map(short_id, ids[:most])), style="magenta")
+    if len(ids) > most:
+        text.append(f" and {show_count(len(ids) - most)} more", style="default")
+    return text
+
+
+def blocked_table(streams: Iterable[BlockedStream], now_ms: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("stream", overflow="ellipsis", no_wrap=True)
+    table.add_column("behind", justify="right")
+    table.add_column("blocked by", no_wrap=True)
+    table.add_column("for", justify="right", no_wrap=True)
+    table.add_column("again", no_wrap=True)
+    for stream in streams:
+        until = Text(show_until(stream.until, now_ms), style="red" if stream.until is None else "")
+        table.add_row(clean(stream.stream), show_count(stream.behind), short_id(stream.blocker), show_age(now_ms - stream.since), until)
+    return table
+
+
+def _title(text: str) -> RenderableType:
+    return Text(f"\n{text}", style="bold")

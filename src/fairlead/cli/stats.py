@@ -1,0 +1,179 @@
+"""`fairlead stats`: counts of queues, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
+from fairlead.cli.chosen import wants_json
+from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
+from fairlead.cli.output import clean, console, show, show_json, table
+from fairlead.cli.target import Target, open_target
+from fairlead.errors import InvalidRequest, QueueNotFound
+from fairlead.model.durations import to_ms
+from fairlead.model.views import QueueStats
+
+_SHORTEST_MS = 10
+_MOST_KEYS = 50
+_FLOW = (("enqueued", "in/s"), ("delivered", "out/s"), ("completed", "done/s"), ("failed", "fail/s"))
+_CHANGE = (("ready", "ready/s"), ("leased", "leased/s"), ("dead", "dead/s"))
+
+
+def register(app: typer.Typer) -> None:
+    app.command("stats")(stats)
+
+
+Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="Time between two looks, such as 500ms or 5s.")]
+
+
+def stats(
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All but dead-letter queues when none is named.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it.")] = False,
+    interval: Interval = "1s",
+    keys: Annotated[bool, typer.Option("--keys", "-k", help="Add the fairness keys of each queue and their shares.")] = False,
+    looks: Annotated[int | None, typer.Option("--looks", min=1, help="With --watch: end after so many looks.")] = None,
+) -> None:
+    """Show how many messages of each queue are where.
+
+    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch one per line.
+    """
+    pause_s = read_interval(interval)
+    with open_target() as target:
+        if not watch:
+            look = look_at(target, queues or (), keys=keys)
+            show(document(None, look, keys), lambda: stats_view(look, {}, shares_of(None, look) if keys else {}))
+            return
+        try:
+            _watch(looks_at(target, queues or (), pause_s, keys=keys, most=looks), keys)
+        except KeyboardInterrupt:
+            return
+
+
+def read_interval(interval: str) -> float:
+    """Seconds."""
+    ms = to_ms(interval, "interval")
+    if ms < _SHORTEST_MS:
+        raise InvalidRequest("interval", f"at least {_SHORTEST_MS}ms", interval)
+    return ms / 1000
+
+
+def look_at(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> Look:
+    """One call for the list and one per queue. A queue that is deleted meanwhile is left out, unless it was named."""
+    found = []
+    for name in names or [info.name for info in target.queues() if info.source is None]:
+        try:
+            found.append(target.stats(name, keys=keys, key_limit=_MOST_KEYS) if keys else target.stats(name))
+        except QueueNotFound:
+            if names:
+                raise
+    return Look(time.monotonic(), tuple(found))
+
+
+def looks_at(target: Target, names: Sequence[str], pause_s: float, *, keys: bool, most: int | None) -> Iterator[Look]:
+    """The time between looks does not include what a look takes."""
+    for number in count(1):
+        yield look_at(target, names, keys=keys)
+        if number == most:
+            return
+        time.sleep(pause_s)
+
+
+def _watch(looks: Iterator[Look], keys: bool) -> None:
+    out = console()
+    before: Look | None = None
+    if wants_json():
+        for look in looks:
+            show_json(document(before, look, keys))
+            before = look
+        return
+    if not out.is_terminal:
+        for look in looks:
+            out.print(_watched(before, look, keys))
+            out.print()
+            before = look
+        return
+    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
+        for look in looks:
+            live.update(_watched(before, look, keys), refresh=True)
+            before = look
+
+
+def _watched(before: Look | None, look: Look, keys: bool) -> RenderableType:
+    return stats_view(look, rates_between(before, look), shares_of(before, look) if keys else {}, watching=True)
+
+
+def document(before: Look | None, look: Look, keys: bool) -> dict[str, object]:
+    return stats_document(look, rates_between(before, look), keys=shares_of(before, look) if keys else None)
+
+
+def shares_of(before: Look | None, look: Look) -> dict[str, list[KeyShare]]:
+    seconds = look.at_s - before.at_s if before else 0.0
+    return {stats.queue: key_shares(before.find(stats.queue) if before else None, stats, seconds) for stats in look.queues}
+
+
+def stats_view(
+    look: Look, rates: Mapping[str, Rates], shares: Mapping[str, Sequence[KeyShare]], *, watching: bool = False
+) -> RenderableType:
+    if not look.queues:
+        return Text("no queues yet; make one with: fairlead queue create NAME")
+    counted = any(found.flow for found in rates.values())
+    columns = (_FLOW if counted else _CHANGE) if watching else ()
+    numbers = ("ready", "waiting", "leased", "dead", "bytes", "consumers", *(header for _, header in columns))
+    made = table("queue", *numbers, "state", right=numbers)
+    for stats in look.queues:
+        found = rates.get(stats.queue)
+        passed: Mapping[str, float] = {} if found is None else found.flow if counted else found.change
+        made.add_row(
+            Text(clean(stats.queue), style="bold"),
+            _number(stats.ready, "cyan"),
+            _number(stats.waiting, "yellow"),
+            _number(stats.leased, "green"),
+            _number(stats.dead, "red"),
+            show_bytes(stats.bytes),
+            show_count(stats.consumers),
+            *(show_rate(passed.get(name), signed=not counted) for name, _ in columns),
+            Text(state_of(stats), style="yellow"),
+        )
+    parts: list[RenderableType] = [made]
+    for stats in look.queues:
+        if stats.queue in shares:
+            parts += ["", keys_view(stats, shares[stats.queue])]
+    return Group(*parts)
+
+
+def state_of(stats: QueueStats) -> str:
+    broken = [f"{hook.function} breaker open" for hook in stats.hooks if hook.breaker_open_until_ms is not None]
+    return ", ".join([*(["paused"] if stats.paused else []), *broken])
+
+
+def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
+    if not shares:
+        return Text(f"{clean(stats.queue)}: no key has anything ready", style="dim")
+    made: Table = table("key", "weight", "due", "got", "out/s", "", "ready", right=("weight", "due", "got", "out/s", "ready"))
+    most = max(max(share.got or 0.0, share.fair) for share in shares)
+    for share in shares:
+        made.add_row(
+            clean(share.key, most=40),
+            str(share.weight),
+            f"{share.fair:.1%}",
+            "–" if share.got is None else f"{share.got:.1%}",
+            show_rate(share.out_per_s),
+            Bar((share.got or 0.0) / most, 20, "green", mark=share.fair / most),
+            show_count(share.pending) + ("+" if share.more else ""),
+        )
+    more = stats.active_keys - len(shares)
+    title = Text(f"{clean(stats.queue)}: fairness keys", style="bold")
+    return Group(title, made, *([Text(f"{more:,} more keys are active", style="dim")] if more > 0 else []))
+
+
+def _number(count: int, style: str) -> Text:
+    return Text(show_count(count), style=style if count else "dim")
