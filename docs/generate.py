@@ -43,6 +43,7 @@ LIMITS = {
     "MIN_LEASE_MS": "the shortest visibility timeout",
     "MAX_LEASE_MS": "the longest visibility timeout",
     "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the `request_id` of an `exchange` may be; beyond is `RequestExpired`",
+    "MAX_ANSWERED": "request ids that one `exchange` says were answered",
     "MAX_LET_BY": "single messages of a stream that are let by; past it a release keeps order, and says so",
     "MAX_ACTIVE_LANES": "distinct (fairness key, throttle keys) pairs with ready messages, over all queues",
     "STEP_MESSAGES": "messages one step of a purge, delete or redrive touches",

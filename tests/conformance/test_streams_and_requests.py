@@ -162,6 +162,15 @@ def test_the_latest_due_time_is_that_of_the_queue_asked_for(scene: Scene) -> Non
     assert scene.store.last_due(OTHER) == NOW + 99_000
 
 
+def test_forgetting_a_request_that_nobody_made_changes_nothing_else(scene: Scene) -> None:
+    known, unknown = b"\x01" * 16, b"\x02" * 16
+    scene.store.commit([RequestRemembered(known, b"so")])
+    scene.store.commit([RequestsForgotten([unknown])])
+    assert scene.store.request(known) == b"so"
+    scene.store.commit([RequestsForgotten([unknown, known])])
+    assert scene.store.requests_before(b"\xff" * 16, 10) == []
+
+
 def test_what_a_request_answered_is_remembered_until_it_is_forgotten(scene: Scene) -> None:
     old, new = scene.ids.next(NOW, 2)
     scene.store.commit([RequestRemembered(old, b"first"), RequestRemembered(new, b"second")])

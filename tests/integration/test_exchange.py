@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead.broker.answered import Answered
 from fairlead.model.facts import Fact, Leased
 from fairlead.model.ids import IdSource, show_id
 from tests.integration.world import World
@@ -422,4 +423,138 @@ def test_an_id_from_ahead_is_remembered_until_it_is_too_old(world: World) -> Non
 def test_dedup_in_an_exchange_gives_the_first_id(world: World) -> None:
     first = world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued
     assert world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued == first
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+# Answers that have arrived
+
+
+def remembered(world: World) -> set[bytes]:
+    return set(world.store.inner.requests_before(b"\xff" * 16, 10_000))
+
+
+def raw(request: str) -> bytes:
+    return bytes.fromhex(request.replace("-", ""))
+
+
+def test_what_was_answered_is_forgotten_in_the_same_commit(world: World) -> None:
+    first, second = request_id(world), request_id(world)
+    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
+    commits: list[list[str]] = []
+    world.store.on_commit = lambda facts: commits.append([type(fact).__name__ for fact in facts])
+    world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=second, answered=[first])
+    assert len(commits) == 1
+    assert {"Enqueued", "RequestRemembered", "RequestsForgotten"} == set(commits[0])
+    assert remembered(world) == {raw(second)}
+
+
+def test_a_caller_that_always_names_its_last_request_leaves_one_row_behind(world: World) -> None:
+    last: list[str] = []
+    for _ in range(20):
+        this = request_id(world)
+        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=last)
+        last = [this]
+    assert remembered(world) == {raw(last[0])}
+    world.broker.exchange("ann", answered=last)
+    assert remembered(world) == set()
+
+
+def test_answered_requests_are_named_in_any_spelling_more_than_once_and_also_when_unknown_or_old(world: World) -> None:
+    first = request_id(world)
+    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
+    names = [first.upper(), first, request_id(world), request_id(world, age_ms=86_400_000), *[request_id(world) for _ in range(996)]]
+    world.broker.exchange("ann", enqueue={"q": named("b")}, answered=names)
+    assert remembered(world) == set()
+    assert world.counts("q") == (2, 0, 0, 0)
+
+
+def test_when_the_commit_fails_nothing_is_forgotten(world: World) -> None:
+    first, turn = request_id(world), {"enqueue": {"q": named("a")}}
+    world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
+
+    def refuse(facts: Sequence[Fact]) -> None:
+        raise errors.StoreFull("here", 0, 1)
+
+    world.store.on_commit = refuse
+    with pytest.raises(errors.StoreFull):
+        world.broker.exchange("ann", enqueue={"q": named("b")}, answered=[first])
+    world.store.on_commit = lambda facts: None
+    world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_a_repeated_request_is_not_carried_out_again_whatever_it_says_was_answered(world: World) -> None:
+    other, this = request_id(world), request_id(world)
+    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=other)
+    first = world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=this)
+    commit = world.store.last_commit
+    again = world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=this, answered=[other])
+    assert again.enqueued == first.enqueued
+    assert world.store.last_commit == commit
+    assert world.counts("q") == (2, 0, 0, 0)
+
+
+@pytest.mark.parametrize("slow", ["enqueue", "settle"])
+def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_carried_out(world: World, slow: str) -> None:
+    """The first copy is held up in a hook; a second one is carried out and answered meanwhile, and the caller says so."""
+    world.broker.update_queue("q", on_enqueue="function on_enqueue(m) return {} end", on_failure="function on_failure(m) return {} end")
+    world.fill("q", count=1)
+    failed = Fail(world.claim_one("q"))
+    turn: dict[str, Any] = {"request_id": request_id(world), **({"enqueue": {"q": named("x")}} if slow == "enqueue" else {"settle": [failed]})}
+    hooks = world.broker._core.hooks
+    name = "on_enqueue" if slow == "enqueue" else "on_failure"
+    ask = getattr(hooks, name)
+    copies = 0
+
+    def overtaken(*call: Any) -> Any:
+        nonlocal copies
+        copies += 1
+        if copies == 1:
+            world.broker.exchange("ann", **turn)
+            world.broker.exchange("ann", answered=[turn["request_id"]])
+        return ask(*call)
+
+    setattr(hooks, name, overtaken)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.exchange("ann", **turn)
+    assert refused.value.field == "request_id"
+    assert world.counts("q") == ((1, 0, 1, 0) if slow == "enqueue" else (1, 0, 0, 0))
+    with pytest.raises(errors.InvalidRequest):
+        world.broker.exchange("ann", **turn)
+    assert world.counts("q") == ((1, 0, 1, 0) if slow == "enqueue" else (1, 0, 0, 0))
+
+
+def test_only_so_many_answered_requests_are_known_by_name_in_memory(world: World) -> None:
+    known = Answered(10)
+    names = [bytes([number]) * 16 for number in range(40)]
+    for name in names:
+        known.add([name])
+    assert all(name in known for name in names[-10:])
+    assert sum(name in known for name in names) <= 20
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [None, 5, "018bcfe5-6800-7000-8000-00000000001a", [5], ["no id"], ["018bcfe5-6800-4000-8000-00000000001a"], [b"x" * 16], [None], ["x"] * 1001],
+    ids=lambda answered: repr(answered)[:50],
+)
+def test_a_bad_list_of_answered_requests_spoils_the_whole_call(world: World, answered: Any) -> None:
+    world.fill("q", count=1)
+    delivery = world.claim_one("q")
+    before = world.store.last_commit
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.exchange("ann", settle=[Complete(delivery)], request_id=request_id(world), answered=answered)
+    assert refused.value.field == "answered"
+    assert world.store.last_commit == before
+
+
+def test_no_request_can_be_answered_before_it_is_made(world: World) -> None:
+    this = request_id(world)
+    for _ in range(2):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=[this.upper()])
+        assert refused.value.field == "answered"
+    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this)
+    with pytest.raises(errors.InvalidRequest):
+        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=[this])
     assert world.counts("q") == (1, 0, 0, 0)

@@ -161,14 +161,24 @@ class Broker:
         enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
         claim: Mapping[str, Any] | None = None,
         request_id: str | None = None,
+        answered: Sequence[str] = (),
     ) -> ExchangeResult:
         """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit, then a claim.
 
         The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and of the claim
         what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream, started.
+        `answered` are ids of earlier requests whose answers have arrived: they need not be remembered any longer, and must
+        not be sent again.
         """
         return exchange.exchange(
-            self._core, consumer, extend=extend, settle=settle, enqueue={} if enqueue is None else enqueue, claim=claim, request_id=request_id
+            self._core,
+            consumer,
+            extend=extend,
+            settle=settle,
+            enqueue={} if enqueue is None else enqueue,
+            claim=claim,
+            request_id=request_id,
+            answered=answered,
         )
 
     # What operators do, by id or filter, with no lease token. `dry_run` says what would change, and changes nothing.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fairlead.broker.answered import Answered
 from fairlead.broker.bodies import BodyCache
 from fairlead.broker.leases import LeaseBook
 from fairlead.broker.observers import Observer, Observers, TimingObserver
@@ -76,6 +77,7 @@ class Core:
         #: Claims over several queues start each with the next one.
         self.claim_turn = 0
         self.next_request_sweep_ms = 0
+        self.answered = Answered()
         self.observers = Observers()
 
     # Queues

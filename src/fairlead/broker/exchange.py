@@ -9,22 +9,22 @@ is still leased of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlead.broker import claim as claiming
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, ask_hook
-from fairlead.broker.hooking import Answers
+from fairlead.broker.hooking import Answers, has_enqueue_hook, has_failure_hook
 from fairlead.broker.requests import check_consumer
 from fairlead.broker.settle import Batch, ask_hooks
 from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
-from fairlead.model.checks import check_messages
-from fairlead.model.facts import RequestRemembered
+from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.facts import RequestRemembered, RequestsForgotten
 from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_REQUEST_AGE_MS
+from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES, MAX_REQUEST_AGE_MS
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.views import ExchangeResult
@@ -35,14 +35,32 @@ _TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept under the id of a request."""
+    """What is kept under the id of a request. Of an item that was completed, which most are, only the message's id."""
 
-    settled: list[SettleResult]
+    settled: list[SettleResult | bytes]
     enqueued: dict[str, list[bytes]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Kept).decode
+
+
+class Outcome(NamedTuple):
+    """`commit` is one that all of it is in."""
+
+    settled: list[SettleResult]
+    enqueued: dict[str, list[bytes]]
+    commit: int
+
+
+class Turn(NamedTuple):
+    """A call, checked."""
+
+    items: list[Settlement]
+    messages: dict[str, list[CheckedMessage]]
+    order: tuple[list[str], claiming.Order] | None
+    request: bytes | None
+    answered: list[bytes]
 
 
 def exchange(
@@ -54,49 +72,67 @@ def exchange(
     enqueue: Mapping[str, Sequence[NewMessage]],
     claim: Mapping[str, Any] | None,
     request_id: str | None,
+    answered: Sequence[str],
 ) -> ExchangeResult:
     items = _check_items(extend, settle)
     raw_request = _check_request(core, request_id)
+    received = _check_answered(answered, raw_request) if answered != () else []
     order = _check_claim(claim, check_consumer(consumer), raw_request)
     if not isinstance(enqueue, Mapping):
         raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", enqueue)
-    checked = {name: check_messages(messages) for name, messages in enqueue.items()}
+    turn = Turn(items, {name: check_messages(messages) for name, messages in enqueue.items()}, order, raw_request, received)
     with core.lock:
-        outcome = _find_outcome(core, raw_request)
-    # Hooks are asked without the lock, and not again about what has been answered.
-    prepared = [Prepared(name, ask_hook(core, name, messages)) for name, messages in checked.items()] if outcome is None else []
-    answers = ask_hooks(core, items) if outcome is None else {}
-    with core.lock:
-        outcome = outcome or _find_outcome(core, raw_request)
-        if outcome is not None:
-            leases = core.leases.under_token(order[1].token) if order else []
-        else:
-            # A queue that is not there must be noticed before anything is carried out.
-            for name in order[0] if order else ():
-                core.queue(name)
-            outcome = _work(core, items, prepared, answers, raw_request)
-            leases = _claim_after(core, order) if order else []
-        handout = claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id])
-        commit = core.store.last_commit
-    core.confirm(commit)
+        known = _find_outcome(core, raw_request)
+        asks = known is None and _asks_hooks(core, turn)
+        if not asks:
+            outcome, handout = _take(core, turn, known, {})
+    if asks:
+        # Without the lock: another copy of the request may be carried out meanwhile.
+        turn = turn._replace(messages={name: ask_hook(core, name, messages) for name, messages in turn.messages.items()})
+        answers = ask_hooks(core, items)
+        with core.lock:
+            outcome, handout = _take(core, turn, _find_outcome(core, raw_request), answers)
+    core.confirm(outcome.commit)
     ids = {name: [show_id(raw_id) for raw_id in raw_ids] for name, raw_ids in outcome.enqueued.items()}
-    return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core))
+    return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core) if handout is not None else [])
 
 
-def _work(core: Core, items: list[Settlement], prepared: list[Prepared], answers: Answers, raw_request: bytes | None) -> Kept:
+def _take(core: Core, turn: Turn, outcome: Outcome | None, answers: Answers) -> tuple[Outcome, claiming.Handout | None]:
+    """Carry the turn out, unless its outcome is known, and hand out what was or still is claimed."""
+    order = turn.order
+    if outcome is not None:
+        leases = core.leases.under_token(order[1].token) if order is not None else []
+    else:
+        # A queue that is not there must be noticed before anything is carried out.
+        for name in order[0] if order is not None else ():
+            core.queue(name)
+        outcome = _work(core, turn, answers)
+        leases = _claim_after(core, order) if order is not None else []
+    return outcome, claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id]) if leases else None
+
+
+def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
     batch = Batch(core, answers)
-    settled = _decide_in_order(batch, items)
-    places = batch.moves.places()
-    enqueued: dict[str, list[bytes]] = {}
-    for part in prepared:
-        enqueued[part.queue] = part.add_to(core, batch.moves, places)
-    outcome = Kept(settled, enqueued)
-    if raw_request is not None:
-        batch.moves.facts.append(RequestRemembered(raw_request, _encode(outcome)))
+    settled = _decide_in_order(batch, turn.items) if turn.items else []
+    prepared = [Prepared(name, messages) for name, messages in turn.messages.items()]
+    enqueued = {part.queue: part.add_to(core, batch.moves, batch.moves.places()) for part in prepared}
+    if turn.request is not None:
+        kept = Kept([result.raw_id if result.outcome == "completed" else result for result in settled], enqueued)
+        batch.moves.facts.append(RequestRemembered(turn.request, _encode(kept)))
+    if turn.answered:
+        batch.moves.facts.append(RequestsForgotten(turn.answered))
     batch.commit()
+    core.answered.add(turn.answered)
     for part in prepared:
         part.announce(core)
-    return outcome
+    return Outcome(settled, enqueued, core.store.last_commit)
+
+
+def _asks_hooks(core: Core, turn: Turn) -> bool:
+    """Is there anything in the turn that a queue's hook has a say in?"""
+    if any([has_enqueue_hook(core.queue(name)) for name in turn.messages]):
+        return True
+    return any([isinstance(item, Fail) for item in turn.items]) and any(has_failure_hook(state) for state in core.by_id.values())
 
 
 def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Lease]:
@@ -107,14 +143,24 @@ def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Le
         return []
 
 
-def _find_outcome(core: Core, raw_request: bytes | None) -> Kept | None:
+def _find_outcome(core: Core, raw_request: bytes | None) -> Outcome | None:
     core.check_open()
-    kept = core.store.request(raw_request) if raw_request is not None else None
-    return _decode(kept) if kept is not None else None
+    if raw_request is None:
+        return None
+    if raw_request in core.answered:
+        raise InvalidRequest("request_id", "a new one, because the caller has said that this one was answered", show_id(raw_request))
+    raw = core.store.request(raw_request)
+    if raw is None:
+        return None
+    kept = _decode(raw)
+    settled = [SettleResult(result, "completed") if isinstance(result, bytes) else result for result in kept.settled]
+    return Outcome(settled, kept.enqueued, core.store.last_commit)
 
 
 def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult]:
     """Extends, completes, fails, releases take effect in this order; the results are in the order given."""
+    if len(set(map(type, items))) < 2:
+        return batch.decide(items)
     order = sorted(range(len(items)), key=lambda at: _TURN.get(type(items[at]), 0))
     results = dict(zip(order, batch.decide([items[at] for at in order]), strict=True))
     return [results[at] for at in range(len(items))]
@@ -122,9 +168,9 @@ def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult
 
 def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list[Settlement]:
     for field, items in (("extend", extend), ("settle", settle)):
-        if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        if type(items) is not list and (not isinstance(items, Sequence) or isinstance(items, (str, bytes))):
             raise InvalidRequest(field, "a list", items)
-    if any(not isinstance(item, Extend) for item in extend):
+    if extend and any(not isinstance(item, Extend) for item in extend):
         raise InvalidRequest("extend", "a list of Extend", extend)
     if len(extend) + len(settle) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("settle", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(extend) + len(settle)} items")
@@ -150,3 +196,15 @@ def _check_request(core: Core, request_id: str | None) -> bytes | None:
     if not -MAX_REQUEST_AGE_MS <= age_ms <= MAX_REQUEST_AGE_MS:
         raise RequestExpired(str(request_id), age_ms)
     return raw_id
+
+
+def _check_answered(answered: Sequence[str], raw_request: bytes | None) -> list[bytes]:
+    if not isinstance(answered, Sequence) or isinstance(answered, (str, bytes)) or len(answered) > MAX_ANSWERED:
+        raise InvalidRequest("answered", f"a list of at most {MAX_ANSWERED} request ids", answered)
+    received: dict[bytes, None] = {}
+    for request_id in answered:
+        raw_id = find_id(request_id)
+        if raw_id is None or raw_id[6] >> 4 != 7 or raw_id == raw_request:
+            raise InvalidRequest("answered", "UUIDv7 ids of other requests than this one", request_id)
+        received[raw_id] = None
+    return list(received)

@@ -217,6 +217,8 @@ class RequestRemembered(msgspec.Struct, frozen=True):
 
 
 class RequestsForgotten(msgspec.Struct, frozen=True):
+    """Too old, or their answers have arrived. Ids that are not remembered are fine."""
+
     request_ids: list[bytes]
 
 

@@ -23,6 +23,7 @@ MAX_DURATION_MS = 10 * 365 * 24 * 3600 * 1000
 MIN_LEASE_MS = 100
 MAX_LEASE_MS = 7 * 24 * 3600 * 1000
 MAX_REQUEST_AGE_MS = 10 * 60_000
+MAX_ANSWERED = 1000
 #: How many single messages of a stream may be let by; past it a release keeps order.
 MAX_LET_BY = 1000
 

@@ -357,7 +357,7 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.requests.add(request_id, outcome)
         case f.RequestsForgotten(request_ids):
             for request_id in request_ids:
-                data.requests.remove(request_id)
+                data.requests.discard(request_id)
         case f.ConfigSet(key, value):
             data.config.put(key, value)
         case f.ConfigDeleted(key):
