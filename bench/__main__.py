@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import backlog, hooks, hot, lifecycle, streams
 from bench.conditions import conditions_here
+from bench.doors import measure as doors
 from bench.report import Figures, load_figures, save_figures, show, write_page
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors")
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -49,6 +50,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     backlogs = backlog.QUICK if options.quick else backlog.Plan()
     hooked = hooks.QUICK if options.quick else hooks.Plan()
     ordered = streams.QUICK if options.quick else streams.Plan()
+    through = doors.QUICK if options.quick else doors.Plan()
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
@@ -65,6 +67,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.hooks = hooks.measure(hooked, home, _ticker(progress, "hooks", hooks.steps(hooked)))
         if "streams" in wanted:
             figures.streams = streams.measure(ordered, home, _ticker(progress, "streams", streams.steps(ordered)))
+        if "doors" in wanted:
+            figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

@@ -11,6 +11,8 @@ from rich.table import Table
 
 from bench import backlog, hooks, lifecycle, streams
 from bench.conditions import Conditions
+from bench.doors import measure as doors
+from bench.doors import report as doors_report
 
 #: From here on the page is written by hand and kept when the figures are written anew.
 _BY_HAND = "## What limits it"
@@ -26,6 +28,7 @@ class Figures(msgspec.Struct, omit_defaults=True):
     backlog: list[backlog.Measured] = []
     hooks: list[hooks.Measured] = []
     streams: list[streams.Measured] = []
+    doors: doors.Measured = doors.Measured()
 
 
 def load_figures(path: Path) -> Figures:
@@ -50,18 +53,22 @@ def show(figures: Figures, console: Console) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for line in _aims(figures):
+    for line in (*doors_report.contenders(figures.doors), *_aims(figures)):
         console.print(line, highlight=False)
 
 
 def write_page(figures: Figures, page: Path) -> None:
     kept = _by_hand(page)
     parts = ["# Benchmarks", _INTRODUCTION.strip()]
+    if figures.doors.rows:
+        parts.append(doors_report.INTRODUCTION.strip())
     if figures.quick:
         parts.append("**These are figures of a quick run** (`python -m bench --quick`): few messages, few rounds. Good for a first look only.")
     for title, head, rows in _tables(figures):
         lines = [f"## {title}", "", _row(head), _row("---" for _ in head), *map(_row, rows)]
         parts.append("\n".join(lines))
+    if figures.doors.rows:
+        parts.append("## Contenders\n\n" + "\n".join(f"* {line}" for line in doors_report.contenders(figures.doors)))
     aims = _aims(figures)
     if aims:
         parts.append("## Aims\n\n" + "\n".join(f"* {line}" for line in aims))
@@ -96,6 +103,7 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
     if figures.streams:
         title = f"Streams: a fresh process reopens them after a crash, claims and completes {figures.streams[0].claimed:,}"
         yield title, _STREAMS, [_streams_row(m) for m in figures.streams]
+    yield from doors_report.tables(figures.doors)
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
@@ -130,6 +138,7 @@ def _aims(figures: Figures) -> list[str]:
         claims = s.claims_of_without.median
         aims.append(_aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6))
         aims.append(_aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150))
+    aims += [_aim(*aim) for aim in doors_report.aims(figures.doors)]
     return aims
 
 

@@ -1,0 +1,74 @@
+"""The engine in this process: what the doors are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import fairlead
+from bench.doors.contender import PRODUCERS, cycle_for, in_batches, ping, threads_for
+from fairlead.broker.broker import Durability
+
+KEYS = 10
+QUEUE = "work"
+_WAIT = "30s"
+
+
+class Verbs:
+    """Works on a `Broker` as on a `Client`, because both have the same verbs."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        broker.create_queue(QUEUE, visibility_timeout="10m")
+
+    def prepare(self, bodies: Sequence[bytes], batch: int) -> list[Any]:
+        return in_batches([fairlead.NewMessage(body, fairness_key=f"k{n % KEYS}") for n, body in enumerate(bodies)], batch)
+
+    def lifecycles(self, batches: list[Any], seconds: float) -> int:
+        return cycle_for(batches, seconds, self._step)
+
+    def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
+        def receive() -> Callable[[], object]:
+            (delivery,) = self._broker.claim(QUEUE, wait=_WAIT)
+            return lambda: self._broker.settle([fairlead.Complete(delivery)])
+
+        return ping(self._send, receive, bodies)
+
+    def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
+        return threads_for([self._send] * PRODUCERS, bodies, seconds)
+
+    def clear(self) -> None:
+        self._broker.purge(QUEUE)
+
+    def close(self) -> None:
+        self._broker.close()
+
+    def _send(self, body: bytes) -> object:
+        return self._broker.enqueue(QUEUE, body)
+
+    def _step(self, batch: list[fairlead.NewMessage]) -> int:
+        self._broker.enqueue_many(QUEUE, batch)
+        left = len(batch)
+        while left:
+            deliveries = self._broker.claim(QUEUE, limit=left)
+            if not deliveries:
+                raise AssertionError(f"{left} messages are not there")
+            self._broker.settle([fairlead.Complete(delivery) for delivery in deliveries])
+            left -= len(deliveries)
+        return len(batch)
+
+
+class InProcess(Verbs):
+    name = "in process"
+    ways = ("claim",)
+    styles = ("threads",)
+    settings = f"fairlead {fairlead.__version__}, RocksDB in this process, {KEYS} fairness keys"
+
+    def __init__(self, home: Path, durability: str) -> None:
+        if durability not in get_args(Durability):
+            raise ValueError(durability)
+        super().__init__(fairlead.open(home, durability=durability))
+
+    def server_cpu_s(self) -> float:
+        return 0.0
