@@ -150,6 +150,22 @@ class BrokerForked(Rejected):
         super().__init__("the broker belongs to the process that opened it, and this one was forked from it; open it after the fork, in one process")
 
 
+class ClientClosed(Rejected):
+    code = "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed; make a new one with fairlead.connect")
+
+
+class ClientForked(Rejected):
+    """A child process uses the client that its parent had when it was forked."""
+
+    code = "client_forked"
+
+    def __init__(self) -> None:
+        super().__init__("the client belongs to the process that made it, and this one was forked from it; call fairlead.connect after the fork")
+
+
 class RequestExpired(Rejected):
     """A request id whose own time is too far from now: whether it was carried out before can no longer be known."""
 
