@@ -369,6 +369,27 @@ def test_an_answer_is_forgotten_after_its_time(world: World) -> None:
     assert world.store.inner.request(raw_id) is None
 
 
+def test_a_clock_set_back_does_not_put_off_the_forgetting(world: World) -> None:
+    world.clock.advance(ms=MINUTE)
+    world.clock.jump(ms=-60 * MINUTE)
+    request = request_id(world)
+    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request)
+    world.clock.advance(ms=20 * MINUTE)
+    world.clock.advance(ms=MINUTE)
+    assert world.store.inner.request(bytes.fromhex(request.replace("-", ""))) is None
+
+
+def test_a_request_from_ahead_of_a_clock_that_was_set_back_is_not_forgotten_before_its_own_time_is_over(world: World) -> None:
+    """When the clock comes to it again, it could be sent again."""
+    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    first = world.broker.exchange("ann", **turn)
+    world.clock.jump(ms=-60 * MINUTE)
+    for _ in range(6):
+        world.clock.advance(ms=10 * MINUTE)
+    assert world.broker.exchange("ann", **turn).enqueued == first.enqueued
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
 def test_a_clock_set_back_does_not_carry_out_a_request_twice(world: World) -> None:
     """The id is in time again, and its answer is still there."""
     turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fairlead import Complete, DeadFilter
+from fairlead.broker.timers import REQUEST_KEPT_MS
 from fairlead.errors import InvalidRequest, QueueExists, QueueFull, QueueNotFound, StoreFull
-from fairlead.model.ids import show_id
+from fairlead.model.ids import id_time_ms, show_id
 from tests.simulation.cut_store import Cut, Trouble
 from tests.simulation.picture import BrokenPromise, Doing, must
 from tests.simulation.traffic import KEYS, QUEUES, STREAMS, random_filter, random_options
@@ -190,9 +191,10 @@ class Life(Working):
                     broker.redrive(name)
             self._work_off(names)
         with self.doing("advance"):
-            # Requests are kept for twenty minutes, whatever the clock did meanwhile; sweeps are a minute apart.
-            for _ in range(4):
-                self.clock.advance(seconds=3600)
+            # Requests are kept until twenty minutes past their own time, which is far ahead when the clock was set back since.
+            last_ms = max([id_time_ms(raw_id) for raw_id in self.store.requests_before(b"\xff" * 16, 1 << 30)], default=0)
+            self.clock.advance(ms=max(4 * 3_600_000, last_ms + REQUEST_KEPT_MS + 1 - self.clock.now_ms()))
+            self.clock.advance(seconds=60)
         self.check()
         must(not self.witness.now.messages, f"left: {[self.witness.say(seen) for seen in self.witness.now.messages.values()]}")
         must(not self.store.intents() and not self.store.claims(), "long operations or claims are left")

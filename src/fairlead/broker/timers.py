@@ -205,14 +205,18 @@ def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
 
 
 def _forget_requests(core: Core, now_ms: int) -> bool:
-    """Outcomes of exchanges too old to be asked for again; looked at once a minute."""
-    if now_ms < core.next_request_sweep_ms:
+    """Outcomes of exchanges too old to be asked for again; looked at once a minute.
+
+    An id from ahead, of a clock that was set back since, is kept until its own time is over: it will be in time again.
+    """
+    monotonic_ms = core.clock.monotonic_ms()
+    if monotonic_ms < core.next_request_sweep_ms:
         return False
-    core.next_request_sweep_ms = now_ms + 60_000
+    core.next_request_sweep_ms = monotonic_ms + 60_000
     old = core.store.requests_before(first_id_of(max(0, now_ms - REQUEST_KEPT_MS)), STEP)
     if old:
         core.commit([RequestsForgotten(old)])
-        core.next_request_sweep_ms = now_ms
+        core.next_request_sweep_ms = monotonic_ms
     return bool(old)
 
 
