@@ -1,0 +1,112 @@
+"""FilaAdmin: queues, configuration, stats, redrive. Keys and access lists have their place here, and no more yet."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import grpc
+
+from fairlead.broker.broker import Broker
+from fairlead.errors import InvalidRequest, NotADeadLetterQueue, QueueNotFound
+from fairlead.model.names import check_queue_name, is_dead_letter_name
+from fairlead.server.fila.config_keys import MAX_LISTED, ConfigKeys
+from fairlead.server.fila.streams import OpenStreams
+from fairlead.server.fila.v1 import admin_pb2 as pb
+from fairlead.server.fila.v1 import admin_pb2_grpc
+
+#: The shortest visibility timeout that Fila takes; 0 means the default.
+_MIN_TIMEOUT_MS = 1000
+
+
+class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
+    def __init__(self, broker: Broker, streams: OpenStreams) -> None:
+        self._broker = broker
+        self._streams = streams
+        self._config = ConfigKeys(broker)
+
+    def CreateQueue(self, request: pb.CreateQueueRequest, context: grpc.ServicerContext) -> pb.CreateQueueResponse:
+        config, options = request.config, {}
+        if 0 < config.visibility_timeout_ms < _MIN_TIMEOUT_MS:
+            raise InvalidRequest("visibility_timeout_ms", f"0 for the default, or at least {_MIN_TIMEOUT_MS}", config.visibility_timeout_ms)
+        if config.visibility_timeout_ms:
+            options["visibility_timeout"] = f"{config.visibility_timeout_ms}ms"
+        if config.on_enqueue_script:
+            options["on_enqueue"] = config.on_enqueue_script
+        if config.on_failure_script:
+            options["on_failure"] = config.on_failure_script
+        return pb.CreateQueueResponse(queue_id=self._broker.create_queue(request.name, **options).name)
+
+    def DeleteQueue(self, request: pb.DeleteQueueRequest, context: grpc.ServicerContext) -> pb.DeleteQueueResponse:
+        self._broker.delete_queue(request.queue)
+        return pb.DeleteQueueResponse()
+
+    def SetConfig(self, request: pb.SetConfigRequest, context: grpc.ServicerContext) -> pb.SetConfigResponse:
+        self._config.set(request.key, request.value)
+        return pb.SetConfigResponse()
+
+    def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigResponse:
+        return pb.GetConfigResponse(value=self._config.get(request.key))
+
+    def ListConfig(self, request: pb.ListConfigRequest, context: grpc.ServicerContext) -> pb.ListConfigResponse:
+        found = self._config.list(request.prefix)
+        entries = [pb.ConfigEntry(key=key, value=value) for key, value in list(found.items())[:MAX_LISTED]]
+        return pb.ListConfigResponse(entries=entries, total_count=len(found))
+
+    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsResponse:
+        stats = self._broker.stats(check_queue_name(request.queue), keys=True)
+        return pb.GetStatsResponse(
+            depth=stats.ready + stats.waiting,
+            in_flight=stats.leased,
+            active_fairness_keys=stats.active_keys,
+            active_consumers=self._streams.consumers(request.queue),
+            quantum=self._quantum(request.queue),
+            per_key_stats=[
+                pb.PerFairnessKeyStats(key=key.key, pending_count=key.pending, current_deficit=key.deficit, weight=key.weight) for key in stats.keys
+            ],
+            per_throttle_stats=[
+                pb.PerThrottleKeyStats(key=throttle.key, tokens=throttle.tokens, rate_per_second=throttle.rate, burst=throttle.burst)
+                for throttle in stats.throttles
+            ],
+        )
+
+    def Redrive(self, request: pb.RedriveRequest, context: grpc.ServicerContext) -> pb.RedriveResponse:
+        queue = check_queue_name(request.dlq_queue)
+        if not is_dead_letter_name(queue):
+            raise NotADeadLetterQueue(queue)
+        return pb.RedriveResponse(redriven=self._broker.redrive(queue, count=request.count or None).moved)
+
+    def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.ServicerContext) -> pb.ListQueuesResponse:
+        listed = [self._find_info(queue.name) for queue in self._broker.queues()]
+        return pb.ListQueuesResponse(queues=[info for info in listed if info is not None])
+
+    def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> NoReturn:
+        _no_keys_yet()
+
+    def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext) -> NoReturn:
+        _no_keys_yet()
+
+    def ListApiKeys(self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext) -> NoReturn:
+        _no_keys_yet()
+
+    def SetAcl(self, request: pb.SetAclRequest, context: grpc.ServicerContext) -> NoReturn:
+        _no_keys_yet()
+
+    def GetAcl(self, request: pb.GetAclRequest, context: grpc.ServicerContext) -> NoReturn:
+        _no_keys_yet()
+
+    def _quantum(self, queue: str) -> int:
+        return next((info.config.quantum for info in self._broker.queues(queue) if info.name == queue), 0)
+
+    def _find_info(self, queue: str) -> pb.QueueInfo | None:
+        """None when it was deleted since it was listed."""
+        try:
+            stats = self._broker.stats(queue)
+        except QueueNotFound:
+            return None
+        return pb.QueueInfo(
+            name=queue, depth=stats.ready + stats.waiting, in_flight=stats.leased, active_consumers=self._streams.consumers(queue)
+        )
+
+
+def _no_keys_yet() -> NoReturn:
+    raise NotImplementedError("this server has no API keys and no access lists: it takes every call that reaches it")

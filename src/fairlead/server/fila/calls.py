@@ -1,0 +1,94 @@
+"""What every call passes through on its way in, and every error on its way out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from fairlead.errors import FairleadError, ServerStopping
+from fairlead.server.fila.streams import OpenStreams
+from fairlead.wire.statuses import status_of
+
+#: The trailing metadata that says which of fairlead's errors a status stands for.
+ERROR_CODE_KEY = "fairlead-error"
+
+_HEALTH = "/grpc.health."
+_log = logging.getLogger("fairlead.fila")
+
+Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class CallGate(grpc.ServerInterceptor):
+    """The one way in for all services but health, which must answer whatever state the server is in."""
+
+    def __init__(self, streams: OpenStreams) -> None:
+        self._streams = streams
+        self._stopping = threading.Event()
+
+    def stop_admitting(self) -> None:
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(_HEALTH):
+            return handler
+        coding = {"request_deserializer": handler.request_deserializer, "response_serializer": handler.response_serializer}
+        if not handler.response_streaming:
+            return grpc.unary_unary_rpc_method_handler(self._once(handler.unary_unary), **coding)
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._streaming(handler.stream_stream), **coding)
+        return grpc.unary_stream_rpc_method_handler(self._streaming(handler.unary_stream), **coding)
+
+    def _admit(self, context: grpc.ServicerContext) -> None:
+        """In the thread of the call, before anything else happens. A key in `authorization: Bearer` is to be checked here."""
+        if self.stopping:
+            raise ServerStopping()
+        if not context.is_active():
+            raise _CallerGone()
+
+    def _once(self, behaviour: Behaviour) -> Behaviour:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            try:
+                self._admit(context)
+                return behaviour(request, context)
+            except Exception as error:
+                return refuse(context, error)
+
+        return answer
+
+    def _streaming(self, behaviour: Behaviour) -> Behaviour:
+        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                self._admit(context)
+                with self._streams.one_more():
+                    yield from behaviour(request, context)
+            except Exception as error:
+                refuse(context, error)
+
+        return answer
+
+
+class _CallerGone(Exception):
+    """It was cancelled, or its time was up, before a thread was free for it."""
+
+
+def refuse(context: grpc.ServicerContext, error: Exception) -> Any:
+    """End the call with the status that the error has at every door."""
+    if isinstance(error, _CallerGone):
+        context.abort(grpc.StatusCode.CANCELLED, "the call was over before its turn came; nothing was carried out")
+    if isinstance(error, NotImplementedError):
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+    if not isinstance(error, FairleadError):
+        _log.error("a call failed in an unforeseen way", exc_info=error)
+        context.abort(grpc.StatusCode.INTERNAL, "the server failed in an unforeseen way; its log says more")
+    assert isinstance(error, FairleadError)
+    context.set_trailing_metadata(((ERROR_CODE_KEY, error.code),))
+    context.abort(grpc.StatusCode[status_of(error).grpc], error.message)

@@ -1,0 +1,113 @@
+"""The fila.v1 door: a gRPC server around one broker."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from fairlead.broker.broker import Broker
+from fairlead.clock import Clock, SystemClock
+from fairlead.errors import SettingInvalid
+from fairlead.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.server.fila.admin import FilaAdmin
+from fairlead.server.fila.calls import CallGate
+from fairlead.server.fila.service import FilaService
+from fairlead.server.fila.starts import Starter
+from fairlead.server.fila.streams import OpenStreams
+from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
+
+_SERVICES = (
+    service_pb2.DESCRIPTOR.services_by_name["FilaService"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"].full_name,
+)
+#: Headers take more room in a request than they do packed.
+_MOST_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
+
+
+class FilaDoor:
+    """Serves Fila's clients at `address`.
+
+    An open stream keeps a thread; at most `max_streams` may be open, and `call_threads` more threads are there for single
+    calls, so that streams never take the last one. Up to `max_calls` single calls wait for a thread. Beyond either limit a
+    call is answered with RESOURCE_EXHAUSTED and nothing is carried out. With `trace_headers` the W3C trace context of an
+    enqueue becomes headers of its message. `stop` lets calls in flight take `grace_s` before it cancels them.
+    """
+
+    name = "grpc"
+
+    def __init__(
+        self,
+        broker: Broker,
+        address: str = "127.0.0.1:5555",
+        *,
+        max_streams: int = 1000,
+        max_calls: int = 10_000,
+        call_threads: int = 64,
+        trace_headers: bool = False,
+        grace_s: float = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.address = address
+        self._grace_s = grace_s
+        self._streams = OpenStreams(max_streams)
+        self._gate = CallGate(self._streams)
+        self._starter = Starter(broker)
+        self._health = health.HealthServicer()
+        self.service = FilaService(
+            broker, self._streams, self._starter, clock=clock or SystemClock(), stopping=lambda: self._gate.stopping, trace_headers=trace_headers
+        )
+        self._threads = ThreadPoolExecutor(max_streams + call_threads, thread_name_prefix="fila")
+        self._server = grpc.server(
+            self._threads, interceptors=[self._gate], options=_options(), maximum_concurrent_rpcs=max_streams + max_calls
+        )
+        service_pb2_grpc.add_FilaServiceServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(broker, self._streams), self._server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    def start(self) -> None:
+        host, _, _ = self.address.rpartition(":")
+        try:
+            port = self._server.add_insecure_port(self.address)
+        except RuntimeError as refused:
+            raise SettingInvalid("the grpc door", "address", f"cannot listen at {self.address}: {refused}") from refused
+        self._server.start()
+        self._starter.open()
+        self.address = f"{host}:{port}"
+        self._say_health(health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self) -> None:
+        """Consume streams end with UNAVAILABLE as soon as their waits are over."""
+        self._say_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._gate.stop_admitting()
+
+    def stop(self) -> None:
+        """What a stream had claimed and not written is given back before this returns."""
+        self.drain()
+        self._server.stop(self._grace_s).wait()
+        self._streams.wait_for_none(self._grace_s)
+        self._starter.close()
+        self._threads.shutdown(wait=False)
+
+    def _say_health(self, status: int) -> None:
+        for service in ("", *_SERVICES):
+            self._health.set(service, status)
+
+
+def _options() -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", _MOST_BYTES),
+        ("grpc.max_send_message_length", _MOST_BYTES),
+        # Two servers on one port would share its clients by chance.
+        ("grpc.so_reuseport", 0),
+        # Find out about clients that vanished without a word.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Clients may ask the same of us.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]

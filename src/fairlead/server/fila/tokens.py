@@ -1,0 +1,55 @@
+"""Which delivery each connection was sent last of each message: the lease token that fila.v1 itself does not carry."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import LeaseRef
+
+#: How many deliveries are remembered, and for how long after their lease is over.
+MOST_REMEMBERED = 100_000
+KEEP_AFTER_LEASE_MS = 3_600_000
+
+
+class _Sent(NamedTuple):
+    claim_id: int
+    queue: str
+    until_ms: int
+
+
+class SentDeliveries:
+    """Thread-safe, and bounded in number and age: the longest remembered is forgotten first.
+
+    A delivery is remembered past its lease, because that is when the token is needed: to tell a former holder that comes
+    late from whoever holds the message now. What was forgotten is settled by id alone, as Fila does it.
+    """
+
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._sent: OrderedDict[tuple[str, bytes], _Sent] = OrderedDict()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._sent)
+
+    def remember(self, connection: str, delivery: Delivery, now_ms: int) -> None:
+        key = connection, delivery.raw_id
+        sent = _Sent(delivery.claim_id, delivery.queue, delivery.lease_until + KEEP_AFTER_LEASE_MS)
+        with self._lock:
+            self._sent[key] = sent
+            self._sent.move_to_end(key)
+            while self._sent and (len(self._sent) > self._most or next(iter(self._sent.values())).until_ms < now_ms):
+                self._sent.popitem(last=False)
+
+    def find(self, connection: str, queue: str, raw_id: bytes) -> LeaseRef | None:
+        with self._lock:
+            sent = self._sent.get((connection, raw_id))
+        return LeaseRef(raw_id, sent.claim_id) if sent is not None and sent.queue == queue else None
+
+    def forget(self, connection: str, raw_id: bytes) -> None:
+        with self._lock:
+            self._sent.pop((connection, raw_id), None)

@@ -1,0 +1,1 @@
+"""Generated from `../proto`; change it there, then run `python -m fairlead.server.fila.proto.generate`."""
