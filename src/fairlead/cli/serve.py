@@ -6,24 +6,19 @@ import json
 import logging
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 import fairlead
-from fairlead.config import ServerSettings
+from fairlead.cli.chosen import chosen, wants_json
+from fairlead.cli.faults import tell_error
 from fairlead.config.load import load_settings
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
 from fairlead.server.serve import Server, run
 from fairlead.wire.statuses import status_of
-
-
-class Output(StrEnum):
-    text = "text"
-    json = "json"
 
 
 def register(app: typer.Typer) -> None:
@@ -32,16 +27,15 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     data: Annotated[Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)] = None,
-    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Arrow Flight door, or off. [default: 127.0.0.1:5556]")] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door for fila.v1 clients, or off. [default: 127.0.0.1:5555]")] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Health and metrics, or off. [default: 127.0.0.1:5557]")] = None,
+    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Arrow Flight door, or off. Default: 127.0.0.1:5556.")] = None,
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door for fila.v1 clients, or off. Default: 127.0.0.1:5555.")] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Health and metrics, or off. Default: 127.0.0.1:5557.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False)] = None,
-    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help="What a confirmed call has survived. [default: fsync]")] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="[default: info]")] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log on stderr. [default: text]")] = None,
+    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help="What a confirmed call has survived. Default: fsync.")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Default: info.")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log on stderr. Default: text.")] = None,
     insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Allow addresses that others can reach, without keys or TLS.")] = False,
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64.")] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the addresses on stdout.")] = Output.text,
 ) -> None:
     """Serve a data directory until SIGTERM or Ctrl-C; port 0 picks a free port and prints it.
 
@@ -49,16 +43,20 @@ def serve(
     environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
     """
     flags: dict[str, object] = {
-        "data": data, "flight": flight, "grpc": grpc, "http": http, "durability": durability, "log.level": log_level,
+        "data": data or chosen().data, "flight": flight, "grpc": grpc, "http": http, "durability": durability, "log.level": log_level,
         "log.format": log_format, "insecure_public": insecure_public or None,
     }  # fmt: skip
+    settings = load_settings(config, os.environ, flags | _split(setting or []))
+    logs.set_up(settings.log)
+    run_and_exit(Server(settings))
+
+
+def run_and_exit(server: Server) -> NoReturn:
+    """From here on the process ends with `_exit`, whatever happens."""
     try:
-        settings = load_settings(config, os.environ, flags | _split(setting or []))
-        logs.set_up(settings.log)
-        server = Server(settings)
-        run(server, ready=lambda: _announce(server, settings, output))
+        run(server, ready=lambda: _announce(server))
     except FairleadError as error:
-        typer.echo(f"error: {error.message}", err=True)
+        tell_error(error)
         _exit(status_of(error).exit_code)
     except ModuleNotFoundError as missing:
         typer.echo(f"error: a server needs {missing.name}; install it with: pip install 'fairlead[server]'", err=True)
@@ -80,11 +78,13 @@ def _split(given: list[str]) -> dict[str, object]:
     return found
 
 
-def _announce(server: Server, settings: ServerSettings, output: Output) -> None:
-    if output is Output.json:
-        typer.echo(json.dumps({"fairlead": fairlead.__version__, "data": str(settings.data), "pid": os.getpid(), "addresses": server.addresses}))
+def _announce(server: Server) -> None:
+    """The first lines on stdout: where to connect, with the ports that were picked."""
+    data = server.settings.data
+    if wants_json():
+        typer.echo(json.dumps({"fairlead": fairlead.__version__, "data": str(data), "pid": os.getpid(), "addresses": server.addresses}))
     else:
-        typer.echo(f"fairlead {fairlead.__version__} serving {settings.data}")
+        typer.echo(f"fairlead {fairlead.__version__} serving {data}")
         for name, address in server.addresses.items():
             typer.echo(f"  {name:<7} {address}")
     sys.stdout.flush()

@@ -66,8 +66,8 @@ class _Given(NamedTuple):
 def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> ServerSettings:
     """Flags beat the environment, which beats the file. `flags` maps a setting's path to its value; None is not given.
 
-    Without `file` the one named by `FAIRLEAD_CONFIG` is read, if any. Raises one `SettingInvalid` that lists everything
-    wrong, one line each, also values that a stronger source would have replaced.
+    Without `file` the one named by `FAIRLEAD_CONFIG` is read, if any. Raises `SettingInvalid` for the first thing
+    wrong, with a note for each of the others; also for values that a stronger source would have replaced.
     """
     if file is None and environ.get("FAIRLEAD_CONFIG"):
         file = Path(environ["FAIRLEAD_CONFIG"])
@@ -90,8 +90,10 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
     for path, what in contradictions(addresses, chosen.get("insecure_public", False)):
         problems.append((source_of.get(path, "settings"), path, what))
     if problems:
-        source, path, what = problems[0]
-        raise SettingInvalid(source, path, "\n".join([what, *(": ".join(problem) for problem in problems[1:])]))
+        error = SettingInvalid(*problems[0])
+        for problem in problems[1:]:
+            error.add_note(": ".join(problem))
+        raise error
     return _built(chosen)
 
 

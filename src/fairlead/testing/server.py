@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -21,14 +21,17 @@ from fairlead.config.load import SETTINGS
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
 PATIENCE_S = 60.0
 
-_COMMAND = [sys.executable, "-c", "from fairlead.cli import main; main()", "serve"]
+_SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "-o", "json")
 
 
 class ServerProcess:
     """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`."""
 
-    def __init__(self, data: Path, addresses: Mapping[str, str], settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, data: Path, addresses: Mapping[str, str], settings: Mapping[str, object], command: Sequence[str] = _SERVE
+    ) -> None:
         self.data = data
+        self._command = command
         self.addresses: dict[str, str] = {}
         self._given = {**dict.fromkeys(("flight", "grpc", "http"), "off"), **settings, **addresses, "data": data}
         self._process: subprocess.Popen[str] | None = None
@@ -54,8 +57,7 @@ class ServerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         environment |= {SETTINGS[path].variable: str(value) for path, value in self._given.items()}
         process = self._process = subprocess.Popen(
-            [*_COMMAND, "--output", "json"],
-            env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            self._command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
@@ -67,11 +69,10 @@ class ServerProcess:
         ]
         for reader in self._readers:
             reader.start()
-        came.wait(PATIENCE_S)
-        if not first:
+        if not came.wait(PATIENCE_S):
             process.kill()
-            code = self.wait()
-            raise ServerDidNotStart(code, self.log)
+        if not first:
+            raise ServerDidNotStart(self.wait(), self.log)
         self.addresses = json.loads(first[0])["addresses"]
 
     def terminate(self) -> None:
@@ -84,8 +85,9 @@ class ServerProcess:
         self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open, and nothing answers."""
+        """SIGSTOP: its connections stay open, and nothing answers. Returns when it stands still."""
         self._running().send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume_process(self) -> None:
         self._running().send_signal(signal.SIGCONT)

@@ -1,0 +1,91 @@
+"""A server whose only door does as it is told, one word a line, so that a test decides when a call is in flight."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from fairlead import Broker
+from fairlead.cli.chosen import Chosen, Output, choose
+from fairlead.cli.serve import run_and_exit
+from fairlead.config import ServerSettings
+from fairlead.config.load import load_settings
+from fairlead.config.server import split_address
+from fairlead.errors import FairleadError, StoreFailed
+from fairlead.server import logs
+from fairlead.server.doors import Door
+from fairlead.server.limits import Limits
+from fairlead.server.serve import Server
+
+
+class SlowDoor:
+    """`hold`: a call that lasts until `go`. `wait`: a claim that waits for an hour. `claim`: takes a lease. `break`: the store fails."""
+
+    name = "flight"
+
+    def __init__(self, broker: Broker, address: str, limits: Limits) -> None:
+        self.address = address
+        self._broker = broker
+        self._limits = limits
+        self._listener = socket.create_server(split_address(address))
+
+    def start(self) -> None:
+        host, port = self._listener.getsockname()[:2]
+        self.address = f"{host}:{port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def drain(self) -> None: ...
+
+    def stop(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        lines = connection.makefile("rw", newline="\n")
+        for line in lines:
+            try:
+                with self._limits.call(waits=line == "wait\n"):
+                    print("in", file=lines, flush=True)
+                    answer = self._obey(line.strip(), lines)
+            except FairleadError as error:
+                answer = error.code
+            print(answer, file=lines, flush=True)
+
+    def _obey(self, word: str, lines: object) -> str:
+        if word == "hold":
+            return next(lines).strip()  # type: ignore[call-overload]
+        if word == "wait":
+            return str(len(self._broker.claim("q", wait="1h")))
+        if word == "claim":
+            return self._broker.claim("q")[0].lease
+        assert word == "break"
+        self._broker._core.store.sync = _fail  # type: ignore[method-assign]
+        self._broker.enqueue("q", b"")
+        return "unreachable"
+
+
+def _fail(commit: int) -> None:
+    raise StoreFailed("told to")
+
+
+def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
+    if not broker.queues("q"):
+        broker.create_queue("q")
+        broker.enqueue("q", b"secret payload", headers={"secret": "header"})
+    return [SlowDoor(broker, settings.flight, limits)]
+
+
+def main() -> None:
+    choose(Chosen(output=Output.json))
+    settings = load_settings(None, os.environ, {})
+    logs.set_up(settings.log)
+    run_and_exit(Server(settings, _doors))
+
+
+if __name__ == "__main__":
+    main()

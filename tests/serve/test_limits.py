@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fairlead.config import LimitSettings
+from fairlead.errors import Overloaded, ServerStopping
+from fairlead.server.limits import Limits
+
+
+def test_a_call_beyond_the_limit_is_refused_until_one_has_ended() -> None:
+    limits = Limits(LimitSettings(max_calls=2))
+    with limits.call():
+        with limits.call():
+            with pytest.raises(Overloaded) as refused, limits.call():
+                pass
+            assert (refused.value.what, refused.value.limit) == ("calls at a time", 2)
+            assert refused.value.retry_after_ms > 0
+        with limits.call():
+            pass
+    assert limits.in_flight == 0
+
+
+def test_a_call_that_waits_takes_no_place_of_one_that_works() -> None:
+    limits = Limits(LimitSettings(max_calls=1))
+    with limits.call(waits=True), limits.call(waits=True), limits.call():
+        assert limits.in_flight == 3
+
+
+def test_bytes_in_flight_are_bounded_but_one_large_request_passes_alone() -> None:
+    limits = Limits(LimitSettings(max_inflight_bytes=100))
+    with limits.call(1000), pytest.raises(Overloaded, match="100 bytes in flight"), limits.call(1):
+        pass
+    with limits.call(60), limits.call(40):
+        assert limits.bytes_in_flight == 100
+        with pytest.raises(Overloaded), limits.call(1):
+            pass
+    assert limits.bytes_in_flight == 0
+
+
+def test_a_call_that_raises_is_over() -> None:
+    limits = Limits()
+    with pytest.raises(ZeroDivisionError), limits.call(10):
+        raise ZeroDivisionError
+    assert (limits.in_flight, limits.bytes_in_flight) == (0, 0)
+
+
+def test_channels_are_bounded_and_are_not_in_flight() -> None:
+    limits = Limits(LimitSettings(max_channels=1))
+    with limits.channel():
+        assert (limits.channels, limits.in_flight) == (1, 0)
+        with pytest.raises(Overloaded, match="1 open channels"), limits.channel():
+            pass
+    assert limits.channels == 0
+
+
+def test_after_drain_nothing_new_begins() -> None:
+    limits = Limits()
+    limits.drain()
+    with pytest.raises(ServerStopping), limits.call():
+        pass
+    with pytest.raises(ServerStopping), limits.channel():
+        pass
+
+
+def test_waiting_until_idle_ends_with_the_last_call() -> None:
+    limits = Limits()
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with limits.call(waits=True):
+            entered.set()
+            leave.wait()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    entered.wait()
+    limits.drain()
+    assert not limits.wait_until_idle(grace_ms=0)
+    assert not limits.wait_until_idle(grace_ms=10**9, hurry=lambda: True)
+    leave.set()
+    assert limits.wait_until_idle(grace_ms=10**9)
+    worker.join()
