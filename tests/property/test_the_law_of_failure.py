@@ -63,6 +63,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
         self.spec = Order(given, LEASE_MS, self.clock.now_ms())
         self.handed: list[Delivery] = []
         self.ids = IdSource(random.Random(0).randbytes)
+        self.requests: list[str] = []
         self._open()
         self.broker = self._broker()
         self.broker.create_queue("q", visibility_timeout=f"{LEASE_MS}ms", **given.options())
@@ -163,17 +164,26 @@ class TheLawOfFailure(RuleBasedStateMachine):
         self.broker.goodbye(consumer)
         self.spec.goodbye(consumer)
 
-    @rule(batch=batches, into=st.lists(streams, max_size=2), most=st.sampled_from([1, 3]), again=st.booleans(), crash=st.booleans())
-    def exchange(self, batch: list[tuple[Word, int]], into: list[str | None], most: int, again: bool, crash: bool) -> None:
-        """Settle, enqueue and claim; then perhaps the same request again, perhaps to another life of the broker."""
+    @rule(
+        batch=batches, into=st.lists(streams, max_size=2), most=st.sampled_from([1, 3]), heard=st.booleans(), again=st.booleans(), crash=st.booleans()
+    )
+    def exchange(self, batch: list[tuple[Word, int]], into: list[str | None], most: int, heard: bool, again: bool, crash: bool) -> None:
+        """Settle, enqueue and claim; then perhaps the same request again, perhaps to another life of the broker.
+
+        With `heard`, the caller says that it got the answers to its requests before.
+        """
         said = sorted(self._said(batch, False), key=lambda word: ["start", "complete", "fail", "release"].index(word.verb)) if self.handed else []
         call = {
             "settle": [_item(word) for word in said],
             "enqueue": {"q": self._messages(into)} if into else {},
             "claim": {"queue": "q", "limit": 100, "max_per_stream": most},
             "request_id": str(uuid.UUID(bytes=self.ids.next(self.clock.now_ms(), 1)[0])),
+            "answered": self.requests if heard else [],
         }
         answer = self.broker.exchange("ann", **call)
+        for request in call["answered"]:
+            assert self.store.request(uuid.UUID(request).bytes) is None
+        self.requests = [call["request_id"]] if heard else [*self.requests, call["request_id"]]
         assert [result.outcome for result in answer.settled] == self.spec.settle(said)
         for message_id, stream in zip(answer.enqueued.get("q", []), into, strict=True):
             self.spec.enqueue(message_id, stream)

@@ -54,6 +54,7 @@ class Doing:
     consumer: str = ""
     claims_from: Sequence[str] = ()
     into: Sequence[str] = ()
+    answered: Sequence[str] = ()
 
 
 @dataclass
@@ -68,6 +69,8 @@ class Picture:
     payloads: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[bytes, str] = field(default_factory=dict)
     requests: dict[bytes, int] = field(default_factory=dict)
+    #: Requests whose outcomes are no longer kept, and why: "answered" or "old".
+    forgotten: dict[bytes, str] = field(default_factory=dict)
 
     def copy(self) -> Picture:
         return Picture(**{name: dict(value) for name, value in vars(self).items()})

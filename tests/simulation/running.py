@@ -47,6 +47,8 @@ class Running:
         self.completed: set[bytes] = set()
         self.tokens: set[tuple[str, str]] = set()
         self.requests: list[tuple[dict[str, Any], Any]] = []
+        #: Requests that the caller has said were answered, and to which life of the broker it said so.
+        self.acknowledged: list[tuple[dict[str, Any], Broker]] = []
         self.made = 0
         self.cuts = 0
         self.broker = self._open()

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, Release, Start
+from fairlead.broker.timers import REQUEST_KEPT_MS
 from fairlead.model import facts as f
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
-from fairlead.model.ids import show_id
+from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.lane import ROW_BYTES, lane_throttle_keys, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
@@ -322,7 +323,16 @@ class Witness:
     def _request_remembered(self, fact: f.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")
         self.must(fact.request_id not in self.now.requests, "a request had a second effect")
+        self.must(fact.request_id not in self.now.forgotten, "a request that was answered long ago had a second effect")
         self.now.requests[fact.request_id] = self.clock.now_ms()
+
+    def _requests_forgotten(self, fact: f.RequestsForgotten) -> None:
+        named = {find_id(text) for text in self.doing.answered}
+        for request_id in fact.request_ids:
+            age_ms = self.clock.now_ms() - id_time_ms(request_id)
+            self.must(request_id in named or age_ms > REQUEST_KEPT_MS, f"{show_id(request_id)} was forgotten, nobody said that it was answered")
+            if self.now.requests.pop(request_id, None) is not None:
+                self.now.forgotten[request_id] = "answered" if request_id in named else "old"
 
     def _intent_saved(self, fact: f.IntentSaved) -> None:
         self.now.intents[fact.intent.intent_id] = fact.intent
@@ -450,6 +460,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     f.QueueCleared: Witness._queue_cleared,
     f.StreamSaved: Witness._stream_saved,
     f.RequestRemembered: Witness._request_remembered,
+    f.RequestsForgotten: Witness._requests_forgotten,
     f.IntentSaved: Witness._intent_saved,
     f.IntentEnded: Witness._intent_ended,
 }

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.errors import RequestExpired
+from fairlead.errors import InvalidRequest, RequestExpired
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource, find_id, id_time_ms, show_id
 from fairlead.model.settle import DeliveryRef, LeaseRef, Settlement
-from tests.simulation.picture import LEASED, must
+from tests.simulation.picture import LEASED, BrokenPromise, must
 from tests.simulation.running import Running
 from tests.simulation.traffic import CONSUMERS, random_message
 
@@ -195,12 +195,15 @@ class Working(Running):
         if self.requests and rng.random() < 0.4:
             self._ask_again()
             return
+        if rng.random() < 0.1:
+            self._send_late_copy()
+            return
         items = self.items(3)
         extends, rest = [item for item in items if isinstance(item, Extend)], [item for item in items if not isinstance(item, Extend)]
         names = list({self.any_queue() for _ in range(rng.randint(0, 2))})
         call: dict[str, Any] = {
             "consumer": rng.choice(CONSUMERS), "extend": extends, "settle": rest, "enqueue": {name: self.messages(2) for name in names},
-            "request_id": self._request_id(),
+            "request_id": self._request_id(), "answered": self._acknowledge(),
         }
         if rng.random() < 0.7:
             call["claim"] = {"queue": self.any_queue(), "limit": rng.choice([1, 4]), "max_per_stream": rng.choice([1, 3])}
@@ -214,7 +217,8 @@ class Working(Running):
     def _exchange(self, call: dict[str, Any]) -> Any:
         items = [*call["extend"], *call["settle"]]
         claims_from = [call["claim"]["queue"]] if "claim" in call else []
-        with self.doing("exchange", items=items, claims_from=claims_from, into=list(call["enqueue"]), consumer=call["consumer"]):
+        into, answered = list(call["enqueue"]), call["answered"]
+        with self.doing("exchange", items=items, claims_from=claims_from, into=into, consumer=call["consumer"], answered=answered):
             fresh = find_id(call["request_id"]) not in self.witness.now.requests
             accepted = self._accepted(items, in_turns=True)
             answer = self.broker.exchange(**call)
@@ -229,6 +233,10 @@ class Working(Running):
         at = self.rng.randrange(len(self.requests))
         call, before = self.requests[at]
         raw_id = find_id(call["request_id"]) or b""
+        if raw_id in self.witness.now.forgotten:
+            # Too old when it was forgotten; a clock set back far enough could make it young again, and no promise covers that.
+            del self.requests[at]
+            return
         known = raw_id in self.witness.now.requests
         commits = self.store.commits
         try:
@@ -248,6 +256,31 @@ class Working(Running):
                 if (d.id, d.lease) not in self.tokens:
                     self._receive([d])
         self.requests[at] = call, answer
+
+    def _acknowledge(self) -> list[str]:
+        """Requests whose answers have come in, and which the caller will not send again."""
+        heard = [at for at, (_, answer) in enumerate(self.requests) if answer is not None]
+        chosen = self.rng.sample(heard, min(len(heard), self.rng.choice([0, 1, 1, 3])))
+        calls = [self.requests[at][0] for at in chosen]
+        self.requests = [request for at, request in enumerate(self.requests) if at not in chosen]
+        self.acknowledged += [(call, self.broker) for call in calls]
+        return [call["request_id"] for call in calls]
+
+    def _send_late_copy(self) -> None:
+        """One that was held up on its way while another was carried out and answered: it has no effect."""
+        answered = {raw_id for raw_id, why in self.witness.now.forgotten.items() if why == "answered"}
+        late = [call for call, broker in self.acknowledged if broker is self.broker and find_id(call["request_id"]) in answered]
+        if not late:
+            return
+        commits, call = self.store.commits, self.rng.choice(late)
+        with self.doing("late copy"):
+            try:
+                self.broker.exchange(**call)
+            except (InvalidRequest, RequestExpired) as refused:
+                self.say(f"   {refused}")
+            else:
+                raise BrokenPromise("a request that was answered was carried out again")
+            must(self.store.commits == commits, "a late copy of a request had an effect")
 
     def _request_id(self) -> str | None:
         if self.rng.random() < 0.1:
