@@ -49,7 +49,7 @@ class SlowDoor:
         lines = connection.makefile("rw", newline="\n")
         for line in lines:
             try:
-                with self._limits.call(waits=line == "wait\n"):
+                with self._limits.waiting_call() if line == "wait\n" else self._limits.call():
                     print("in", file=lines, flush=True)
                     answer = self._obey(line.strip(), lines)
             except FairleadError as error:

@@ -17,6 +17,7 @@ def test_a_call_beyond_the_limit_is_refused_until_one_has_ended() -> None:
                 pass
             assert (refused.value.what, refused.value.limit) == ("calls at a time", 2)
             assert refused.value.retry_after_ms > 0
+            assert limits.refused == 1
         with limits.call():
             pass
     assert limits.in_flight == 0
@@ -24,7 +25,7 @@ def test_a_call_beyond_the_limit_is_refused_until_one_has_ended() -> None:
 
 def test_a_call_that_waits_takes_no_place_of_one_that_works() -> None:
     limits = Limits(LimitSettings(max_calls=1))
-    with limits.call(waits=True), limits.call(waits=True), limits.call():
+    with limits.waiting_call(), limits.waiting_call(), limits.call():
         assert limits.in_flight == 3
 
 
@@ -55,10 +56,12 @@ def test_channels_are_bounded_and_are_not_in_flight() -> None:
     assert limits.channels == 0
 
 
-def test_after_drain_nothing_new_begins() -> None:
+def test_after_close_nothing_new_begins() -> None:
     limits = Limits()
-    limits.drain()
+    limits.close()
     with pytest.raises(ServerStopping), limits.call():
+        pass
+    with pytest.raises(ServerStopping), limits.waiting_call():
         pass
     with pytest.raises(ServerStopping), limits.channel():
         pass
@@ -69,14 +72,14 @@ def test_waiting_until_idle_ends_with_the_last_call() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def work() -> None:
-        with limits.call(waits=True):
+        with limits.waiting_call():
             entered.set()
             leave.wait()
 
     worker = threading.Thread(target=work)
     worker.start()
     entered.wait()
-    limits.drain()
+    limits.close()
     assert not limits.wait_until_idle(grace_ms=0)
     assert not limits.wait_until_idle(grace_ms=10**9, hurry=lambda: True)
     leave.set()

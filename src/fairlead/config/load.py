@@ -90,10 +90,10 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
     for path, what in contradictions(addresses, chosen.get("insecure_public", False)):
         problems.append((source_of.get(path, "settings"), path, what))
     if problems:
-        error = SettingInvalid(*problems[0])
+        refused = SettingInvalid(*problems[0])
         for problem in problems[1:]:
-            error.add_note(": ".join(problem))
-        raise error
+            refused.add_note(": ".join(problem))
+        raise refused
     return _built(chosen)
 
 

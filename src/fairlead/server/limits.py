@@ -1,7 +1,7 @@
 """What all doors together have in hand: refuses what would be too much, and knows when nothing is in flight.
 
-One `Limits` for a server. A door wraps every call in `with limits.call(size):` and every long-lived channel or stream in
-`with limits.channel():`; both raise before anything was carried out.
+One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and every long-lived
+channel or stream in `channel()`; they raise before anything was carried out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from fairlead.config import LimitSettings
 from fairlead.errors import Overloaded, ServerStopping
@@ -26,35 +27,50 @@ class Limits:
         self._waiting = 0
         self._bytes = 0
         self._channels = 0
-        self._draining = False
+        self._closed = False
+        #: How often something was too much.
+        self.refused = 0
 
     @contextmanager
-    def call(self, size: int = 0, *, waits: bool = False) -> Iterator[None]:
-        """For as long as one call is worked on; `size` is what its request and answer hold in memory.
-
-        A call that only `waits` (a claim with nothing to hand out yet) is in flight like any other, but as it costs
-        nothing it does not count against `max_calls`: idle consumers are bounded by `max_channels`.
-        """
+    def call(self, size: int = 0) -> Iterator[None]:
+        """For as long as one call is worked on; `size` is what its request holds in memory."""
         with self._changed:
-            self._admit(size, waits)
+            self._check_open()
+            if self._calls >= self._settings.max_calls:
+                self._refuse("calls at a time", self._settings.max_calls)
+            # A request larger than the limit must pass when it is alone, or it never would.
+            if self._bytes and self._bytes + size > self._settings.max_inflight_bytes:
+                self._refuse("bytes in flight", self._settings.max_inflight_bytes)
+            self._calls += 1
+            self._bytes += size
         try:
             yield
         finally:
             with self._changed:
-                self._calls -= not waits
-                self._waiting -= waits
+                self._calls -= 1
                 self._bytes -= size
-                if self._draining:
-                    self._changed.notify_all()
+                self._changed.notify_all()
+
+    @contextmanager
+    def waiting_call(self) -> Iterator[None]:
+        """For a claim that may wait. In flight like any other, but as it costs only its thread it takes no place of `max_calls`."""
+        with self._changed:
+            self._check_open()
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
 
     @contextmanager
     def channel(self) -> Iterator[None]:
         """For as long as a client keeps a channel or stream open. An open channel with no call on it is not in flight."""
         with self._changed:
-            if self._draining:
-                raise ServerStopping()
+            self._check_open()
             if self._channels >= self._settings.max_channels:
-                raise Overloaded("open channels", self._settings.max_channels, RETRY_AFTER_MS)
+                self._refuse("open channels", self._settings.max_channels)
             self._channels += 1
         try:
             yield
@@ -62,17 +78,13 @@ class Limits:
             with self._changed:
                 self._channels -= 1
 
-    def _admit(self, size: int, waits: bool) -> None:
-        if self._draining:
+    def _check_open(self) -> None:
+        if self._closed:
             raise ServerStopping()
-        if not waits and self._calls >= self._settings.max_calls:
-            raise Overloaded("calls at a time", self._settings.max_calls, RETRY_AFTER_MS)
-        # A request larger than the limit must pass when it is alone, or it never would.
-        if self._bytes and self._bytes + size > self._settings.max_inflight_bytes:
-            raise Overloaded("bytes in flight", self._settings.max_inflight_bytes, RETRY_AFTER_MS)
-        self._calls += not waits
-        self._waiting += waits
-        self._bytes += size
+
+    def _refuse(self, what: str, limit: int) -> NoReturn:
+        self.refused += 1
+        raise Overloaded(what, limit, RETRY_AFTER_MS)
 
     @property
     def in_flight(self) -> int:
@@ -87,13 +99,17 @@ class Limits:
     def bytes_in_flight(self) -> int:
         return self._bytes
 
-    def drain(self) -> None:
+    def close(self) -> None:
         """From now on every new call and channel gets `ServerStopping`."""
         with self._changed:
-            self._draining = True
+            self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def wait_until_idle(self, grace_ms: int, hurry: Callable[[], bool] = lambda: False) -> bool:
-        """After `drain`: True when the last call in flight has ended, False when the grace was over or `hurry()` said so."""
+        """After `close`: True when the last call in flight has ended, False when the grace was over or `hurry()` said so."""
         deadline = time.monotonic() + grace_ms / 1000
         with self._changed:
             while self.in_flight:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -45,6 +46,8 @@ class Server:
         self._broker: Broker | None = None
         self._told = threading.Event()
         self._hurry = threading.Event()
+        self._woken, self.wakes = socket.socketpair()
+        self.wakes.setblocking(False)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -66,7 +69,7 @@ class Server:
                     raise AddressUnavailable(door.name, door.address, str(error)) from error
                 self.doors.append(door)
         except BaseException:
-            self.limits.drain()
+            self.limits.close()
             self._close()
             raise
         event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
@@ -74,14 +77,17 @@ class Server:
     def wait(self) -> None:
         """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""
         assert self._broker is not None
-        while not self._told.wait(HEALTH_CHECK_S):
+        while not self._told.is_set():
             self._broker.intents()
+            select.select([self._woken], [], [], HEALTH_CHECK_S)
 
     def tell_to_stop(self) -> None:
         """Safe in a signal handler. The second time, calls in flight are waited for no longer."""
         if self._told.is_set():
             self._hurry.set()
         self._told.set()
+        with suppress(BlockingIOError):
+            self.wakes.send(b"!")
 
     def stop(self) -> None:
         """Everything confirmed is durable when this returns, whatever became of the doors."""
@@ -89,7 +95,7 @@ class Server:
         event(_log, logging.INFO, "stopping", calls_in_flight=self.limits.in_flight, grace_ms=self.settings.limits.drain_grace_ms)
         for door in self.doors:
             door.drain()
-        self.limits.drain()
+        self.limits.close()
         self._broker.interrupt_waits()
         if not self.limits.wait_until_idle(self.settings.limits.drain_grace_ms, self._hurry.is_set):
             event(_log, logging.WARNING, "calls are cut off", calls_in_flight=self.limits.in_flight, hurried=self._hurry.is_set())
@@ -113,6 +119,8 @@ def run(server: Server, ready: Callable[[], None]) -> None:
         server.tell_to_stop()
 
     before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    # The system may give a signal to a thread of some library; without this the main thread would go on sleeping.
+    awake_before = signal.set_wakeup_fd(server.wakes.fileno(), warn_on_full_buffer=False)
     try:
         server.start()
         try:
@@ -126,6 +134,7 @@ def run(server: Server, ready: Callable[[], None]) -> None:
             notify("STOPPING=1")
             server.stop()
     finally:
+        signal.set_wakeup_fd(awake_before)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -138,12 +147,12 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
 def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator[Door]:
     addresses = settings.addresses()
     if "http" in addresses:
-        metrics = _load("fairlead.server.metrics", "Metrics")(broker)
+        metrics = _load("fairlead.server.metrics", "Metrics")(broker, data=settings.data, limits=limits)
         yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
     if "grpc" in addresses:
-        yield _load("fairlead.server.fila", "FilaDoor")(broker, addresses["grpc"], limits=limits)
+        yield _load("fairlead.server.fila.door", "FilaDoor")(broker, addresses["grpc"], grace_s=settings.limits.drain_grace_ms / 1000)
     if "flight" in addresses:
-        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], limits=limits)
+        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], gate=limits, max_channels=settings.limits.max_channels)
 
 
 def _load(module: str, name: str) -> Any:
