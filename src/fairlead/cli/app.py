@@ -55,7 +55,7 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
 
 
 #: Each has `register(app)`. In the order of `fairlead --help`.
-_GROUPS = ("serve", "queues", "config", "redrive", "explain", "stats", "failures", "top", "maintenance", "doctor")
+_GROUPS = ("serve", "queues", "config", "redrive", "intents", "explain", "stats", "failures", "top", "maintenance", "doctor")
 
 
 def _register_all() -> None:

@@ -1,0 +1,46 @@
+"""Arguments and options that many commands have, as annotations, and the completion of queue names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.chosen import choose, chosen
+from fairlead.cli.target import nearest, open_target, queue_names
+from fairlead.errors import FairleadError
+from fairlead.model.failure import FailureReason
+
+REASONS = [reason.word for reason in FailureReason]
+
+
+def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Best effort: a shell must never show an error because someone pressed Tab."""
+    try:
+        given = ctx.find_root().params
+        found = chosen()
+        if found.addr is None and found.data is None:
+            data = given.get("data")
+            choose(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
+        with open_target() as target:
+            return [name for name in queue_names(target) if name.startswith(incomplete)]
+    except (FairleadError, typer.TyperException, OSError):
+        return []
+
+
+def complete_reason(incomplete: str) -> list[str]:
+    return [word for word in REASONS if word.startswith(incomplete)]
+
+
+def check_reason(value: str | None) -> str | None:
+    """Refused here, where the near ones can be named; the engine would list them all."""
+    if value is None or value in REASONS:
+        return value
+    near = nearest(value, REASONS)
+    raise typer.BadParameter(f"{value!r} is no failure reason; " + (f"did you mean {near}?" if near else "one of " + ", ".join(REASONS)))
+
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue, or of its dead letters: QUEUE.dlq.", autocompletion=complete_queue)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Messages, by full id, prefix or last characters.")]

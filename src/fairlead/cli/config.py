@@ -1,0 +1,65 @@
+"""`fairlead config`: the runtime configuration, live at once: throttles, weights, and what hooks read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.output import clean, show, table
+from fairlead.cli.target import Target, nearest, open_target
+from fairlead.errors import ConfigKeyNotFound
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.")]
+
+
+def register(app: typer.Typer) -> None:
+    config = typer.Typer(no_args_is_help=True, help="Runtime configuration: throttles, weights, values for hooks.")
+    for name, command in (("set", set_value), ("get", get_value), ("list", list_all), ("unset", unset)):
+        config.command(name)(command)
+    app.add_typer(config, name="config")
+
+
+def set_value(key: Key, value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; a number for throttles and weights.")]) -> None:
+    """Set a value; it holds from the next message on."""
+    with open_target(create=True) as target:
+        target.config.set(key, value)
+    show({"key": key, "value": value}, f"{clean(key)} = {clean(value)}")
+
+
+def get_value(key: Key) -> None:
+    """Print a value."""
+    with open_target() as target:
+        try:
+            value = target.config.get(key)
+        except ConfigKeyNotFound as unknown:
+            _suggest(target, unknown)
+            raise
+    show({"key": key, "value": value}, clean(value))
+
+
+def list_all(prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so.")] = "") -> None:
+    """List keys and values."""
+    with open_target() as target:
+        found = target.config.list(prefix)
+    lines = table("key", "value")
+    for key, value in sorted(found.items()):
+        lines.add_row(clean(key), clean(value, most=200))
+    show(found, lines if found else "nothing is set" + (f" under {clean(prefix)!r}" if prefix else ""))
+
+
+def unset(key: Key) -> None:
+    """Remove a key; a throttle that is gone lets everything pass."""
+    with open_target() as target:
+        try:
+            target.config.delete(key)
+        except ConfigKeyNotFound as unknown:
+            _suggest(target, unknown)
+            raise
+    show({"key": key, "value": None}, f"{clean(key)} is not set any more")
+
+
+def _suggest(target: Target, unknown: ConfigKeyNotFound) -> None:
+    near = nearest(unknown.key, list(target.config.list()))
+    if near:
+        unknown.add_note(f"did you mean {near}?")

@@ -1,0 +1,122 @@
+"""Messages as people see them: a status, a line in a list, a page of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.output import age, clean, coarse, now_ms, pairs, payload_text, plain, short, table, when
+from fairlead.model.failure import FailureReason
+from fairlead.model.names import is_dead_letter_name
+from fairlead.model.views import MessageInfo
+
+#: In the order of a message's life. `failed` waits for its next try; a message that will have none is `dead`.
+STATUSES = ("pending", "delayed", "held", "active", "failed", "dead")
+_STYLE = {"failed": "yellow", "dead": "red", "active": "green", "held": "magenta"}
+
+
+def status_of_message(info: MessageInfo) -> str:
+    if is_dead_letter_name(info.queue):
+        return "dead"
+    if info.where == "leased":
+        return "active"
+    if info.where == "ready":
+        return "pending"
+    if info.due_at is None:
+        return "held"
+    return "failed" if info.attempts else "delayed"
+
+
+def as_record(info: MessageInfo) -> dict[str, Any]:
+    """For JSON: the fields of `MessageInfo`, and the status."""
+    return {"status": status_of_message(info), **plain(info)}
+
+
+def message_table(infos: Iterable[MessageInfo]) -> Table:
+    """One line each; columns that no message has anything for are left out."""
+    found = list(infos)
+    streams, keys = any(info.stream for info in found), any(info.fairness_key != "default" for info in found)
+    failed, told = any(info.failures for info in found), any(_circumstance(info) for info in found)
+    headers = ["id", "status", *(["failures"] if failed else []), "age", *(["key"] if keys else []), *(["stream"] if streams else [])]
+    made = table(*headers, *(["until"] if told else []), "payload", *(["last error"] if failed else []), right=("failures",))
+    for info in found:
+        status = status_of_message(info)
+        cells: list[RenderableType] = [short(info.id), Text(status, _STYLE.get(status, ""))]
+        if failed:
+            cells.append(str(failures_of(info)))
+        cells.append(coarse(max(0, now_ms() - info.enqueued_at)))
+        if keys:
+            cells.append(clean(info.fairness_key, most=30))
+        if streams:
+            cells.append(clean(info.stream or "-", most=30))
+        if told:
+            cells.append(_circumstance(info))
+        cells.append(payload_text(info.payload, most=40))
+        if failed:
+            cells.append(_last_error(info))
+        made.add_row(*cells)
+    return made
+
+
+def failures_of(info: MessageInfo) -> int:
+    """Of its whole life, redrives included; `attempts` counts those since the last redrive."""
+    return len(info.failures) + info.failures_cut
+
+
+def _circumstance(info: MessageInfo) -> str:
+    if info.lease_until is not None:
+        return clean(f"{info.consumer or 'someone'}, {age(info.lease_until)}", most=40)
+    if info.dead_since is not None:
+        return f"since {age(info.dead_since)}"
+    return age(info.due_at) if info.due_at is not None else ""
+
+
+def _last_error(info: MessageInfo) -> str:
+    if not info.failures:
+        return ""
+    last = info.failures[-1]
+    return clean(f"{FailureReason(last.reason).word}: {last.error}" if last.error else FailureReason(last.reason).word, most=60)
+
+
+def message_page(info: MessageInfo) -> RenderableType:
+    """Everything about one message."""
+    rows: list[tuple[str, RenderableType]] = [
+        ("id", info.id),
+        ("queue", info.queue),
+        ("status", Text(status_of_message(info), _STYLE.get(status_of_message(info), ""))),
+        ("enqueued", f"{when(info.enqueued_at)}  ({age(info.enqueued_at)})"),
+        ("key", f"{clean(info.fairness_key)}, weight {info.weight}"),
+    ]
+    optional: Sequence[tuple[str, str]] = (
+        ("throttle keys", ", ".join(clean(key) for key in info.throttle_keys)),
+        ("stream", clean(info.stream or "")),
+        ("due", _moment(info.due_at)),
+        ("leased until", _moment(info.lease_until)),
+        ("consumer", clean(info.consumer or "")),
+        ("expires", _moment(info.expires_at)),
+        ("dead since", _moment(info.dead_since)),
+        ("source", info.source or ""),
+        ("decided by", clean(info.rule)),
+        ("progress", str(info.progress.value) if info.progress else ""),
+        ("carry", payload_text(info.carry) if info.carry else ""),
+    )
+    rows += [(name, value) for name, value in optional if value]
+    rows.append(("attempts", f"{info.attempts} in this life, {info.deliveries} deliveries, {failures_of(info)} failures in all"))
+    rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
+    rows.append(("payload", payload_text(info.payload, most=2000)))
+    if not info.failures:
+        return pairs(rows)
+    failures = table("when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures")
+    for record in info.failures:
+        cells = (clean(record.rule), clean(record.consumer or "-"), clean(record.error or "-", most=300))
+        failures.add_row(when(record.at_ms), str(record.attempt), FailureReason(record.reason).word, *cells)
+    note = [f"{info.failures_cut} more between the first and the last are counted only"] if info.failures_cut else []
+    return Group(pairs(rows), failures, *note)
+
+
+def _moment(ms: int | None) -> str:
+    return "" if ms is None else f"{when(ms)}  ({age(ms)})"

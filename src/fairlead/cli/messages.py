@@ -1,0 +1,110 @@
+"""`queue push`, `peek` and `drain`: putting messages in, looking at them, taking them out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead import NewMessage
+from fairlead.cli.arguments import QueueName
+from fairlead.cli.chosen import wants_json, wrong_usage
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.filters import read_header
+from fairlead.cli.ids import find_message
+from fairlead.cli.message_view import as_record, message_table
+from fairlead.cli.output import clean, count_of, plain, short, show, tell
+from fairlead.cli.target import open_target
+from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.names import dead_letter_name, is_dead_letter_name
+from fairlead.model.views import MessageInfo
+
+_PANEL = "Messages"
+
+
+def register(queue: typer.Typer) -> None:
+    queue.command("push", rich_help_panel=_PANEL)(push)
+    queue.command("peek", rich_help_panel=_PANEL)(peek)
+    queue.command("drain", rich_help_panel=_PANEL)(drain)
+
+
+def push(
+    queue: QueueName,
+    payload: Annotated[str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload as text; - reads it from standard input.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")] = None,
+    key: Annotated[str, typer.Option(metavar="KEY", help="Fairness key: whom the message belongs to.")] = DEFAULT_KEY,
+    weight: Annotated[int, typer.Option(help="That key's share, 1 to 1000.")] = 1,
+    throttle: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Throttle key; may be repeated.")] = None,
+    stream: Annotated[str | None, typer.Option(metavar="NAME", help="Messages of one stream are worked in order.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Hand it out only after this time.")] = None,
+    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live, instead of the queue's.")] = None,
+    dedup: Annotated[str | None, typer.Option(metavar="KEY", help="A second message with this key is the first one.")] = None,
+) -> None:
+    """Put one message into a queue, and print its id."""
+    headers = dict(pair for text in header or () if (pair := read_header(text)) is not None)
+    body = _read_payload(payload, file)
+    message = NewMessage(body, headers, key, weight, tuple(throttle or ()), stream, delay, dedup, ttl)
+    with open_target() as target:
+        (message_id,) = target.enqueue_many(queue, [message])
+    show({"id": message_id, "queue": queue}, message_id)
+
+
+def _read_payload(payload: str | None, file: Path | None) -> bytes:
+    if (payload is None) == (file is None):
+        wrong_usage("expected the payload as an argument, - for standard input, or --file FILE")
+    if file is not None:
+        return file.read_bytes()
+    return sys.stdin.buffer.read() if payload == "-" else (payload or "").encode("utf-8", "surrogateescape")
+
+
+def peek(
+    queue: QueueName,
+    where: Annotated[str, typer.Option(metavar="ready|waiting|leased|dead", help="Which messages.")] = "ready",
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this message.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 10,
+) -> None:
+    """Look at messages without claiming them, in the order in which they would go."""
+    if where == "dead" and not is_dead_letter_name(queue):
+        queue = dead_letter_name(queue)
+    with open_target() as target:
+        behind = None if after is None else find_message(target, queue, after).id
+        found = target.peek(queue, limit=limit, where="ready" if where == "dead" else where, key=key, after=behind)
+    show([as_record(info) for info in found], message_table(found) if found else f"nothing is {clean(where)} in queue {queue!r}")
+
+
+def drain(
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 10_000,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Append the messages to this file, one JSON object a line.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Remove what is ready, and print it: payloads in full, because they are gone from the queue."""
+    with open_target() as target:
+        ready = min(target.stats(queue).ready, limit)
+        confirm(f"remove {count_of(ready, 'ready message')} from queue {queue!r}", yes=yes)
+        # Opened before anything is removed: what has been drained exists only here.
+        out = None if to is None else to.open("a", encoding="utf-8")
+        found = target.drain(queue, limit=limit)
+    if out is not None:
+        with out:
+            out.writelines(json.dumps(as_record(info), ensure_ascii=False) + "\n" for info in found)
+        show({"queue": queue, "drained": len(found), "file": str(to)}, f"wrote {count_of(len(found), 'message')} of queue {queue!r} to {to}")
+        return
+    if wants_json() or found:
+        show([as_record(info) for info in found], lambda: _whole(found))
+    tell(f"drained {count_of(len(found), 'message')} of queue {queue!r}")
+
+
+def _whole(found: list[MessageInfo]) -> str:
+    """Payloads that are no text as JSON has them."""
+    return "\n".join(f"{short(info.id)}  {clean(info.fairness_key)}  {clean(_text(info.payload))}" for info in found)
+
+
+def _text(payload: bytes) -> str:
+    shown = plain(payload)
+    return shown if isinstance(shown, str) else json.dumps(shown)

@@ -1,0 +1,278 @@
+"""`queue retry`, `drop`, `done`, `bury`, `hold`, `unhold`, `fail`, `prune`, `release-stream`: repair by id or by filter.
+
+By id, one that cannot be done is an error when it is the only one, and a line among the results when it is one of many.
+By filter, the exact number is shown before anything is asked, and only messages that were shown are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from fairlead import DeadFilter
+from fairlead.cli.arguments import Ids, QueueName, check_reason, complete_reason
+from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.filters import read_filter
+from fairlead.cli.ids import find_message, full_ids
+from fairlead.cli.message_view import status_of_message
+from fairlead.cli.output import clean, count_of, short, show
+from fairlead.cli.queue_show import messages_of
+from fairlead.cli.splice import splice
+from fairlead.cli.target import Target, open_target
+from fairlead.errors import InvalidRequest, MessageNotFound
+from fairlead.model.names import dead_letter_name, is_dead_letter_name
+from fairlead.model.views import OperatorResult
+
+_PANEL = "Repair"
+_LISTED = 20
+
+#: verb -> (what it did, what a message must be for it)
+_WORDS = {
+    "retry": ("retried", "dead or failed"),
+    "drop": ("dropped", "in this queue"),
+    "done": ("completed", "pending, active or waiting"),
+    "bury": ("buried", "pending, active or waiting"),
+    "hold": ("held", "pending, active or waiting, and not held"),
+    "unhold": ("let go", "held"),
+    "fail": ("failed", "active"),
+}
+#: For these a message is gone afterwards, so they ask also when ids are given.
+_FINAL = ("drop", "done")
+
+Because = Annotated[str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")]
+As = Annotated[
+    str,
+    typer.Option("--as", metavar="REASON", help="The failure reason that is recorded.", callback=check_reason, autocompletion=complete_reason),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
+
+
+def register(queue: typer.Typer) -> None:
+    for name, command in (("retry", retry), ("drop", drop), ("done", done), ("bury", bury), ("hold", hold), ("unhold", unhold), ("fail", fail)):
+        queue.command(name, rich_help_panel=_PANEL)(command)
+    queue.command("prune", rich_help_panel=_PANEL)(prune)
+    queue.command("release-stream", rich_help_panel=_PANEL)(release_stream)
+
+
+@splice(filter=read_filter)
+def retry(
+    queue: QueueName,
+    ids: Ids = None,
+    all_dead: Annotated[bool, typer.Option("--all-dead", help="Every dead letter: the same as --status dead.")] = False,
+    status: Annotated[str | None, typer.Option("--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try.")] = None,
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Try messages again now that are dead or failed, each with a count of 0.
+
+    Give ids, --all-dead, --status or a filter. For more than 10,000 dead letters, or at a rate, use: fairlead redrive.
+    """
+    if all_dead and status not in (None, "dead"):
+        wrong_usage("expected --all-dead or --status failed, not both")
+    status = "dead" if all_dead else status
+    if status not in (None, "dead", "failed"):
+        wrong_usage(f"expected --status to be dead or failed, got {status!r}")
+    if status is not None and ids:
+        wrong_usage("expected ids, or --all-dead or --status, not both")
+    if status is not None and filter is None:
+        filter = DeadFilter()
+    if status == "dead" and not is_dead_letter_name(queue):
+        queue = dead_letter_name(queue)
+    only = _failed_ids if status == "failed" else None
+    _act("retry", queue, ids, filter, yes=yes, dry_run=dry_run, only=only)
+
+
+@splice(filter=read_filter)
+def drop(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Drop messages for good, wherever they are; a lease on one is revoked."""
+    _act("drop", queue, ids, filter, yes=yes, dry_run=dry_run)
+
+
+@splice(filter=read_filter)
+def done(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Complete messages whose work was done by hand; a lease on one is revoked."""
+    _act("done", queue, ids, filter, yes=yes, dry_run=dry_run)
+
+
+@splice(filter=read_filter)
+def bury(
+    queue: QueueName,
+    ids: Ids = None,
+    because: Because = None,
+    as_reason: As = "unknown",
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Put messages among the dead letters; a lease on one is revoked."""
+    _act("bury", queue, ids, filter, yes=yes, dry_run=dry_run, error=because or "buried by an operator", reason=as_reason)
+
+
+@splice(filter=read_filter)
+def hold(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Make messages wait until they are let go with `unhold`; in a stream that holds up the later ones."""
+    _act("hold", queue, ids, filter, yes=yes, dry_run=dry_run)
+
+
+@splice(filter=read_filter)
+def unhold(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Let held messages go."""
+    _act("unhold", queue, ids, filter, yes=yes, dry_run=dry_run)
+
+
+@splice(filter=read_filter)
+def fail(
+    queue: QueueName,
+    ids: Ids = None,
+    because: Because = None,
+    as_reason: As = "unknown",
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Fail messages that are leased, in their holders' name: hook and policy decide what follows."""
+    _act("fail", queue, ids, filter, yes=yes, dry_run=dry_run, error=because or "failed by an operator", reason=as_reason)
+
+
+def prune(
+    queue: QueueName,
+    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Only what has been dead for so long.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Drop dead letters for good, by how long they have been dead."""
+    if (older_than is None) != everything:
+        wrong_usage("expected --older-than DURATION, or --all for every dead letter")
+    age = older_than or "0s"
+    with open_target() as target:
+        told = target.prune(queue, older_than=age, dry_run=True)
+        if dry_run or not told.changed:
+            _report("drop", queue, told, dry_run=True)
+            return
+        confirm(f"drop {_number(told)} of queue {queue!r} for good" + (f", dead for {age} or longer" if older_than else ""), yes=yes)
+        result = target.prune(queue, older_than=age)
+    _report("drop", queue, result)
+
+
+def release_stream(queue: QueueName, stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream.")]) -> None:
+    """Let the later messages of a stream pass the one that waits at its head."""
+    with open_target() as target:
+        released = target.release_stream(queue, stream)
+    said = f"stream {clean(stream)!r} of queue {queue!r} goes on" if released else f"nothing waits at the head of stream {clean(stream)!r}"
+    show({"queue": queue, "stream": stream, "released": released}, said)
+
+
+# What they have in common
+
+
+def _act(
+    verb: str,
+    queue: str,
+    ids: Sequence[str] | None,
+    filter: DeadFilter | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    only: Callable[[Target, str], set[str]] | None = None,
+    **details: Any,
+) -> None:
+    if bool(ids) == (filter is not None):
+        wrong_usage(f"expected ids of messages, or options that say which, such as --reason; see: fairlead queue {verb} --help")
+    with open_target() as target:
+        call: Callable[..., OperatorResult] = getattr(target, verb)
+        if ids:
+            result = _by_id(target, call, verb, queue, ids, yes=yes, dry_run=dry_run, details=details)
+        else:
+            result = _by_filter(target, call, verb, queue, filter, yes=yes, dry_run=dry_run, only=only, details=details)
+    _report(verb, queue, result, dry_run=dry_run)
+
+
+def _by_id(
+    target: Target, call: Callable[..., OperatorResult], verb: str, queue: str, given: Sequence[str], *, yes: bool, dry_run: bool, details: Any
+) -> OperatorResult:
+    ids: list[str]
+    unclear: list[tuple[str, str]]
+    if len(given) == 1:
+        info = find_message(target, queue, given[0])
+        ids, unclear = [info.id], []
+        naming = f"message {short(info.id)} ({status_of_message(info)})"
+    else:
+        target.stats(queue)  # an unknown queue is one error, not one a message
+        ids, unclear = full_ids(target, queue, given)
+        naming = f"{count_of(len(ids), 'message')} ({', '.join(short(found) for found in ids[:_LISTED])}{', ...' if len(ids) > _LISTED else ''})"
+    if verb in _FINAL and not dry_run and ids:
+        confirm(f"{verb} {naming} of queue {queue!r} for good", yes=yes)
+    result = call(queue, ids, dry_run=dry_run, **details) if ids else OperatorResult(())
+    if len(given) == 1 and result.skipped:
+        raise _refusal(target, verb, result.skipped[0])
+    return OperatorResult(result.changed, (*result.skipped, *unclear), result.more)
+
+
+def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequest | MessageNotFound:
+    message_id, why = skipped
+    if why.startswith("not found"):
+        return MessageNotFound(message_id)
+    refusal = InvalidRequest(f"message {short(message_id)}", _WORDS[verb][1], status_of_message(target.find(message_id)))
+    refusal.add_note(why)
+    return refusal
+
+
+def _by_filter(
+    target: Target,
+    call: Callable[..., OperatorResult],
+    verb: str,
+    queue: str,
+    filter: DeadFilter | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    only: Callable[[Target, str], set[str]] | None,
+    details: Any,
+) -> OperatorResult:
+    def selected() -> OperatorResult:
+        told = call(queue, filter=filter, dry_run=True, **details)
+        if only is None:
+            return told
+        wanted = only(target, queue)
+        return OperatorResult(tuple(found for found in told.changed if found in wanted), (), told.more)
+
+    told = selected()
+    if dry_run or not told.changed:
+        return told
+    confirm(f"{verb} {_number(told)} of queue {queue!r}" + (" for good" if verb in _FINAL else ""), yes=yes)
+    # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was not agreed to.
+    still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
+    result = call(queue, list(still), **details) if still else OperatorResult(())
+    return OperatorResult(result.changed, result.skipped, told.more)
+
+
+def _failed_ids(target: Target, queue: str) -> set[str]:
+    return {info.id for info in messages_of(target, queue, "failed")}
+
+
+def _number(told: OperatorResult) -> str:
+    """The engine acts on at most 10,000 at a time, and says when there are more."""
+    return count_of(len(told.changed), "message") + (", the first of more than that," if told.more else "")
+
+
+def _report(verb: str, queue: str, result: OperatorResult, *, dry_run: bool = False) -> None:
+    did = f"would be {_WORDS[verb][0]}" if dry_run else _WORDS[verb][0]
+    lines = []
+    if len(result.changed) <= _LISTED:
+        lines += [f"{short(message_id)}  {did}" for message_id in result.changed]
+    lines += [f"{_short(given)}  skipped: {clean(why)}" for given, why in result.skipped[:_LISTED]]
+    if len(result.skipped) > _LISTED:
+        lines.append(f"{len(result.skipped) - _LISTED:,} more skipped")
+    lines.append(f"{count_of(len(result.changed), 'message')} of queue {queue!r} {did}" if result.changed else "nothing to do")
+    if result.more:
+        lines.append("more match; run it again to go on")
+    show(result, "\n".join(lines))
+
+
+def _short(given: str) -> str:
+    return short(given) if len(given) == 36 else clean(given)

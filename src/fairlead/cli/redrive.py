@@ -1,0 +1,148 @@
+"""`fairlead redrive`: bring dead letters back, many at once, and watch them go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fairlead import DeadFilter
+from fairlead.cli.arguments import Ids, QueueName
+from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.filters import read_filter
+from fairlead.cli.ids import full_ids
+from fairlead.cli.output import console, count_of, show, tell
+from fairlead.cli.root import INTERRUPTED
+from fairlead.cli.splice import splice
+from fairlead.cli.target import Target, open_target
+from fairlead.errors import MessageNotFound
+from fairlead.model.facts import Intent
+from fairlead.model.views import RedriveResult
+
+_LOOK_EVERY_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    app.command("redrive")(redrive)
+
+
+@splice(filter=read_filter)
+def redrive(
+    queue: QueueName,
+    ids: Ids = None,
+    filter: DeadFilter | None = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="At most so many, the longest dead first.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="PER_SECOND", help="So many a second, in the background.")] = None,
+    clear_progress: Annotated[bool, typer.Option("--clear-progress", help="Forget which steps were already done.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and move nothing.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Bring dead letters back to their queue, the longest dead first, each with a new life of attempts.
+
+    Ctrl-C leaves a redrive running and says how to stop it.
+    """
+    if ids and rate is not None:
+        wrong_usage("expected ids or --rate, not both: those go at once")
+    if detach and rate is None:
+        wrong_usage("expected --rate with --detach")
+    with open_target() as target:
+        chosen_ids = _read_ids(target, queue, ids) if ids else None
+        told = target.redrive(queue, ids=chosen_ids, filter=filter, count=count, dry_run=True)
+        if dry_run or not told.matched:
+            show(told, f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back" if told.matched else "nothing to do")
+            return
+        if not ids:
+            pace = f" at {rate:g} a second" if rate is not None else ""
+            confirm(f"bring back {count_of(told.matched, 'dead letter')} of queue {queue!r}{pace}", yes=yes)
+
+        def begin() -> RedriveResult:
+            return target.redrive(queue, ids=chosen_ids, filter=filter, count=count, rate=rate, clear_progress=clear_progress)
+
+        if chosen_ids is not None or detach:
+            result = begin()
+        else:
+            result = _Watch(target, told.matched).run(begin)
+    if result.intent_id is not None and detach:
+        show(result, f"bringing back {count_of(result.matched, 'dead letter')}; {_how_to_stop(result.intent_id)}")
+    else:
+        show(result, f"brought back {count_of(result.moved, 'dead letter')} to queue {queue.removesuffix('.dlq')!r}")
+
+
+def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:
+    found, unclear = full_ids(target, queue, given)
+    for text, why in unclear:
+        if len(given) == 1:
+            raise MessageNotFound(text)
+        tell(f"{text}  skipped: {why}")
+    return found
+
+
+class _Watch:
+    """Follows a redrive by what the broker says about its intent; the work itself needs nobody to watch it."""
+
+    def __init__(self, target: Target, matched: int) -> None:
+        self._target = target
+        self._matched = matched
+        self._before = {intent.intent_id for intent in target.intents()}
+        self._intent_id: int | None = None
+        self._result: list[RedriveResult] = []
+        self._error: list[BaseException] = []
+
+    def run(self, begin: Callable[[], RedriveResult]) -> RedriveResult:
+        caller = threading.Thread(target=self._call, args=(begin,), daemon=True)
+        columns = (TextColumn("redrive"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        out = console(stderr=True)
+        with Progress(*columns, console=out, transient=True, disable=wants_json() or not out.is_terminal) as progress:
+            bar = progress.add_task("redrive", total=self._matched)
+            try:
+                caller.start()
+                while True:
+                    intent = self._intent()
+                    if intent is not None:
+                        progress.update(bar, completed=intent.done)
+                    elif not caller.is_alive():
+                        break
+                    # Without a rate the call lasts as long as the work; with one it returns at once.
+                    caller.join(_LOOK_EVERY_S) if caller.is_alive() else time.sleep(_LOOK_EVERY_S)
+            except KeyboardInterrupt:
+                progress.stop()
+                self._say_that_it_goes_on()
+                raise typer.Exit(INTERRUPTED) from None
+        if self._error:
+            raise self._error[0]
+        result = self._result[0]
+        # At a rate, the broker counts in the intent, which is gone when all of it is done.
+        return result if result.intent_id is None else RedriveResult(result.matched, result.matched, result.intent_id)
+
+    def _call(self, begin: Callable[[], RedriveResult]) -> None:
+        try:
+            result = begin()
+            self._intent_id = result.intent_id
+            self._result.append(result)
+        except BaseException as error:  # told by the thread that waits
+            self._error.append(error)
+
+    def _intent(self) -> Intent | None:
+        for intent in self._target.intents():
+            ours = intent.intent_id == self._intent_id if self._intent_id is not None else intent.intent_id not in self._before
+            if intent.kind == "redrive" and ours:
+                self._intent_id = intent.intent_id
+                return intent
+        return None
+
+    def _say_that_it_goes_on(self) -> None:
+        where = "when the data directory is next opened" if chosen().data is not None or chosen().data_from_env is not None else "on the server"
+        if self._intent_id is None:
+            tell(f"stopped watching; what was begun goes on {where}")
+        else:
+            tell(f"stopped watching; it goes on {where}; {_how_to_stop(self._intent_id)}")
+
+
+def _how_to_stop(intent_id: int) -> str:
+    return f"see it with: fairlead intent list, stop it with: fairlead intent cancel {intent_id}"

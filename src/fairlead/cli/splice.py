@@ -1,0 +1,38 @@
+"""Options that several commands share, written once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+Command = Callable[..., None]
+
+
+def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Put the parameters of a reader in the place of the parameter that is named for it; the command gets what the reader returns.
+
+    `@splice(filter=read_filter)` on `def drop(queue, filter)` makes a command with the options of `read_filter`.
+    """
+
+    def decorate(command: Command) -> Command:
+        parameters: list[inspect.Parameter] = []
+        for parameter in _parameters(command):
+            parameters += _parameters(readers[parameter.name]) if parameter.name in readers else [parameter]
+
+        def spliced(**given: Any) -> None:
+            for name, reader in readers.items():
+                given[name] = reader(**{part.name: given.pop(part.name) for part in _parameters(reader)})
+            command(**given)
+
+        spliced.__name__, spliced.__doc__, spliced.__module__ = command.__name__, command.__doc__, command.__module__
+        spliced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        spliced.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return spliced
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    found = inspect.signature(function, eval_str=True).parameters.values()
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in found]
