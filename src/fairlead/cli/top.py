@@ -130,7 +130,7 @@ class Watcher:
             clock=datetime.now().astimezone().strftime("%H:%M:%S"),
             look=self._look,
             rates=self._rates,
-            trail=self._trail,
+            trail={name: tuple(passed) for name, passed in self._trail.items()},
             selected=self.selected,
             shares=self._shares(),
             failures=self._failures,

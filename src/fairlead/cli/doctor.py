@@ -1,0 +1,80 @@
+"""`fairlead doctor`: what was chosen, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, chosen
+from fairlead.cli.data_checks import data_directory
+from fairlead.cli.findings import Finding
+from fairlead.cli.machine_checks import machine, packages
+from fairlead.cli.output import clean, console, show
+from fairlead.cli.server_checks import server
+from fairlead.config import Settings
+
+_STYLES = {"ok": "green", "info": "blue", "warn": "bold yellow", "bad": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="The server's gRPC door. Default: port 5555 of its host.")] = None,
+    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="The server's HTTP door. Default: port 5557 of its host.")] = None,
+) -> None:
+    """Check this machine, the packages, a data directory (--data) and a server (--addr); both may be given.
+
+    Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
+    """
+    asked = chosen()
+    with console(stderr=True).status("looking around"):
+        found = list(examine(asked, grpc, http))
+    bad = any(finding.level == "bad" for finding in found)
+    show({"ok": not bad, "checks": found}, lambda: findings_view(found))
+    if bad:
+        raise typer.Exit(1)
+
+
+def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Finding]:
+    data, addr = asked.data or asked.data_from_env, asked.addr or asked.addr_from_env
+    yield from _carefully("machine", machine())
+    yield from _carefully("packages", packages())
+    if data is None:
+        yield Finding("data", "directory", "info", "none chosen", "say --data DIR to have one looked at")
+    else:
+        yield from _carefully("data", data_directory(data, Settings()))
+    flight = addr or DEFAULT_ADDR
+    host = flight.rpartition(":")[0]
+    yield from _carefully("server", server(flight, grpc or f"{host}:5555", http or f"{host}:5557", asked=addr is not None))
+
+
+def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:
+    """A check that fails in a way nobody foresaw must not keep the others from being seen."""
+    try:
+        yield from checks
+    except Exception as trouble:
+        yield Finding(area, "check", "bad", f"could not go on: {type(trouble).__name__}: {trouble}")
+
+
+def findings_view(found: Sequence[Finding]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    area = ""
+    for finding in found:
+        text = Text(clean(finding.found))
+        if finding.advice:
+            text.append(f"\n→ {clean(finding.advice)}", style="dim" if finding.level in ("ok", "info") else "bold")
+        first = Text("" if finding.area == area else finding.area, style="bold")
+        area = finding.area
+        table.add_row(first, Text(finding.level, style=_STYLES[finding.level]), finding.name, text)
+    return table

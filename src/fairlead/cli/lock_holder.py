@@ -1,0 +1,50 @@
+"""Who has a data directory open, found without touching its lock.
+
+Trying the lock would be simpler, but closing the file again would take it away from a broker in this very process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fairlead.errors import StoreLocked
+
+
+def find_holder(directory: Path) -> int | None:
+    """The process id of the broker that has the directory open; 0 for one that cannot be named; None when there is none.
+
+    None also where the system does not say (there is no /proc/locks): then opening the directory is the only test.
+    """
+    try:
+        file = os.stat(directory / "LOCK")
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    for line in lines:
+        # "1: POSIX  ADVISORY  WRITE 18888 fe:00:9994434 0 EOF"; one that waits for a lock has "->" behind its number.
+        fields = line.split()
+        if len(fields) >= 6 and fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5] == wanted:
+            return max(0, int(fields[4]))
+    return None
+
+
+def name_holder(process_id: int) -> str:
+    if not process_id:
+        return "another process"
+    try:
+        words = Path(f"/proc/{process_id}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        words = []
+    command = " ".join(word for word in words if word)[:60]
+    return f"process {process_id}" + (f" ({command})" if command else "")
+
+
+def refuse_if_open(directory: Path) -> None:
+    """Raises `StoreLocked`, with a note that says by whom."""
+    holder = find_holder(directory)
+    if holder is not None:
+        locked = StoreLocked(str(directory))
+        locked.add_note(f"it is open in {name_holder(holder)}")
+        raise locked

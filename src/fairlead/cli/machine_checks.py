@@ -1,0 +1,115 @@
+"""The checks of `fairlead doctor` that look at this machine and at the packages it has."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
+
+from fairlead.broker.broker import Broker
+from fairlead.cli.findings import Finding, Level
+from fairlead.errors import FairleadError
+from fairlead.store.memory import MemoryStore
+
+#: Packages, and what of them is imported.
+CORE = {"rocksdict": "rocksdict", "msgspec": "msgspec", "lupa": "lupa"}
+EXTRAS = {
+    "client": {"pyarrow": "pyarrow.flight"},
+    "server": {
+        "pyarrow": "pyarrow.flight", "grpcio": "grpc", "grpcio-health-checking": "grpc_health.v1", "grpcio-reflection": "grpc_reflection.v1alpha",
+        "protobuf": "google.protobuf", "prometheus-client": "prometheus_client", "typer": "typer", "rich": "rich",
+    },
+    "otel": {
+        "opentelemetry-sdk": "opentelemetry.sdk.trace",
+        "opentelemetry-exporter-otlp-proto-grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+    },
+}  # fmt: skip
+
+_OPEN_FILES = 1024
+#: No build of fairlead is older: a clock before this is wrong.
+_EARLIEST_S = 1_735_689_600
+_HOOK = "function on_enqueue(msg) return { fairness_key = msg.headers.who } end"
+_finding = partial(Finding, "machine")
+
+
+def machine() -> Iterator[Finding]:
+    yield _finding("python", "ok", f"{platform.python_version()} {platform.python_implementation()} at {sys.executable}")
+    yield clock(time.time())
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield hook_host()
+
+
+def clock(now_s: float) -> Finding:
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    if now_s < _EARLIEST_S:
+        return _finding("clock", "bad", f"{shown} is before fairlead was written", "set the clock, and keep it set with NTP")
+    return _finding("clock", "ok", shown)
+
+
+def open_files(soft_limit: int) -> Finding:
+    if soft_limit == resource.RLIM_INFINITY:
+        return _finding("open files", "ok", "no limit")
+    if soft_limit < _OPEN_FILES:
+        advice = "RocksDB keeps 512 files open and every connection needs one: ulimit -n 4096, or LimitNOFILE= in the unit"
+        return _finding("open files", "warn", f"at most {soft_limit:,}, less than {_OPEN_FILES:,}", advice)
+    return _finding("open files", "ok", f"at most {soft_limit:,}")
+
+
+def hook_host() -> Finding:
+    """Makes a broker in memory run a real script in the real process."""
+    broker = Broker(MemoryStore())
+    began = time.perf_counter()
+    try:
+        broker.create_queue("doctor", on_enqueue=_HOOK)
+        broker.enqueue("doctor", b"", headers={"who": "somebody"})
+        key = broker.peek("doctor")[0].fairness_key
+        if key != "somebody":
+            why = broker.stats("doctor").hooks[0].last_error
+            return _finding("hook host", "bad", f"a script that sets the key to 'somebody' led to {key!r}: {why}", "see docs/explanation/hooks.md")
+    except FairleadError as error:
+        return _finding("hook host", "bad", error.message, "queues with Lua hooks cannot be made; is lupa installed for this Python?")
+    finally:
+        broker.close()
+    return _finding("hook host", "ok", f"started and ran a Lua hook in {(time.perf_counter() - began) * 1000:.0f} ms")
+
+
+def packages() -> Iterator[Finding]:
+    yield extra("needed", CORE)
+    for name, contents in EXTRAS.items():
+        yield extra(name, contents)
+    yield spark()
+
+
+def extra(name: str, contents: Mapping[str, str]) -> Finding:
+    """Imports what an extra brings: a package that is there may still not work."""
+    there, missing, broken = [], [], []
+    for package, module in contents.items():
+        try:
+            import_module(module)
+            there.append(f"{package} {metadata.version(package)}")
+        except ImportError as trouble:
+            # PackageNotFoundError is one too: what can be imported without being installed is of unknown version.
+            if isinstance(trouble, metadata.PackageNotFoundError):
+                there.append(package)
+            elif find_spec(module.partition(".")[0]) is None:
+                missing.append(package)
+            else:
+                broken.append(f"{package} cannot be imported ({trouble})")
+    found = [", ".join(there), f"missing: {', '.join(missing)}" if missing else "", "; ".join(broken)]
+    level: Level = "bad" if broken or (missing and name == "needed") else "ok" if not missing else "info" if name == "otel" else "warn"
+    install = "pip install fairlead" if name == "needed" else f"pip install 'fairlead[{name}]'"
+    return Finding("packages", name, level, "; ".join(part for part in found if part), install if missing or broken else "")
+
+
+def spark() -> Finding:
+    java, pyspark = shutil.which("java"), find_spec("pyspark") is not None
+    if pyspark and java:
+        return Finding("packages", "spark", "info", f"pyspark {metadata.version('pyspark')}, java at {java}")
+    missing = " and ".join(name for name, there in (("pyspark", pyspark), ("java", bool(java))) if not there)
+    return Finding("packages", "spark", "info", f"{missing} not installed (needed for fairlead[spark])")

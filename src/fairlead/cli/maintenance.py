@@ -1,0 +1,106 @@
+"""`fairlead backup`, `restore` and `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+from rich.text import Text
+
+from fairlead import verify as verify_directory
+from fairlead.cli.charts import show_bytes
+from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.lock_holder import refuse_if_open
+from fairlead.cli.output import clean, console, count_of, show
+from fairlead.cli.restoring import restore as restore_backup
+from fairlead.cli.target import open_target
+from fairlead.errors import StoreCorrupt
+from fairlead.store.verify import VerifyReport
+from fairlead.wire.statuses import STATUSES
+
+
+def register(app: typer.Typer) -> None:
+    app.command("backup")(backup)
+    app.command("restore")(restore)
+    app.command("verify")(verify)
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where the copy goes; must not exist. With a server: on its machine.")],
+) -> None:
+    """Make a consistent copy of everything while work goes on.
+
+    A server writes the copy where it runs, with its own rights; TARGET must then be an absolute path. On the file system
+    of the data directory files are linked instead of copied: move the copy to another disk afterwards.
+    """
+    where = chosen().target()
+    if not isinstance(where, Path) and not target.is_absolute():
+        wrong_usage(f"expected an absolute path: the server at {where} writes the backup, on its machine, got {str(target)!r}")
+    with open_target() as broker:
+        broker.checkpoint(target if not isinstance(where, Path) else target.absolute())
+    there = "" if isinstance(where, Path) else f", on the machine of the server at {where}"
+    show(
+        {"backup": str(target), "where": "here" if isinstance(where, Path) else "server"},
+        lambda: Text(f"backed up to {clean(str(target))}{there}; check it with: fairlead verify {clean(str(target))}"),
+    )
+
+
+def restore(backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A directory made by `fairlead backup`.")]) -> None:
+    """Make the new data directory --data out of a backup.
+
+    Checks the backup, copies it, checks the copy, and only then gives it its name: interrupted or killed, there is no half
+    data directory. What was completed after the backup was made will be there again.
+    """
+    into = chosen().target()
+    if not isinstance(into, Path):
+        wrong_usage("expected --data DIR: a new or empty directory to restore to")
+    out = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=out, disable=wants_json() or not out.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def began(what: str, size: int) -> None:
+            progress.reset(task, description=what, total=size or None)
+
+        report = restore_backup(backup, into, began=began, copied=lambda size: progress.advance(task, size))
+    size = sum(file.stat().st_size for file in into.iterdir())
+    show(
+        {"data": str(into), "bytes": size, "queues": report.queues, "messages": report.messages, "leases": report.leases},
+        lambda: Text(f"restored {_counts(report)} ({show_bytes(size)}) to {clean(str(into))}; go on with: fairlead serve --data {clean(str(into))}"),
+    )
+
+
+def verify(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A data directory or backup; or say --data.")] = None,
+) -> None:
+    """Check every checksum and every law of a data directory or backup that no broker has open, without changing it.
+
+    The exit code says whether there are problems: 0 or that of a corrupt store.
+    """
+    path = directory or chosen().data or chosen().data_from_env
+    if path is None:
+        wrong_usage("expected a directory: fairlead verify DIR")
+    refuse_if_open(path)
+    report = verify_directory(path)
+    show({"directory": str(path), "ok": report.ok, **_fields(report)}, lambda: _verdict(path, report))
+    if not report.ok:
+        raise typer.Exit(STATUSES[StoreCorrupt].exit_code)
+
+
+def _verdict(path: Path, report: VerifyReport) -> Text:
+    if report.ok:
+        return Text.assemble(("ok ", "bold green"), f"{clean(str(path))}: {_counts(report)}, no problems")
+    text = Text.assemble(("bad ", "bold red"), f"{clean(str(path))}: {count_of(len(report.problems), 'problem')}")
+    for problem in report.problems:
+        text.append(f"\n  - {clean(problem)}")
+    return text
+
+
+def _counts(report: VerifyReport) -> str:
+    return f"{count_of(report.messages, 'message')} in {count_of(report.queues, 'queue')}, {count_of(report.leases, 'lease')}"
+
+
+def _fields(report: VerifyReport) -> dict[str, object]:
+    return {"problems": report.problems, "messages": report.messages, "queues": report.queues, "leases": report.leases}

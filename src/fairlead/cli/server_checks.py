@@ -1,0 +1,132 @@
+"""The checks of `fairlead doctor` that knock on the doors of a server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any
+
+import fairlead
+from fairlead.cli.findings import Finding
+from fairlead.errors import FairleadError
+
+_PATIENCE_S = 3.0
+_SKEW_S = 5.0
+_finding = partial(Finding, "server")
+_VERSION = re.compile(r'fairlead_build_info\{[^}]*version="([^"]+)"')
+
+
+def server(flight: str, grpc: str, http: str, *, asked: bool) -> Iterator[Finding]:
+    """`asked` says that somebody named the server: then it must be there."""
+    yield flight_door(flight, asked)
+    yield grpc_door(grpc)
+    yield from http_door(http)
+
+
+def flight_door(address: str, asked: bool) -> Finding:
+    refused = _refused(address)
+    if refused:
+        advice = "start it with: fairlead serve --data DIR, or name another with --addr"
+        return _finding("flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice)
+    connect: Any = getattr(fairlead, "connect", None)
+    if connect is None:
+        return _finding("flight", "warn", f"something listens at {address}, but this build has no client", "pip install 'fairlead[client]'")
+    began = time.perf_counter()
+    try:
+        with connect(address) as client:
+            queues = client.queues()
+    except FairleadError as error:
+        return _finding("flight", "bad", error.message, "is that the address of a fairlead server's Flight door?")
+    took = (time.perf_counter() - began) * 1000
+    return _finding("flight", "ok", f"{address} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on")
+
+
+def grpc_door(address: str) -> Finding:
+    refused = _refused(address)
+    if refused:
+        return _finding("grpc", "info", f"nothing answers at {address}: {refused}", "fine if no fila.v1 client is used; another address: --grpc")
+    try:
+        import grpc
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+    except ImportError:
+        return _finding("grpc", "info", f"something listens at {address}; its health cannot be asked for", "pip install 'fairlead[server]'")
+    try:
+        with grpc.insecure_channel(address) as channel:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE_S)
+    except grpc.RpcError as error:
+        return _finding("grpc", "bad", f"{address}: {error.code().name}", "is that the address of a fairlead server's gRPC door?")
+    word = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status).lower()
+    return _finding("grpc", "ok" if word == "serving" else "bad", f"{address} is {word}")
+
+
+def http_door(address: str) -> Iterator[Finding]:
+    refused = _refused(address)
+    if refused:
+        yield _finding("http", "info", f"nothing answers at {address}: {refused}", "fine if nobody scrapes metrics; another address: --http")
+        return
+    try:
+        status, body, date = _get(address, "/readyz")
+    except (OSError, ValueError) as trouble:
+        yield _finding("http", "bad", f"{address}: {trouble}", "is that the address of a fairlead server's HTTP door?")
+        return
+    if status == 200:
+        yield _finding("http", "ok", f"{address} is ready")
+    else:
+        yield _finding("http", "bad", f"{address}/readyz says {status}: {' '.join(body.split())[:100]}", "see the server's log")
+    yield from version(address)
+    if date is not None:
+        yield skew(date - time.time())
+
+
+def version(address: str) -> Iterator[Finding]:
+    try:
+        status, body, _ = _get(address, "/metrics")
+    except (OSError, ValueError):
+        return
+    found = _VERSION.search(body) if status == 200 else None
+    if found is not None and found[1] != fairlead.__version__:
+        advice = "use the same version on both sides"
+        yield _finding("version", "warn", f"the server is {found[1]}, this command {fairlead.__version__}", advice)
+    elif found is not None:
+        yield _finding("version", "ok", f"{found[1]}, as this command")
+
+
+def skew(ahead_s: float) -> Finding:
+    """HTTP says the time in whole seconds, rounded down."""
+    if abs(ahead_s) > _SKEW_S:
+        word = "ahead of" if ahead_s > 0 else "behind"
+        return _finding("clock", "warn", f"{abs(ahead_s):.0f} s {word} this machine's", "keep both clocks with NTP; due times are the server's")
+    return _finding("clock", "ok", "agrees with this machine's")
+
+
+def _refused(address: str) -> str:
+    """Why nothing listens there; "" when something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
+    except (OSError, ValueError, OverflowError) as trouble:
+        return getattr(trouble, "strerror", None) or str(trouble)
+    return ""
+
+
+def _get(address: str, path: str) -> tuple[int, str, float | None]:
+    """Status, text, and what time the server thinks it is. Proxies are not for servers one has named oneself."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://{address}{path}", timeout=_PATIENCE_S) as answer:
+            return answer.status, answer.read(1 << 22).decode("utf-8", "replace"), _date(answer.headers.get("Date"))
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read(1 << 16).decode("utf-8", "replace"), _date(refused.headers.get("Date"))
+
+
+def _date(header: str | None) -> float | None:
+    try:
+        return None if header is None else parsedate_to_datetime(header).timestamp()
+    except ValueError:
+        return None
