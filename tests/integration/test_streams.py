@@ -529,6 +529,42 @@ def test_a_run_past_the_released_blocker_stops_at_the_next_one(world: World) -> 
     assert list(claim(world, per_stream=5)) == ["m3"], "m4 may pass m1, but nobody said that it may pass m2"
 
 
+@pytest.mark.parametrize("restart", [False, True], ids=["", "with a restart in between"])
+def test_releasing_a_stream_again_passes_the_next_message_that_waits(world: World, restart: bool) -> None:
+    m1, m2, m3, m4, m5 = run(world, "m1", "m2", "m3", "m4", "m5")
+    settle(world, *(Fail(blocker) for blocker in (m1, m2, m3)), *(Release(delivery, keep_order=True) for delivery in (m4, m5)))
+    for _ in range(2):
+        assert world.broker.release_stream("q", "s") is True
+        assert claim(world) == {}, "another one waits"
+        if restart:
+            world.restart()
+    assert world.broker.release_stream("q", "s") is True
+    fill(world, "m6")
+    assert list(claim(world, per_stream=5)) == ["m4", "m5", "m6"]
+
+
+def test_releasing_a_stream_again_takes_nothing_back_from_the_message_that_is_passed(world: World) -> None:
+    m1, m2, m3 = run(world, "m1", "m2", "m3")
+    settle(world, Fail(m1), Fail(m2), Release(m3, keep_order=True))
+    world.broker.hold("q", [m1.id])
+    for _ in range(2):
+        world.broker.release_stream("q", "s")
+    world.clock.advance(seconds=60)
+    assert list(claim(world, per_stream=5)) == ["m2", "m3"], "the first release was about m1, and it still counts"
+
+
+def test_releasing_a_stream_that_goes_on_changes_nothing(world: World) -> None:
+    m1, m2, m3 = run(world, "m1", "m2", "m3")
+    settle(world, Fail(m1), Release(m2, keep_order=True), Release(m3, keep_order=True))
+    world.broker.release_stream("q", "s")
+    before = world.store.last_commit
+    assert world.broker.release_stream("q", "s") is True
+    assert world.store.last_commit == before
+    assert list(claim(world)) == ["m2"]
+    assert world.broker.release_stream("q", "s") is True
+    assert claim(world) == {}, "nobody passes work in progress"
+
+
 def test_a_release_that_is_over_lets_no_run_pass(world: World) -> None:
     m1, m2, m3, m4 = run(world, "m1", "m2", "m3", "m4")
     settle(world, Fail(m1), *(Release(delivery, keep_order=True) for delivery in (m2, m3, m4)))

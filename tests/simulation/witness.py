@@ -318,7 +318,21 @@ class Witness:
 
     def _stream_saved(self, fact: f.StreamSaved) -> None:
         if self.doing.verb == "release_stream" and self.doing.stream == fact.stream and self.now.queues[fact.queue_id].name == self.doing.queue:
-            self.now.all_after[fact.queue_id, fact.stream] = self.now.members(fact.queue_id, fact.stream)[0].seq
+            self._open_stream(fact.queue_id, fact.stream)
+
+    def _open_stream(self, queue_id: int, name: str) -> None:
+        """The first that waits is passed by all behind it; said again, the next that waits is, and keeps what it was allowed."""
+        stream, members = (queue_id, name), self.now.members(queue_id, name)
+        opened = self.now.all_after.get(stream, 0)
+        if opened < members[0].seq:
+            self.now.all_after[stream] = members[0].seq
+            return
+        behind = next((seen for seen in members if seen.seq > opened), None)
+        if behind is not None and behind.where == WAITING:
+            self.now.all_after[stream] = behind.seq
+            let_by = self._live_let_by(stream)
+            if len(let_by) < self._let_by_limit:
+                self.now.let_by[stream] = let_by | {behind.seq}
 
     def _request_remembered(self, fact: f.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")

@@ -248,7 +248,10 @@ class Broker:
         return operators.prune(self._core, queue, older_than=older_than, dry_run=dry_run)
 
     def release_stream(self, queue: str, stream: str) -> bool:
-        """Let later messages of a stream pass the one that waits at its head. False when nothing waits there."""
+        """Let later messages of a stream pass the one that waits at its head; said again, also the next one that waits.
+
+        False when nothing waits at its head.
+        """
         return operators.release_stream(self._core, queue, stream)
 
     # Dead letters

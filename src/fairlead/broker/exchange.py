@@ -130,9 +130,9 @@ def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
 
 def _asks_hooks(core: Core, turn: Turn) -> bool:
     """Is there anything in the turn that a queue's hook has a say in?"""
-    if any([has_enqueue_hook(core.queue(name)) for name in turn.messages]):
+    if any(has_enqueue_hook(core.queue(name)) for name in turn.messages):
         return True
-    return any([isinstance(item, Fail) for item in turn.items]) and any(has_failure_hook(state) for state in core.by_id.values())
+    return any(isinstance(item, Fail) for item in turn.items) and any(has_failure_hook(state) for state in core.by_id.values())
 
 
 def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Lease]:

@@ -292,15 +292,12 @@ def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> Oper
 
 
 def release_stream(core: Core, queue_name: str, stream: str) -> bool:
-    """Let all later messages of a stream pass the one that holds it up. False when nothing waits at its head."""
     stream = check_text(stream, "stream", MAX_KEY_BYTES)
     with core.lock:
         queue = core.queue(queue_name)
-        record = core.store.streams(queue.queue_id, [stream])[0]
-        if record is None or not isinstance(locate(core, record.first.id), InWaiting) or core.leases.find(record.first.id) is not None:
-            return False
         moves = Moves(core, core.clock.now_ms())
-        moves.streams.get(queue.queue_id, stream).all_after = record.first.seq
+        if not moves.streams.get(queue.queue_id, stream).open_up():
+            return False
         moves.commit()
         commit = core.store.last_commit
     core.confirm(commit)

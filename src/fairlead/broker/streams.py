@@ -69,6 +69,24 @@ class StreamDraft:
         self.let_by.add(seq)
         return "release.let_by"
 
+    def open_up(self) -> bool:
+        """The operator's switch: all later messages pass the one that waits at the head, or nothing waits there.
+
+        Said again, it is about the next one, when that waits too; what this one may pass it may pass still.
+        """
+        head = next(self.rows_from(0), None)
+        if head is None or self.standing(head) is not Standing.WAITING:
+            return False
+        if self.all_after < head.seq:
+            self.all_after = head.seq
+            return True
+        behind = next(self.rows_from(self.all_after + 1), None)
+        if behind is not None and self.standing(behind) is Standing.WAITING:
+            self.all_after = behind.seq
+            if len(self.let_by) < MAX_LET_BY:
+                self.let_by.add(behind.seq)
+        return True
+
     def rows_from(self, seq: int) -> Iterator[StreamRow]:
         """Live messages from that seq on, with everything this commit changes."""
         new = iter(sorted((row for row in self.joined.values() if row.seq >= seq), key=lambda row: row.seq))
