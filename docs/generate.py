@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fairlead.errors
+from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
 from fairlead.model import limits
@@ -182,6 +183,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "errors": errors_table,
     "diagram": lifecycle_diagram,
     "transitions": lifecycle_table,
+    "settings": settings_table,
 }
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -198,6 +200,7 @@ def main() -> None:
         if new != old:
             path.write_text(new)
             print(f"rewrote {path.name}")
+    EXAMPLE.write_text(example_file())
 
 
 def _shown(name: str, value: int) -> str:

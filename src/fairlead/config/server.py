@@ -26,11 +26,15 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What all doors together may have in hand. Beyond it a call is refused with `Overloaded`, and nothing was carried out."""
+    """What a server may have in hand. Beyond it a call is refused with `Overloaded`, and nothing was carried out.
+
+    `max_channels` is of the Flight door, `max_streams` of the gRPC door; each open one keeps a thread.
+    """
 
     max_calls: int = 256
     max_inflight_bytes: int = 512 * 1024 * 1024
     max_channels: int = 4096
+    max_streams: int = 1000
     drain_grace_ms: int = 10_000
 
     def __post_init__(self) -> None:

@@ -150,7 +150,9 @@ def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator
         metrics = _load("fairlead.server.metrics", "Metrics")(broker, data=settings.data, limits=limits)
         yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
     if "grpc" in addresses:
-        yield _load("fairlead.server.fila.door", "FilaDoor")(broker, addresses["grpc"], grace_s=settings.limits.drain_grace_ms / 1000)
+        yield _load("fairlead.server.fila.door", "FilaDoor")(
+            broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=settings.limits.drain_grace_ms / 1000
+        )
     if "flight" in addresses:
         yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], gate=limits, max_channels=settings.limits.max_channels)
 

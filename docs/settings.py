@@ -1,0 +1,80 @@
+"""The settings of a server, as the table of docs/reference/settings.md and as the example file in deploy/."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from fairlead.config.load import SETTINGS, Setting
+from fairlead.model.durations import show_ms
+
+EXAMPLE = Path(__file__).parents[1] / "deploy" / "fairlead.toml"
+
+MEANINGS = {
+    "data": "data directory; made if there is none; one server at a time",
+    "durability": "what a confirmed call has survived: `fsync` a power cut, `os` a crash of the server",
+    "flight": "address of the Arrow Flight door, for `fairlead.connect`, or `off`; port 0 picks a free one",
+    "grpc": "address of the gRPC door, for clients of fila.v1, or `off`",
+    "http": "address of health and metrics, or `off`",
+    "insecure_public": "allow addresses that are not loopback although there are no keys and no TLS",
+    "log.level": "the least important events that are logged",
+    "log.format": "one event a line either way",
+    "limits.max_calls": "calls at work at a time, claims that wait not counted",
+    "limits.max_inflight_bytes": "bytes of requests at work at a time; one larger request passes alone",
+    "limits.max_channels": "open channels of the Flight door",
+    "limits.max_streams": "open consume streams of the gRPC door",
+    "limits.drain_grace_ms": "how long a stop waits for calls in flight",
+    "tracing.otlp_endpoint": "where OpenTelemetry spans are sent, such as `http://127.0.0.1:4317`; empty is off",
+    "tracing.service_name": "the name this server has in traces",
+    "store.read_ahead_rows": "rows of ready messages held in memory, over all queues",
+    "store.active_lanes": "(fairness key, throttle keys) pairs that may have ready messages; beyond is `TooManyLanes`",
+    "store.body_cache_bytes": "recent bodies held in memory, so that a message claimed soon is not read back",
+    "store.block_cache_bytes": "RocksDB's cache of blocks",
+    "store.disk_reserve_bytes": "free space below which enqueues are refused, so that settles still fit",
+    "lua.default_timeout_ms": "time of one hook call, counted in instructions and in CPU time",
+    "lua.default_memory_limit_bytes": "memory of one hook call above what its loaded script takes",
+    "lua.circuit_breaker_threshold": "failures in a row after which a hook is switched off for a while",
+    "lua.circuit_breaker_cooldown_ms": "how long it stays off",
+    "lua.kill_after_ms": "how long a host process may go without a result before it is killed",
+}
+
+
+def settings_table() -> Iterator[str]:
+    yield "| setting | environment | default | meaning |"
+    yield "|---|---|---|---|"
+    for path, setting in SETTINGS.items():
+        default = "must be given" if setting.default is None else f"`{_written(setting)}`"
+        yield f"| `{path}` | `{setting.variable}` | {default} | {MEANINGS[path]}{_choices(setting)} |"
+
+
+def example_file() -> str:
+    lines = ["# Settings of fairlead serve: fairlead serve --config fairlead.toml", "# Every setting is here with its default; made by: make docs"]
+    table = ""
+    for path, setting in SETTINGS.items():
+        above, _, name = path.rpartition(".")
+        if above != table:
+            table = above
+            lines += ["", f"[{table}]"]
+        lines += ["", *textwrap.wrap((MEANINGS[path] + _choices(setting)).replace("`", ""), 118, initial_indent="# ", subsequent_indent="# ")]
+        lines.append(f"#{name} = {_written(setting)}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(setting: Setting) -> str:
+    """As it stands in a settings file."""
+    value = "/var/lib/fairlead" if setting.default is None else setting.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and setting.path.endswith("_bytes") and value % (1 << 20) == 0:
+        return f'"{value >> 20}MiB"'
+    if isinstance(value, int):
+        return f'"{show_ms(value)}"' if setting.path.endswith("_ms") else str(value)
+    return f'"{value}"'
+
+
+def _choices(setting: Setting) -> str:
+    if get_origin(setting.hint) is not Literal or setting.path == "durability":
+        return ""
+    return ": " + ", ".join(f"`{choice}`" for choice in get_args(setting.hint))
