@@ -60,6 +60,19 @@ def test_pending_is_counted_to_10000_and_then_says_more(memory_world: World) -> 
     assert (key.pending, key.more) == (10_000, True)
 
 
+def test_a_message_of_a_stream_shows_its_order_wherever_it_is(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"leased", b"behind")])
+    world.broker.enqueue_many("q", [NewMessage(b"plain"), NewMessage(b"late", stream="s", delay="1m"), NewMessage(b"last", stream="s")])
+    delivery = world.claim_one("q")
+    infos = {info.payload: info.seq for where in ("leased", "ready", "waiting") for info in world.broker.peek("q", where=where)}
+    assert infos.pop(b"plain") == 0
+    assert infos.pop(b"leased") == delivery.seq == world.broker.find(delivery.id).seq
+    assert delivery.seq < infos[b"behind"] < infos[b"late"] < infos[b"last"]
+    world.broker.bury("q", [delivery.id])
+    world.broker.redrive("q")
+    assert world.broker.find(delivery.id).seq > infos[b"last"], "the tail of its stream, in a new life"
+
+
 def test_consumers_that_hold_a_lease_count_once_per_queue(world: World) -> None:
     world.broker.create_queue("r")
     world.fill("q", count=4)

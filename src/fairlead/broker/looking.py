@@ -17,7 +17,7 @@ from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, SCAN_LIMIT
-from fairlead.model.message import HELD, Message, MessageState, lane_of, unpack_headers, weight_of
+from fairlead.model.message import HELD, Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
 _PAGE = 1000
@@ -194,6 +194,7 @@ def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Cal
         stream=message.stream or None,
         enqueued_at=message.enqueued_ms,
         place=row_place(spot.row),
+        seq=seq_of(message, state),
         attempts=state.attempts,
         deliveries=lease.deliveries if lease else state.deliveries,
         progress=Progress(state.progress),

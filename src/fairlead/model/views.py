@@ -79,7 +79,10 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """`where` is ready, waiting or leased; a dead letter is ready in a `.dlq`. `place` is its position in its lane."""
+    """`where` is ready, waiting or leased; a dead letter is ready in a `.dlq`. `place` is its position in its lane.
+
+    `seq` is its order in its stream; 0 when no stream orders it.
+    """
 
     id: str
     queue: str
@@ -92,6 +95,7 @@ class MessageInfo:
     stream: str | None
     enqueued_at: int
     place: int
+    seq: int
     attempts: int
     deliveries: int
     progress: Progress
