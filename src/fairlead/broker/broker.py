@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from fairlead.broker import claim as claiming
-from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, operators, queues, settle
+from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
 from fairlead.broker.core import Core
 from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
@@ -25,6 +25,7 @@ from fairlead.model.durations import Duration
 from fairlead.model.facts import Intent
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.measures import Measures
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
@@ -318,6 +319,10 @@ class Broker:
         for each queue there is, so that an observer knows their names.
         """
         self._core.observe(observer, timed)
+
+    def measures(self) -> Measures:
+        """What metrics show of every queue at this moment. The lock is given back after each queue."""
+        return measures.measures(self._core)
 
     def run_due(self) -> None:
         """Do now whatever time has made due. The timer does this by itself."""

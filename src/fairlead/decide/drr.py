@@ -331,6 +331,21 @@ class QueueScheduler:
         """(throttle key, lanes that wait for it), a few of them."""
         return self._parking.shown(limit)
 
+    @property
+    def parked_lanes(self) -> int:
+        return self._parking.lanes
+
+    @property
+    def holds(self) -> int:
+        """How often a lane began to wait for tokens."""
+        return self._parking.holds
+
+    def heads(self, most: int) -> list[bytes]:
+        """The next row of every lane; empty when there are more lanes than `most`, because each may cost a read."""
+        if len(self._lanes) > most:
+            return []
+        return [lane.rows[lane.at] for lane in self._lanes.values() if self._head(lane) and lane.rows]
+
     def keys(self) -> Iterator[Key]:
         return iter(list(self._keys.values()))
 

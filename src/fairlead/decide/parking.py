@@ -25,6 +25,8 @@ class Parking:
         self, buckets: Buckets, *, enter: Callable[[Lane], None], leave: Callable[[Lane], None], at_limit: Callable[[Key], bool]
     ) -> None:
         self.visits = 0
+        #: How often a lane was parked.
+        self.holds = 0
         self._buckets = buckets
         self._enter_key = enter
         self._leave_key = leave
@@ -38,6 +40,10 @@ class Parking:
 
     def next_wake_ms(self) -> int | None:
         return self._wakes[0][0] if self._wakes else None
+
+    @property
+    def lanes(self) -> int:
+        return sum(len(ring) for ring in self._parked.values())
 
     def shown(self, limit: int) -> list[tuple[str, int]]:
         return [(key, len(ring)) for key, ring in islice(self._parked.items(), limit) if ring]
@@ -116,6 +122,7 @@ class Parking:
 
     def _park(self, lane: Lane, throttle_key: str, now_ms: int, *, front: bool) -> None:
         self._leave_key(lane)
+        self.holds += 1
         ring = self._parked.get(throttle_key)
         if ring is None:
             ring = self._parked[throttle_key] = ParkedRing()
