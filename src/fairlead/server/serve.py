@@ -31,7 +31,7 @@ HEALTH_CHECK_S = 0.5
 
 _log = logging.getLogger("fairlead.serve")
 
-#: Doors in the order they open. All are closed in the other order: health is the first to appear and the last to go.
+#: Doors in the order they open, and close: health is last both times, so it says ready when the others are, and can be watched to the end.
 MakeDoors = Callable[[Broker, ServerSettings, Limits], list[Door]]
 
 
@@ -103,7 +103,7 @@ class Server:
         event(_log, logging.INFO, "stopped")
 
     def _close(self) -> None:
-        for door in reversed(self.doors):
+        for door in self.doors:
             _bounded(door, self.settings.limits.drain_grace_ms, self._hurry)
         assert self._broker is not None
         self._broker.close()
@@ -146,15 +146,15 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
 
 def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator[Door]:
     addresses = settings.addresses()
-    if "http" in addresses:
-        metrics = _load("fairlead.server.metrics", "Metrics")(broker, data=settings.data, limits=limits)
-        yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
+    if "flight" in addresses:
+        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], gate=limits, max_channels=settings.limits.max_channels)
     if "grpc" in addresses:
         yield _load("fairlead.server.fila.door", "FilaDoor")(
             broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=settings.limits.drain_grace_ms / 1000
         )
-    if "flight" in addresses:
-        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], gate=limits, max_channels=settings.limits.max_channels)
+    if "http" in addresses:
+        metrics = _load("fairlead.server.metrics", "Metrics")(broker, data=settings.data, limits=limits)
+        yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
 
 
 def _load(module: str, name: str) -> Any:
