@@ -54,6 +54,11 @@ class Broker:
         self._timer = Timer(self._core)
         watch(self._core)
 
+    @property
+    def clock(self) -> Clock:
+        """The time that leases and due times are told by."""
+        return self._core.clock
+
     # Queues
 
     def create_queue(self, name: str, **options: Any) -> QueueInfo:

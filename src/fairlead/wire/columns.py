@@ -27,6 +27,12 @@ def nulls(length: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(length, kind)
 
 
+def add_column(columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object) -> None:
+    """A column of defaults is left out: what is left out travels as nulls."""
+    if values.count(default) < len(values):
+        columns[name] = pa.array([None if value == default else value for value in values], kind)
+
+
 def ids_column(ids: Sequence[bytes]) -> pa.Array:
     """Every id has 16 bytes; an empty one, of an item that named no message, is null."""
     if all(ids):

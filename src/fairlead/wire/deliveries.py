@@ -13,7 +13,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEFAULT_KEY, pack_lane
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
-from fairlead.wire.columns import Columns, ids_column, make_batch
+from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
 from fairlead.wire.messages import keys_of
 from fairlead.wire.schemas import DELIVERIES
 
@@ -43,32 +43,26 @@ def encode_deliveries(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
         "enqueued_at": pa.array([message.enqueued_ms for message in messages], pa.int64()),
         "fairness_key": pa.array(keys, pa.utf8()),
     }
-    _add(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
-    _add(columns, "weight", pa.int32(), weights, 1)
-    _add(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
-    _add(columns, "deliveries", pa.int32(), [delivery.deliveries for delivery in deliveries], 1)
-    _add(columns, "source", pa.utf8(), [delivery.source for delivery in deliveries], None)
+    add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
+    add_column(columns, "weight", pa.int32(), weights, 1)
+    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
+    add_column(columns, "deliveries", pa.int32(), [delivery.deliveries for delivery in deliveries], 1)
+    add_column(columns, "source", pa.utf8(), [delivery.source for delivery in deliveries], None)
     streams = [message.stream for message in messages]
     if any(streams):
-        _add(columns, "stream", pa.utf8(), streams, "")
-        _add(columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0)
+        add_column(columns, "stream", pa.utf8(), streams, "")
+        add_column(columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0)
     if touched:
         known = [state or _UNTOUCHED for state in states]
-        _add(columns, "attempts", pa.int32(), [state.attempts for state in known], 0)
-        _add(columns, "progress", pa.int64(), [state.progress for state in known], 0)
-        _add(columns, "carry", pa.binary(), [state.carry for state in known], b"")
-        _add(columns, "failures", pa.binary(), [_encode_failures(state.failures) if state.failures else b"" for state in known], b"")
-        _add(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in known], 0)
+        add_column(columns, "attempts", pa.int32(), [state.attempts for state in known], 0)
+        add_column(columns, "progress", pa.int64(), [state.progress for state in known], 0)
+        add_column(columns, "carry", pa.binary(), [state.carry for state in known], b"")
+        add_column(columns, "failures", pa.binary(), [_encode_failures(state.failures) if state.failures else b"" for state in known], b"")
+        add_column(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in known], 0)
     return make_batch(DELIVERIES, len(deliveries), columns)
 
 
 _UNTOUCHED = MessageState(queue_id=0)
-
-
-def _add(columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object) -> None:
-    """A column of defaults is left out: what is left out travels as nulls."""
-    if values.count(default) < len(values):
-        columns[name] = pa.array([None if value == default else value for value in values], kind)
 
 
 def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:

@@ -12,7 +12,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.lane import DEFAULT_KEY, lane_key, lane_throttle_keys
 from fairlead.model.message import NewMessage, unpack_headers
-from fairlead.wire.columns import Columns, ids_column, make_batch
+from fairlead.wire.columns import Columns, add_column, make_batch
 from fairlead.wire.schemas import IDS, MESSAGES
 
 
@@ -24,20 +24,14 @@ def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
 def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
     columns = {"payload": pa.array([message.payload for message in messages], pa.binary())}
     lanes = [message.lane for message in messages]
-    keys = [_key(lane) for lane in lanes]
-    if any([key != DEFAULT_KEY for key in keys]):  # noqa: C419 - a generator costs three times as much
-        columns["fairness_key"] = pa.array(keys, pa.utf8())
-    for name, kind, values, default in (
-        ("headers", pa.binary(), [message.headers for message in messages], b""),
-        ("weight", pa.int32(), [message.weight for message in messages], 1),
-        ("throttle_keys", pa.list_(pa.utf8()), [_throttle_keys(lane) for lane in lanes], ()),
-        ("stream", pa.utf8(), [message.stream for message in messages], ""),
-        ("delay_ms", pa.int64(), [message.delay_ms for message in messages], 0),
-        ("dedup_key", pa.utf8(), [message.dedup_key for message in messages], ""),
-        ("ttl_ms", pa.int64(), [message.ttl_ms for message in messages], -1),
-    ):
-        if values.count(default) < len(values):
-            columns[name] = pa.array([None if value == default else value for value in values], kind)
+    add_column(columns, "fairness_key", pa.utf8(), [_key(lane) for lane in lanes], DEFAULT_KEY)
+    add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
+    add_column(columns, "weight", pa.int32(), [message.weight for message in messages], 1)
+    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), [_throttle_keys(lane) for lane in lanes], ())
+    add_column(columns, "stream", pa.utf8(), [message.stream for message in messages], "")
+    add_column(columns, "delay_ms", pa.int64(), [message.delay_ms for message in messages], 0)
+    add_column(columns, "dedup_key", pa.utf8(), [message.dedup_key for message in messages], "")
+    add_column(columns, "ttl_ms", pa.int64(), [message.ttl_ms for message in messages], -1)
     return columns
 
 
@@ -62,12 +56,12 @@ def read_messages(columns: Columns) -> list[NewMessage]:
     ]
 
 
-def encode_ids(ids: Sequence[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([ids_column(ids)], schema=IDS)
+def encode_ids(ids: Sequence[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(ids, pa.utf8())], schema=IDS)
 
 
-def decode_ids(batch: pa.RecordBatch) -> list[bytes]:
-    return Columns(batch, IDS).ids()
+def decode_ids(batch: pa.RecordBatch) -> list[str]:
+    return Columns(batch, IDS).read("id", "")
 
 
 def _headers(packed: bytes | None) -> dict[str, str] | None:

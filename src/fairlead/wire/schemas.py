@@ -25,7 +25,8 @@ MESSAGES = pa.schema([
     ("ttl_ms", pa.int64()),
 ])
 
-IDS = pa.schema([("id", _ID)])
+#: What an enqueue gives back. As text, because that is what the caller gets: neither end has to take an id apart.
+IDS = pa.schema([("id", pa.utf8())])
 
 DELIVERIES = pa.schema([
     ("id", _ID),
@@ -74,7 +75,7 @@ RESULTS = pa.schema([
 #: The settlements of an exchange first, then its messages: each row has one half of the columns.
 EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 
-ADMIN = pa.schema([("verb", pa.utf8()), ("arguments", pa.binary())])  # one row; MessagePack map of argument names to values
+ADMIN_CALL = pa.schema([("verb", pa.utf8()), ("arguments", pa.binary())])  # one row; MessagePack map of argument names to values
 ADMIN_RESULT = pa.schema([("result", pa.binary())])                   # one row; MessagePack
 
 #: Their order is part of the protocol: append only.
@@ -87,5 +88,5 @@ CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
     "settle": (SETTLEMENTS, RESULTS),
     "claim": (None, DELIVERIES),
     "exchange": (EXCHANGE, DELIVERIES),
-    "admin": (ADMIN, ADMIN_RESULT),
+    "admin": (ADMIN_CALL, ADMIN_RESULT),
 }

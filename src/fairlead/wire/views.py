@@ -110,7 +110,7 @@ def decode_result(verb: str, raw: bytes) -> Any:
 
 def _convert(value: object, kind: type, field: str) -> Any:
     """By name, unchecked: a field of the wrong type is refused by the engine, in its words."""
-    known = {name for name in kind.__annotations__}
+    known = set(kind.__annotations__)
     if not isinstance(value, dict) or not known.issuperset(value):
         raise InvalidRequest(field, "a map of " + ", ".join(sorted(known)), value)
     if kind is NewMessage and "payload" not in value:

@@ -1,0 +1,144 @@
+"""From a request on the wire to a call of the engine, and back. One function per verb; what is right is the engine's to say."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.broker.broker import Broker
+from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Extend
+from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
+from fairlead.wire.columns import Columns
+from fairlead.wire.messages import decode_messages, encode_ids, read_messages
+from fairlead.wire.schemas import ADMIN_CALL, ADMIN_RESULT, EXCHANGE
+from fairlead.wire.settlements import decode_settlements, encode_results, read_settlements
+from fairlead.wire.views import decode_arguments, encode_result
+
+#: A waiting claim is looked after by its client at least this often, so that a client that vanished is noticed.
+_MOST_WAIT_MS = 60_000
+#: How many deliveries of a stream travel together: few enough that the first is on its way soon.
+_STREAMED = 500
+_MOST_CREDIT = 100_000
+
+Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
+
+
+def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    call = decode(metadata, EnqueueCall)
+    parts = _by_queue(decode_messages(_rows(batch)), call.queues)
+    if call.request_id is None and len(parts) == 1:
+        ((queue, messages),) = parts.items()
+        ids = broker.enqueue_many(queue, messages)
+    else:
+        done = broker.exchange("", enqueue=parts, request_id=call.request_id, answered=call.answered)
+        ids = [message_id for queue in parts for message_id in done.enqueued[queue]]
+    return Answer(), encode_ids(ids), []
+
+
+def settle(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    call = decode(metadata, SettleCall)
+    items = decode_settlements(_rows(batch))
+    if call.request_id is None:
+        results = broker.settle(items)
+    else:
+        results = list(broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled)
+    return Answer(now_ms=broker.clock.now_ms()), encode_results(results), []
+
+
+def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    call = decode(metadata, ExchangeCall)
+    rows = _rows(batch)
+    split = call.extends + call.settles
+    items = read_settlements(Columns(rows.slice(0, split), EXCHANGE)) if split else []
+    extends, settles = items[: call.extends], items[call.extends :]
+    messages = read_messages(Columns(rows.slice(split), EXCHANGE)) if call.queues else []
+    done = broker.exchange(
+        call.consumer,
+        extend=[item for item in extends if isinstance(item, Extend)],
+        settle=settles,
+        enqueue=_by_queue(messages, call.queues),
+        claim=call.claim,
+        request_id=call.request_id,
+        answered=call.answered,
+    )
+    settled: list[tuple[bytes, str, str, int, int, str]] = [
+        (result.raw_id, result.outcome, result.rule, result.due_ms, result.lease_until, result.error) for result in done.settled
+    ]
+    return Answer(settled=settled, enqueued=done.enqueued), None, done.deliveries
+
+
+def claim(broker: Broker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
+    return broker.claim(
+        call.queue,
+        limit=limit,
+        wait=timedelta(milliseconds=min(max(wait_ms, 0), _MOST_WAIT_MS)),
+        consumer=call.consumer,
+        max_per_stream=call.max_per_stream,
+        token=call.token,
+        started=call.started,
+    )
+
+
+def claim_by_credit(broker: Broker, call: ClaimCall) -> Iterator[list[Delivery]]:
+    """As messages become claimable, until the credit is used up or the wait is over."""
+    if not 0 < call.credit <= _MOST_CREDIT:
+        raise InvalidRequest("credit", f"a whole number from 1 to {_MOST_CREDIT}", call.credit)
+    if call.token is not None:
+        raise InvalidRequest("token", "None with credit: what a stream has sent, it does not send again", call.token)
+    left, until = call.credit, time.monotonic() + min(call.wait_ms, _MOST_WAIT_MS) / 1000
+    while left:
+        deliveries = claim(broker, call, min(left, _STREAMED), (until - time.monotonic()) * 1000)
+        if not deliveries:
+            return
+        left -= len(deliveries)
+        yield deliveries
+
+
+def admin(broker: Broker, _metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    columns = Columns(_rows(batch), ADMIN_CALL)
+    if columns.length != 1:
+        raise InvalidRequest("batch", "one row", f"{columns.length} rows")
+    verb, raw = columns.read("verb", "")[0], columns.read("arguments", b"\x80")[0]
+    arguments = decode_arguments(verb, raw)
+    call: Callable[..., Any] = broker.config if verb.startswith("config.") else broker  # type: ignore[assignment]
+    call = getattr(call, verb.rpartition(".")[2])
+    try:
+        inspect.signature(call).bind(**arguments)
+    except TypeError as wrong:
+        raise InvalidRequest("arguments", f"those of {verb}", str(wrong)) from None
+    return Answer(), pa.RecordBatch.from_arrays([pa.array([encode_result(call(**arguments))], pa.binary())], schema=ADMIN_RESULT), []
+
+
+ANSWERS: dict[str, Callable[[Broker, bytes, pa.RecordBatch | None], Answered]] = {
+    "enqueue": enqueue,
+    "settle": settle,
+    "exchange": exchange,
+    "admin": admin,
+}
+
+
+def _rows(batch: pa.RecordBatch | None) -> pa.RecordBatch:
+    if batch is None:
+        raise InvalidRequest("batch", "a record batch", None)
+    return batch
+
+
+def _by_queue(messages: list[NewMessage], queues: list[tuple[Any, int]]) -> dict[Any, list[NewMessage]]:
+    parts: dict[Any, list[NewMessage]] = {}
+    at = 0
+    for queue, count in queues:
+        if not isinstance(queue, str) or queue in parts or not 0 <= count <= len(messages) - at:
+            raise InvalidRequest("queues", f"names, each once, of {len(messages)} rows in all", queues)
+        parts[queue] = messages[at : at + count]
+        at += count
+    if at != len(messages):
+        raise InvalidRequest("queues", f"names, each once, of {len(messages)} rows in all", queues)
+    return parts

@@ -1,0 +1,188 @@
+"""The Arrow Flight door: channels of requests and answers, each a persistent DoExchange stream.
+
+A channel has one thread, which reads a request, lets the engine answer it, writes the answer. So a slow client blocks
+nobody but itself, and what the engine gave out for a client that is gone comes back at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from fairlead.broker.broker import Broker
+from fairlead.errors import FairleadError, Overloaded, ProtocolMismatch
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import Release
+from fairlead.server import answers
+from fairlead.server.gate import Gate
+from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
+from fairlead.wire.deliveries import encode_deliveries, runs_of
+from fairlead.wire.faults import fault_of
+from fairlead.wire.schemas import CHANNELS, VERSION
+
+log = logging.getLogger(__name__)
+
+_GRACE_S = 2.0
+
+
+class FlightDoor:
+    name = "flight"
+
+    def __init__(self, broker: Broker, address: str, *, gate: Gate | None = None, max_channels: int = 4096) -> None:
+        self.address = address
+        self._broker = broker
+        self._gate = gate or Gate()
+        self._max_channels = max_channels
+        self._server: _FlightServer | None = None
+
+    def start(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        self._server = _FlightServer(f"grpc://{host}:{port}", Channels(self._broker, self._gate, self._max_channels))
+        self.address = f"{host}:{self._server.port}"
+
+    def drain(self) -> None:
+        self._gate.close()
+
+    def stop(self) -> None:
+        """Flight waits for every open stream, and a client that is gone without a word keeps its own open: not for ever."""
+        if self._server is not None:
+            ending = threading.Thread(target=self._server.shutdown, name="flight-shutdown", daemon=True)
+            ending.start()
+            ending.join(_GRACE_S)
+
+
+class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, location: str, channels: Channels) -> None:
+        super().__init__(location)
+        self._channels = channels
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        try:
+            self._channels.serve(context, descriptor.command or b"", reader, writer)
+        except FairleadError as refused:
+            # The text is what any Flight client shows; the fault is what ours turns back into the error.
+            raise flight.FlightServerError(refused.message, encode(Answer(fault_of(refused)))) from None
+
+
+class Channels:
+    """Serves channels until their clients end them."""
+
+    def __init__(self, broker: Broker, gate: Gate, max_channels: int) -> None:
+        self._broker = broker
+        self._gate = gate
+        self._max = max_channels
+        self._lock = threading.Lock()
+        self._open = 0
+
+    def serve(
+        self,
+        context: flight.ServerCallContext,
+        command: bytes,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        verb = _read_verb(command)
+        with self._lock:
+            if self._open >= self._max:
+                raise Overloaded("open channels", self._max, 1000)
+            self._open += 1
+        try:
+            writer.begin(CHANNELS[verb][1])
+            _Channel(self._broker, self._gate, verb, writer, context.is_cancelled).serve(reader)
+        finally:
+            with self._lock:
+                self._open -= 1
+
+
+def _read_verb(command: bytes) -> str:
+    opened = decode(command, Open)
+    if opened.fairlead != VERSION:
+        raise ProtocolMismatch(f"version {VERSION} of the Flight protocol", f"version {opened.fairlead}")
+    if opened.verb not in CHANNELS:
+        raise ProtocolMismatch("one of the verbs " + ", ".join(CHANNELS), opened.verb)
+    return opened.verb
+
+
+class _Channel:
+    def __init__(
+        self, broker: Broker, gate: Gate, verb: str, writer: flight.MetadataRecordBatchWriter, is_cancelled: Callable[[], bool]
+    ) -> None:
+        self._broker = broker
+        self._gate = gate
+        self._verb = verb
+        self._writer = writer
+        self._is_cancelled = is_cancelled
+
+    def serve(self, reader: flight.MetadataRecordBatchReader) -> None:
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except (StopIteration, pa.ArrowException, flight.FlightError):
+                return
+            try:
+                self._answer(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
+            except _ClientGone:
+                return
+            except FairleadError as refused:
+                self._write(Answer(fault_of(refused)))
+            except Exception as unexpected:
+                log.exception("a call failed in a way it should not", extra={"verb": self._verb})
+                self._write(Answer(fault_of(unexpected)))
+
+    def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        if self._verb == "claim":
+            self._claim(decode(metadata, ClaimCall))
+            return
+        with self._gate.call(batch.nbytes if batch is not None else 0):
+            answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
+        if body is None:
+            self._hand_out(deliveries, answer)
+        else:
+            self._write(answer, body)
+
+    def _claim(self, call: ClaimCall) -> None:
+        with self._gate.waiting_call():
+            if not call.credit:
+                self._hand_out(answers.claim(self._broker, call, call.limit, call.wait_ms), Answer())
+                return
+            left = call.credit
+            for deliveries in answers.claim_by_credit(self._broker, call):
+                left -= len(deliveries)
+                self._hand_out(deliveries, Answer(done=False))
+            self._write(Answer(now_ms=self._broker.clock.now_ms(), credit=left))
+
+    def _hand_out(self, deliveries: list[Delivery], answer: Answer) -> None:
+        """What cannot be written never left: it goes back to its place, and no attempt is counted."""
+        try:
+            if self._is_cancelled():
+                raise _ClientGone
+            told = msgspec.structs.replace(answer, now_ms=self._broker.clock.now_ms(), queues=runs_of(deliveries))
+            self._write(told, encode_deliveries(deliveries) if deliveries else None)
+        except BaseException:
+            if deliveries:
+                self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])
+            raise
+
+    def _write(self, answer: Answer, body: pa.RecordBatch | None = None) -> None:
+        try:
+            if body is None:
+                self._writer.write_metadata(encode(answer))
+            else:
+                self._writer.write_with_metadata(body, encode(answer))
+        except (pa.ArrowException, flight.FlightError, OSError) as gone:
+            raise _ClientGone from gone
+
+
+class _ClientGone(Exception):
+    """The stream broke while an answer was written."""
