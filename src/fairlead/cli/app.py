@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
+from fairlead.cli import config, doctor, explain, failures, intents, maintenance, queues, redrive, serve, stats, top
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Output, choose
 from fairlead.cli.root import ADDR_HELP, DATA_HELP, OUTPUT_HELP, Root
 
@@ -17,8 +17,9 @@ app = typer.Typer(
     name="fairlead",
     cls=Root,
     no_args_is_help=True,
+    rich_markup_mode=None,  # its panels cut long option names on a terminal of usual width
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 
@@ -54,17 +55,5 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-#: Each has `register(app)`. In the order of `fairlead --help`.
-_GROUPS = ("serve", "queues", "config", "redrive", "intents", "explain", "stats", "failures", "top", "maintenance", "doctor")
-
-
-def _register_all() -> None:
-    for name in _GROUPS:
-        module = f"fairlead.cli.{name}"
-        if importlib.util.find_spec(module) is not None:
-            loaded = importlib.import_module(module)
-            if hasattr(loaded, "register"):
-                loaded.register(app)
-
-
-_register_all()
+for group in (serve, queues, redrive, intents, explain, config, stats, failures, top, maintenance, doctor):
+    group.register(app)

@@ -43,4 +43,4 @@ def check_reason(value: str | None) -> str | None:
 
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue, or of its dead letters: QUEUE.dlq.", autocompletion=complete_queue)]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Messages, by full id, prefix or last characters.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Messages, by full id, prefix or last characters.")]

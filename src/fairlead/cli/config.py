@@ -38,7 +38,7 @@ def get_value(key: Key) -> None:
     show({"key": key, "value": value}, clean(value))
 
 
-def list_all(prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so.")] = "") -> None:
+def list_all(prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "") -> None:
     """List keys and values."""
     with open_target() as target:
         found = target.config.list(prefix)

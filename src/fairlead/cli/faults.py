@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.chosen import WrongUsage, wants_json
 from fairlead.cli.output import clean, console, plain
 from fairlead.errors import FairleadError
 
@@ -41,7 +41,7 @@ def tell_wrong_usage(complaint: typer.TyperException) -> None:
     message = complaint.format_message()
     if not message:
         return
-    context = getattr(complaint, "ctx", None)
+    context = None if isinstance(complaint, WrongUsage) else getattr(complaint, "ctx", None)
     hints = [f"see: {context.command_path} --help"] if context is not None else []
     if wants_json():
         _tell_json("usage", message, {}, hints)

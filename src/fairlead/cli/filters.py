@@ -10,8 +10,6 @@ from fairlead import DeadFilter
 from fairlead.cli.arguments import check_reason, complete_reason
 from fairlead.cli.chosen import wrong_usage
 
-_PANEL = "Which messages (all that is given must hold)"
-
 
 def read_filter(
     reason: Annotated[
@@ -21,19 +19,18 @@ def read_filter(
             help="The reason of the last failure.",
             callback=check_reason,
             autocompletion=complete_reason,
-            rich_help_panel=_PANEL,
         ),
     ] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Found in the last error.", rich_help_panel=_PANEL)] = None,
+    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Found in the last error.")] = None,
     error_regex: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="A regular expression that the last error matches.", rich_help_panel=_PANEL)
+        str | None, typer.Option(metavar="PATTERN", help="A regular expression that the last error matches.")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="The fairness key.", rich_help_panel=_PANEL)] = None,
-    header: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="A header.", rich_help_panel=_PANEL)] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at least so long.", rich_help_panel=_PANEL)] = None,
-    newer_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at most so long.", rich_help_panel=_PANEL)] = None,
-    min_attempts: Annotated[int | None, typer.Option(min=0, help="Failed at least so often.", rich_help_panel=_PANEL)] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=0, help="Failed at most so often.", rich_help_panel=_PANEL)] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="The fairness key.")] = None,
+    header: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="A header.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at least so long.")] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at most so long.")] = None,
+    min_attempts: Annotated[int | None, typer.Option(metavar="N", min=0, help="Failed at least so often.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=0, help="Failed at most so often.")] = None,
 ) -> DeadFilter | None:
     """None when no option was given."""
     found = DeadFilter(reason, error, error_regex, key, read_header(header), older_than, newer_than, min_attempts, max_attempts)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.output import age, clean, coarse, now_ms, pairs, payload_text, plain, short, table, when
+from fairlead.cli.output import age, clean, coarse, count_of, cut, now_ms, pairs, payload_text, plain, short, table, when
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
@@ -42,7 +42,8 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
     streams, keys = any(info.stream for info in found), any(info.fairness_key != "default" for info in found)
     failed, told = any(info.failures for info in found), any(_circumstance(info) for info in found)
     headers = ["id", "status", *(["failures"] if failed else []), "age", *(["key"] if keys else []), *(["stream"] if streams else [])]
-    made = table(*headers, *(["until"] if told else []), "payload", *(["last error"] if failed else []), right=("failures",))
+    headers += [*(["detail"] if told else []), "payload", *(["last error"] if failed else [])]
+    made = table(*headers, right=("failures",), flexible=("key", "stream", "payload", "last error"))
     for info in found:
         status = status_of_message(info)
         cells: list[RenderableType] = [short(info.id), Text(status, _STYLE.get(status, ""))]
@@ -50,14 +51,14 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
             cells.append(str(failures_of(info)))
         cells.append(coarse(max(0, now_ms() - info.enqueued_at)))
         if keys:
-            cells.append(clean(info.fairness_key, most=30))
+            cells.append(cut(clean(info.fairness_key, most=30)))
         if streams:
-            cells.append(clean(info.stream or "-", most=30))
+            cells.append(cut(clean(info.stream or "-", most=30)))
         if told:
             cells.append(_circumstance(info))
-        cells.append(payload_text(info.payload, most=40))
+        cells.append(cut(payload_text(info.payload, most=40)))
         if failed:
-            cells.append(_last_error(info))
+            cells.append(cut(_last_error(info)))
         made.add_row(*cells)
     return made
 
@@ -69,10 +70,10 @@ def failures_of(info: MessageInfo) -> int:
 
 def _circumstance(info: MessageInfo) -> str:
     if info.lease_until is not None:
-        return clean(f"{info.consumer or 'someone'}, {age(info.lease_until)}", most=40)
+        return clean(info.consumer or "someone", most=30) + f", {coarse(max(0, info.lease_until - now_ms()))} left"
     if info.dead_since is not None:
-        return f"since {age(info.dead_since)}"
-    return age(info.due_at) if info.due_at is not None else ""
+        return f"for {coarse(max(0, now_ms() - info.dead_since))}"
+    return f"due {age(info.due_at)}" if info.due_at is not None else ""
 
 
 def _last_error(info: MessageInfo) -> str:
@@ -93,7 +94,7 @@ def message_page(info: MessageInfo) -> RenderableType:
     ]
     optional: Sequence[tuple[str, str]] = (
         ("throttle keys", ", ".join(clean(key) for key in info.throttle_keys)),
-        ("stream", clean(info.stream or "")),
+        ("stream", f"{clean(info.stream)}, seq {info.seq}" if info.stream else ""),
         ("due", _moment(info.due_at)),
         ("leased until", _moment(info.lease_until)),
         ("consumer", clean(info.consumer or "")),
@@ -105,7 +106,7 @@ def message_page(info: MessageInfo) -> RenderableType:
         ("carry", payload_text(info.carry) if info.carry else ""),
     )
     rows += [(name, value) for name, value in optional if value]
-    rows.append(("attempts", f"{info.attempts} in this life, {info.deliveries} deliveries, {failures_of(info)} failures in all"))
+    rows.append(("attempts", f"{info.attempts} in this life, {info.deliveries} deliveries, {count_of(failures_of(info), 'failure')} in all"))
     rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
     rows.append(("payload", payload_text(info.payload, most=2000)))
     if not info.failures:

@@ -22,21 +22,19 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import MessageInfo
 
-_PANEL = "Messages"
-
 
 def register(queue: typer.Typer) -> None:
-    queue.command("push", rich_help_panel=_PANEL)(push)
-    queue.command("peek", rich_help_panel=_PANEL)(peek)
-    queue.command("drain", rich_help_panel=_PANEL)(drain)
+    queue.command("push")(push)
+    queue.command("peek")(peek)
+    queue.command("drain")(drain)
 
 
 def push(
     queue: QueueName,
-    payload: Annotated[str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload as text; - reads it from standard input.")] = None,
+    payload: Annotated[str | None, typer.Argument(metavar="PAYLOAD", help="The payload as text; - reads it from standard input.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")] = None,
     key: Annotated[str, typer.Option(metavar="KEY", help="Fairness key: whom the message belongs to.")] = DEFAULT_KEY,
-    weight: Annotated[int, typer.Option(help="That key's share, 1 to 1000.")] = 1,
+    weight: Annotated[int, typer.Option(metavar="N", help="That key's share, 1 to 1000.")] = 1,
     throttle: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Throttle key; may be repeated.")] = None,
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="Messages of one stream are worked in order.")] = None,
     header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
@@ -66,7 +64,7 @@ def peek(
     where: Annotated[str, typer.Option(metavar="ready|waiting|leased|dead", help="Which messages.")] = "ready",
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key.")] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this message.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")] = 10,
 ) -> None:
     """Look at messages without claiming them, in the order in which they would go."""
     if where == "dead" and not is_dead_letter_name(queue):
@@ -79,11 +77,11 @@ def peek(
 
 def drain(
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 10_000,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")] = 10_000,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Append the messages to this file, one JSON object a line.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Remove what is ready, and print it: payloads in full, because they are gone from the queue."""
+    """Remove what is ready, and print it in full."""
     with open_target() as target:
         ready = min(target.stats(queue).ready, limit)
         confirm(f"remove {count_of(ready, 'ready message')} from queue {queue!r}", yes=yes)

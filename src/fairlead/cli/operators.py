@@ -26,7 +26,6 @@ from fairlead.errors import InvalidRequest, MessageNotFound
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import OperatorResult
 
-_PANEL = "Repair"
 _LISTED = 20
 
 #: verb -> (what it did, what a message must be for it)
@@ -52,9 +51,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, 
 
 def register(queue: typer.Typer) -> None:
     for name, command in (("retry", retry), ("drop", drop), ("done", done), ("bury", bury), ("hold", hold), ("unhold", unhold), ("fail", fail)):
-        queue.command(name, rich_help_panel=_PANEL)(command)
-    queue.command("prune", rich_help_panel=_PANEL)(prune)
-    queue.command("release-stream", rich_help_panel=_PANEL)(release_stream)
+        queue.command(name)(command)
+    queue.command("prune")(prune)
+    queue.command("release-stream")(release_stream)
 
 
 @splice(filter=read_filter)
@@ -114,7 +113,7 @@ def bury(
 
 @splice(filter=read_filter)
 def hold(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Make messages wait until they are let go with `unhold`; in a stream that holds up the later ones."""
+    """Make messages wait until `unhold`; in a stream that holds up the later ones."""
     _act("hold", queue, ids, filter, yes=yes, dry_run=dry_run)
 
 
@@ -134,7 +133,7 @@ def fail(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Fail messages that are leased, in their holders' name: hook and policy decide what follows."""
+    """Fail messages that are leased; hook and policy decide what follows."""
     _act("fail", queue, ids, filter, yes=yes, dry_run=dry_run, error=because or "failed by an operator", reason=as_reason)
 
 

@@ -33,14 +33,14 @@ def read_queue_options(
     on_failure: Annotated[
         str | None, typer.Option(metavar="FILE|LUA", help="Script that decides between retry and dead letter. off: none.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=0, help="Dead on this failure, whatever a policy says. 0: off.")] = None,
-    max_deliveries: Annotated[int | None, typer.Option(min=0, help="Dead instead of one more delivery. 0: off.")] = None,
-    max_messages: Annotated[int | None, typer.Option(min=0, help="Most messages the queue takes. 0: no bound.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=0, help="Most bytes of headers and payload. 0: no bound.")] = None,
-    max_unsettled_per_consumer: Annotated[int | None, typer.Option(min=0, help="Most messages one consumer may hold. 0: no bound.")] = None,
-    max_unsettled_per_key: Annotated[int | None, typer.Option(min=0, help="Most messages of one key out at a time. 0: no bound.")] = None,
-    poison_after: Annotated[int | None, typer.Option(min=0, help="Attempts from which a live message is reported as poison.")] = None,
-    quantum: Annotated[int | None, typer.Option(min=1, help="Messages a key of weight 1 gets per turn.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=0, help="Dead on this failure, whatever a policy says. 0: off.")] = None,
+    max_deliveries: Annotated[int | None, typer.Option(metavar="N", min=0, help="Dead instead of one more delivery. 0: off.")] = None,
+    max_messages: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most messages the queue takes. 0: no bound.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most bytes of headers and payload. 0: no bound.")] = None,
+    max_unsettled_per_consumer: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most messages one consumer holds. 0: no bound.")] = None,
+    max_unsettled_per_key: Annotated[int | None, typer.Option(metavar="N", min=0, help="Most messages of one key out at once. 0: no bound.")] = None,
+    poison_after: Annotated[int | None, typer.Option(metavar="N", min=0, help="Attempts from which a live message is reported as poison.")] = None,
+    quantum: Annotated[int | None, typer.Option(metavar="N", min=1, help="Messages a key of weight 1 gets per turn.")] = None,
     ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live of a message that nobody holds. off: for ever.")] = None,
     expired_to_dead: Annotated[
         bool | None, typer.Option("--expired-to-dead/--expired-dropped", help="Where a message goes when its time to live ends.")

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from fairlead.cli.chosen import wants_json
 from fairlead.clock import SystemClock
@@ -52,7 +53,14 @@ def show(value: object, table: RenderableType | Callable[[], RenderableType] | N
         table = fields_of(value)
     elif callable(table):
         table = table()
-    console().print(table)
+    out = console()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    # Columns are padded to their width, also the last; in a file that is only noise.
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def show_json(value: object) -> None:
@@ -65,7 +73,7 @@ def show_json(value: object) -> None:
 def tell(text: str) -> None:
     """Something beside the result, for people only: on stderr, and not with `-o json`."""
     if not wants_json():
-        console(stderr=True).print(text)
+        console(stderr=True).print(text, soft_wrap=True)
 
 
 def plain(value: object) -> Any:
@@ -101,12 +109,20 @@ def _bytes(raw: bytes) -> str | dict[str, str]:
 # For people
 
 
-def table(*headers: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """Aligned columns without a frame; those named in `right` hold numbers. Cells are text, taken as it is."""
+def table(*headers: str, right: Sequence[str] = (), flexible: Sequence[str] = (), title: str | None = None) -> Table:
+    """Aligned columns without a frame; those named in `right` hold numbers. Cells are text, taken as it is.
+
+    On a narrow terminal the `flexible` columns give way, so that ids stay whole; their cells are made with `cut`.
+    """
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left", title_style="bold")
     for header in headers:
-        made.add_column(header, justify="right" if header in right else "left", overflow="ellipsis", no_wrap=True)
+        made.add_column(header, justify="right" if header in right else "left", overflow="ellipsis", no_wrap=header not in flexible)
     return made
+
+
+def cut(text: str) -> Text:
+    """A cell of a flexible column: what does not fit on its line is cut off."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def pairs(rows: Sequence[tuple[str, RenderableType]]) -> Table:

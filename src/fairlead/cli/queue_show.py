@@ -24,15 +24,14 @@ from fairlead.model.policy import FailureBreaker, RetryPolicy
 from fairlead.model.queue import QueueConfig
 from fairlead.model.views import MessageInfo, QueueInfo, QueueStats
 
-_PANEL = "Queues"
 _PAGE = 200
 #: Where the messages of a status are to be found.
 _WHERE = {"pending": "ready", "delayed": "waiting", "held": "waiting", "active": "leased", "failed": "waiting"}
 
 
 def register(queue: typer.Typer) -> None:
-    queue.command("show", rich_help_panel=_PANEL)(show_messages)
-    queue.command("inspect", rich_help_panel=_PANEL)(inspect)
+    queue.command("show")(show_messages)
+    queue.command("inspect")(inspect)
 
 
 def show_messages(
@@ -41,7 +40,7 @@ def show_messages(
         list[str] | None, typer.Option("--status", "-s", metavar="STATUS", help="Only " + ", ".join(STATUSES) + "; may be repeated.")
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key that are not dead.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most messages of each status.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Most messages of each status.")] = 20,
 ) -> None:
     """List the messages of a queue by status, with how often each failed.
 
@@ -94,7 +93,7 @@ def _pages(target: Target, queue: str, where: str, key: str | None) -> Iterator[
 
 def inspect(
     queue: QueueName,
-    message: Annotated[str | None, typer.Argument(metavar="[ID]", help="A message: full id, prefix or last characters.")] = None,
+    message: Annotated[str | None, typer.Argument(metavar="ID", help="A message: full id, prefix or last characters.")] = None,
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload of the message, byte for byte, and nothing else.")] = False,
 ) -> None:
     """Show everything about a queue, or about one of its messages."""

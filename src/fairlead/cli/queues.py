@@ -18,16 +18,14 @@ from fairlead.cli.target import Target, open_target
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import QueueInfo, QueueStats
 
-_PANEL = "Queues"
-
 
 def register(app: typer.Typer) -> None:
     queue = typer.Typer(no_args_is_help=True, help="Queues, and the messages in them.")
     for name, command in (("create", create), ("update", update), ("list", list_all)):
-        queue.command(name, rich_help_panel=_PANEL)(command)
+        queue.command(name)(command)
     queue_show.register(queue)
     for name, command in (("pause", pause), ("resume", resume), ("purge", purge), ("delete", delete)):
-        queue.command(name, rich_help_panel=_PANEL)(command)
+        queue.command(name)(command)
     messages.register(queue)
     operators.register(queue)
     app.add_typer(queue, name="queue")
@@ -58,7 +56,7 @@ def update(queue: QueueName, options: dict[str, Any]) -> None:
 
 
 def list_all(
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only queues whose name begins so.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.")] = "",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also the dead-letter queues, each on its own line.")] = False,
 ) -> None:
     """List queues with their counts."""

@@ -36,16 +36,17 @@ def redrive(
     queue: QueueName,
     ids: Ids = None,
     filter: DeadFilter | None = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="At most so many, the longest dead first.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", min=1, help="At most so many, the longest dead first.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="PER_SECOND", help="So many a second, in the background.")] = None,
     clear_progress: Annotated[bool, typer.Option("--clear-progress", help="Forget which steps were already done.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and move nothing.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Bring dead letters back to their queue, the longest dead first, each with a new life of attempts.
+    """Bring dead letters back to their queue, many at once or at a rate.
 
-    Ctrl-C leaves a redrive running and says how to stop it.
+    The longest dead go first, each with a new life of attempts. A command that watches a redrive may be left with Ctrl-C:
+    the redrive goes on, and the command says how to stop it.
     """
     if ids and rate is not None:
         wrong_usage("expected ids or --rate, not both: those go at once")
@@ -69,7 +70,7 @@ def redrive(
         else:
             result = _Watch(target, told.matched).run(begin)
     if result.intent_id is not None and detach:
-        show(result, f"bringing back {count_of(result.matched, 'dead letter')}; {_how_to_stop(result.intent_id)}")
+        show(result, f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}; {_how_to_stop(result.intent_id)}")
     else:
         show(result, f"brought back {count_of(result.moved, 'dead letter')} to queue {queue.removesuffix('.dlq')!r}")
 
@@ -137,11 +138,14 @@ class _Watch:
         return None
 
     def _say_that_it_goes_on(self) -> None:
-        where = "when the data directory is next opened" if chosen().data is not None or chosen().data_from_env is not None else "on the server"
         if self._intent_id is None:
-            tell(f"stopped watching; what was begun goes on {where}")
+            tell(f"stopped watching; what was begun goes on {_where()}")
         else:
-            tell(f"stopped watching; it goes on {where}; {_how_to_stop(self._intent_id)}")
+            tell(f"stopped watching; it goes on {_where()}; {_how_to_stop(self._intent_id)}")
+
+
+def _where() -> str:
+    return "on the server" if isinstance(chosen().target(), str) else "whenever the data directory is open"
 
 
 def _how_to_stop(intent_id: int) -> str:

@@ -21,7 +21,7 @@ from fairlead.wire.statuses import status_of
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-_PANEL = "For every command"
+_ORDER = ("serve", "queue", "redrive", "intent", "explain", "config", "stats", "failures", "top", "backup", "restore", "verify", "doctor")
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."
 OUTPUT_HELP = "Tables for people, or JSON for programs."
@@ -38,6 +38,10 @@ class Root(TyperGroup):
             if own & {"--addr", "--data"}:
                 own |= {"--addr", "--data"}  # it says for itself where it acts
             command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order someone meets them, not groups behind single commands."""
+        return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def main(
         self,
@@ -122,14 +126,14 @@ _shared = typer.Typer(add_completion=False)
 def _options(
     addr: Annotated[
         str | None,
-        typer.Option("--addr", metavar="HOST:PORT", help=ADDR_HELP, callback=_note_addr, expose_value=False, rich_help_panel=_PANEL),
+        typer.Option("--addr", metavar="HOST:PORT", help=ADDR_HELP, callback=_note_addr, expose_value=False),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help=DATA_HELP, callback=_note_data, expose_value=False, rich_help_panel=_PANEL),
+        typer.Option("--data", metavar="DIR", help=DATA_HELP, callback=_note_data, expose_value=False),
     ] = None,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", help=OUTPUT_HELP, callback=_note_output, expose_value=False, rich_help_panel=_PANEL),
+        typer.Option("--output", "-o", help=OUTPUT_HELP, callback=_note_output, expose_value=False),
     ] = None,
 ) -> None: ...
