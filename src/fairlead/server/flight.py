@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import FairleadError, Overloaded, ProtocolMismatch
+from fairlead.errors import FairleadError, ProtocolMismatch
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Release
 from fairlead.server import answers
-from fairlead.server.gate import Gate
+from fairlead.server.limits import Limits
 from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
@@ -33,20 +33,19 @@ _GRACE_S = 2.0
 class FlightDoor:
     name = "flight"
 
-    def __init__(self, broker: Broker, address: str, *, gate: Gate | None = None, max_channels: int = 4096) -> None:
+    def __init__(self, broker: Broker, address: str, limits: Limits | None = None) -> None:
         self.address = address
         self._broker = broker
-        self._gate = gate or Gate()
-        self._max_channels = max_channels
+        self._limits = limits or Limits()
         self._server: _FlightServer | None = None
 
     def start(self) -> None:
         host, _, port = self.address.rpartition(":")
-        self._server = _FlightServer(f"grpc://{host}:{port}", Channels(self._broker, self._gate, self._max_channels))
+        self._server = _FlightServer(f"grpc://{host}:{port}", self._broker, self._limits)
         self.address = f"{host}:{self._server.port}"
 
     def drain(self) -> None:
-        self._gate.close()
+        self._limits.close()
 
     def stop(self) -> None:
         """Flight waits for every open stream, and a client that is gone without a word keeps its own open: not for ever."""
@@ -57,9 +56,10 @@ class FlightDoor:
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, location: str, channels: Channels) -> None:
+    def __init__(self, location: str, broker: Broker, limits: Limits) -> None:
         super().__init__(location)
-        self._channels = channels
+        self._broker = broker
+        self._limits = limits
 
     def do_exchange(
         self,
@@ -69,40 +69,13 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         try:
-            self._channels.serve(context, descriptor.command or b"", reader, writer)
+            verb = _read_verb(descriptor.command or b"")
+            with self._limits.channel():
+                writer.begin(CHANNELS[verb][1])
+                _Channel(self._broker, self._limits, verb, writer, context.is_cancelled).serve(reader)
         except FairleadError as refused:
             # The text is what any Flight client shows; the fault is what ours turns back into the error.
             raise flight.FlightServerError(refused.message, encode(Answer(fault_of(refused)))) from None
-
-
-class Channels:
-    """Serves channels until their clients end them."""
-
-    def __init__(self, broker: Broker, gate: Gate, max_channels: int) -> None:
-        self._broker = broker
-        self._gate = gate
-        self._max = max_channels
-        self._lock = threading.Lock()
-        self._open = 0
-
-    def serve(
-        self,
-        context: flight.ServerCallContext,
-        command: bytes,
-        reader: flight.MetadataRecordBatchReader,
-        writer: flight.MetadataRecordBatchWriter,
-    ) -> None:
-        verb = _read_verb(command)
-        with self._lock:
-            if self._open >= self._max:
-                raise Overloaded("open channels", self._max, 1000)
-            self._open += 1
-        try:
-            writer.begin(CHANNELS[verb][1])
-            _Channel(self._broker, self._gate, verb, writer, context.is_cancelled).serve(reader)
-        finally:
-            with self._lock:
-                self._open -= 1
 
 
 def _read_verb(command: bytes) -> str:
@@ -116,10 +89,10 @@ def _read_verb(command: bytes) -> str:
 
 class _Channel:
     def __init__(
-        self, broker: Broker, gate: Gate, verb: str, writer: flight.MetadataRecordBatchWriter, is_cancelled: Callable[[], bool]
+        self, broker: Broker, limits: Limits, verb: str, writer: flight.MetadataRecordBatchWriter, is_cancelled: Callable[[], bool]
     ) -> None:
         self._broker = broker
-        self._gate = gate
+        self._limits = limits
         self._verb = verb
         self._writer = writer
         self._is_cancelled = is_cancelled
@@ -144,7 +117,7 @@ class _Channel:
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
-        with self._gate.call(batch.nbytes if batch is not None else 0):
+        with self._limits.call(batch.nbytes if batch is not None else 0):
             answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
         if body is None:
             self._hand_out(deliveries, answer)
@@ -152,7 +125,7 @@ class _Channel:
             self._write(answer, body)
 
     def _claim(self, call: ClaimCall) -> None:
-        with self._gate.waiting_call():
+        with self._limits.waiting_call():
             if not call.credit:
                 self._hand_out(answers.claim(self._broker, call, call.limit, call.wait_ms), Answer())
                 return

@@ -147,7 +147,7 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
 def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator[Door]:
     addresses = settings.addresses()
     if "flight" in addresses:
-        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], gate=limits, max_channels=settings.limits.max_channels)
+        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], limits)
     if "grpc" in addresses:
         yield _load("fairlead.server.fila.door", "FilaDoor")(
             broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=settings.limits.drain_grace_ms / 1000
