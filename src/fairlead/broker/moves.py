@@ -15,6 +15,7 @@ from fairlead.broker.queue_state import QueueState
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.failure_breaker import put_off
 from fairlead.decide.ordering import Standing
+from fairlead.decide.release import after_release
 from fairlead.decide.retry import Bury, Failure, HookAnswer, RetryAt, after_failure
 from fairlead.errors import BrokenInvariant
 from fairlead.model.facts import (
@@ -87,26 +88,28 @@ class Moves:
         In a stream, without `keep_order`, it says: go on without the earlier ones that wait.
         """
         queue = self.core.by_id[lease.queue_id]
-        if queue.config.max_deliveries and lease.deliveries >= queue.config.max_deliveries and not queue.is_dead_letter_queue:
-            why = f"handed out {lease.deliveries} times without being settled, the limit is {queue.config.max_deliveries}"
-            self._bury_failed(lease, state, queue, FailureReason.UNKNOWN, why, "max_deliveries", 0)
-            return "dead", "max_deliveries"
+        in_stream = len(lease.row) > ROW_BYTES
+        decision = after_release(
+            queue.config, lease.deliveries, in_stream=in_stream, keep_order=keep_order, is_dead=queue.is_dead_letter_queue
+        )
+        if isinstance(decision, Bury):
+            self._bury_failed(lease, state, queue, decision, FailureReason.UNKNOWN, decision.why, 0, state.attempts if state else 0)
+            return "dead", decision.rule
         place = row_place(lease.row)
         known = state or MessageState(lease.queue_id)
         kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
         row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
         if self._is_over(lease):
             return self.expire(InLease(lease), kept, queue), "ttl"
-        if len(row) == ROW_BYTES:
+        if in_stream:
+            self._move("released", InLease(lease), InStream(lease.queue_id, lease.lane, row), kept)
+        else:
             target = InReady(lease.queue_id, lease.lane, row)
             self._move("released", InLease(lease), target, kept)
             self._returned.append(target)
-            return "released", ""
-        self._move("released", InLease(lease), InStream(lease.queue_id, lease.lane, row), kept)
-        if keep_order or queue.config.ordering == "strict":
-            return "released", "release.order_kept"
-        self._switches.append((lease.id, lease.queue_id, row_stream(row), place))
-        return "released", ""
+        if decision.asks_to_pass:
+            self._switches.append((lease.id, lease.queue_id, row_stream(row), place))
+        return "released", decision.rule
 
     def decide_switches(self) -> dict[bytes, str]:
         """Which releases let their message pass, by rule: known only when all that failed in the same batch is."""
@@ -133,7 +136,7 @@ class Moves:
         decision = after_failure(failure, queue.config, now_ms=self.now_ms, jitter=self.core.rng.random())
         decision = self._behind_breaker(queue, reason, decision)
         if isinstance(decision, Bury):
-            self._bury_failed(lease, state, queue, reason, error or decision.why, decision.rule, progress, attempts)
+            self._bury_failed(lease, state, queue, decision, reason, error or decision.why, progress, attempts)
             return "dead", decision.rule, 0
         failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
         if self._is_over(lease):
@@ -341,17 +344,16 @@ class Moves:
         lease: Lease,
         state: MessageState | None,
         queue: QueueState,
+        decision: Bury,
         reason: FailureReason,
         error: str,
-        rule: str,
         progress: int,
-        attempts: int | None = None,
+        attempts: int,
     ) -> None:
-        tries = attempts if attempts is not None else (state.attempts if state else 0)
-        failed = self._failed_state(lease, state, reason, error, rule, progress, tries, 0)
-        if rule == "max_attempts":
-            # The record of the last try keeps its own reason; the message as a whole is poison.
-            failed = msgspec.structs.replace(failed, reason=int(FailureReason.POISON_MESSAGE))
+        failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, 0)
+        if decision.reason is not None:
+            # The record of the last try keeps its own reason.
+            failed = msgspec.structs.replace(failed, reason=int(decision.reason))
         self.bury(InLease(lease), failed, queue)
 
     def _failed_state(

@@ -44,14 +44,18 @@ class RetryAt:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
+    """`reason` is what the message as a whole died of, where that is not the reason of its last try."""
+
     why: str
     rule: str
+    reason: FailureReason | None = None
 
 
 def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
     """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller from [0, 1)."""
     if config.max_attempts and failure.attempts >= config.max_attempts:
-        return Bury(f"failed {failure.attempts} times, the ceiling is {config.max_attempts}", "max_attempts")
+        why = f"failed {failure.attempts} times, the ceiling is {config.max_attempts}"
+        return Bury(why, "max_attempts", FailureReason.POISON_MESSAGE)
     if failure.dead:
         return Bury("the consumer said so", "instruction")
     if failure.retry_in_ms is not None:

@@ -52,5 +52,6 @@ def test_the_first_rule_that_applies_decides(
         assert isinstance(decision, Bury)
         assert decision.rule == rule
         assert decision.why
+        assert decision.reason == (FailureReason.POISON_MESSAGE if rule == "max_attempts" else None), "only the ceiling makes poison"
     else:
         assert decision == RetryAt(due_ms, rule)
