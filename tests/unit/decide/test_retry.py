@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.decide.retry import Bury, Failure, RetryAt, after_failure
+from fairlead.model.failure import FailureReason
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
 
