@@ -1,0 +1,278 @@
+"""The HTTP door: `/healthz`, `/readyz`, `/metrics`. It goes on answering while the server drains, so that a stop can be watched."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+import fairlead
+from fairlead.broker.broker import Broker
+from fairlead.config.server import split_address
+from fairlead.errors import FairleadError, ServerStopping
+from fairlead.server.metrics import Metrics
+
+_log = logging.getLogger("fairlead.http")
+
+#: Silence after which a connection is closed, and the most that sending an answer may take.
+TIMEOUT_S = 30.0
+MAX_CONNECTIONS = 64
+#: How long the accepting thread waits for a connection that was closed to make room.
+_ROOM_S = 1.0
+_STOP_S = 5.0
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Answer:
+    """`body` is sent as it is; the caller says what it is."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+        self.status = status
+        self.body = body
+        self.headers = {"Content-Type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
+
+
+class HttpDoor:
+    """At most `max_connections` at a time; when one more comes, the one that has kept us waiting longest is closed.
+
+    So neither slow nor idle clients can keep a health check out.
+    """
+
+    name = "http"
+
+    def __init__(
+        self, broker: Broker, address: str, metrics: Metrics, *, max_connections: int = MAX_CONNECTIONS, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.address = address
+        self._broker = broker
+        self._metrics = metrics
+        self._connections = Connections(max_connections)
+        self._timeout_s = timeout_s
+        self._draining = False
+        #: One look at all queues at a time, however many ask.
+        self._scraping = threading.Lock()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._pages: dict[str, Callable[[Mapping[str, str], str], Answer]] = {
+            "/": self._index, "/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._show_metrics,
+        }
+
+    def start(self) -> None:
+        host, port = split_address(self.address)
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self._server = _Server(family, (str(where[0]), int(where[1])), self, self._connections, self._timeout_s)
+        bound = self._server.server_address
+        self.address = f"[{bound[0]!s}]:{bound[1]}" if family == socket.AF_INET6 else f"{bound[0]!s}:{bound[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="fairlead-http", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.shutdown()
+        server.server_close()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        self._connections.close_all(_STOP_S)
+
+    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+        url = urlsplit(target)
+        page = self._pages.get(url.path)
+        if page is None:
+            return _problem(HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}")
+        if method not in ("GET", "HEAD"):
+            return _problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD", Allow="GET, HEAD")
+        try:
+            return page(headers, url.query)
+        except Exception:
+            _log.exception("a page could not be made", extra={"fields": {"page": url.path}})
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the log of the server says more")
+
+    def _index(self, headers: Mapping[str, str], query: str) -> Answer:
+        links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in self._pages if path != "/")
+        page = f"<!doctype html><title>fairlead</title><h1>fairlead {fairlead.__version__}</h1><ul>{links}</ul>\n"
+        return Answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+
+    def _healthz(self, headers: Mapping[str, str], query: str) -> Answer:
+        return Answer(HTTPStatus.OK, b"ok\n", _TEXT)
+
+    def _readyz(self, headers: Mapping[str, str], query: str) -> Answer:
+        try:
+            if self._draining:
+                raise ServerStopping()
+            self._broker.intents()
+        except FairleadError as error:
+            return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": error.code, "message": str(error)})
+        return _json(HTTPStatus.OK, {"ready": True})
+
+    def _show_metrics(self, headers: Mapping[str, str], query: str) -> Answer:
+        encode, content_type = choose_encoder(headers.get("Accept", ""))
+        wanted = parse_qs(query).get("name[]")
+        registry: Any = self._metrics.registry
+        with self._scraping:
+            text = encode(registry.restricted_registry(wanted) if wanted else registry)
+        if gzip_accepted(headers.get("Accept-Encoding", "")):
+            return Answer(HTTPStatus.OK, gzip.compress(text, 5), content_type, Content_Encoding="gzip", Vary="Accept, Accept-Encoding")
+        return Answer(HTTPStatus.OK, text, content_type, Vary="Accept, Accept-Encoding")
+
+
+class Connections:
+    """The open ones, each with the time since which it waits for its client; None while we are at work for it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._waiting_since: dict[socket.socket, float | None] = {}
+        self._evicted: set[socket.socket] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting_since)
+
+    def admit(self, connection: socket.socket) -> bool:
+        """False when there is no room and none could be made."""
+        with self._changed:
+            if len(self._waiting_since) >= self._most:
+                self._evict_slowest()
+                if not self._changed.wait_for(lambda: len(self._waiting_since) < self._most, _ROOM_S):
+                    return False
+            self._waiting_since[connection] = time.monotonic()
+            return True
+
+    def waits(self, connection: socket.socket) -> None:
+        with self._changed:
+            if connection in self._waiting_since:
+                self._waiting_since[connection] = time.monotonic()
+
+    def works(self, connection: socket.socket) -> None:
+        with self._changed:
+            if connection in self._waiting_since:
+                self._waiting_since[connection] = None
+
+    def leave(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._waiting_since.pop(connection, None)
+            self._evicted.discard(connection)
+            self._changed.notify_all()
+
+    def close_all(self, grace_s: float) -> None:
+        with self._changed:
+            for connection in self._waiting_since:
+                _cut(connection)
+            self._changed.wait_for(lambda: not self._waiting_since, grace_s)
+
+    def _evict_slowest(self) -> None:
+        waiting = [(since, connection) for connection, since in self._waiting_since.items() if since is not None and connection not in self._evicted]
+        if waiting:
+            _, slowest = min(waiting, key=lambda entry: entry[0])
+            self._evicted.add(slowest)
+            _cut(slowest)
+
+
+class _Server(TCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, family: int, where: tuple[str, int], door: HttpDoor, connections: Connections, timeout_s: float) -> None:
+        self.address_family = family
+        self.door = door
+        self.connections = connections
+        self.timeout_s = timeout_s
+        super().__init__(where, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.connections.admit(request):
+            self.shutdown_request(request)
+            return
+        threading.Thread(target=self._converse, args=(request, client_address), name="fairlead-http-connection", daemon=True).start()
+
+    def _converse(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            # The client went away, or was too slow: its own affair.
+            _log.debug("a connection broke")
+        except Exception:
+            _log.exception("a connection ended by an error that nobody foresaw")
+        finally:
+            self.shutdown_request(request)
+            self.connections.leave(request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "fairlead"
+    sys_version = ""
+    #: Headers and body are two writes: the second must not wait for the acknowledgement of the first.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.timeout_s)
+
+    def handle_one_request(self) -> None:
+        self.server.connections.waits(self.connection)
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        self.server.connections.works(self.connection)
+        answer = self.server.door.answer(self.command, self.path, self.headers)  # type: ignore[arg-type]
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            # A body nobody reads would be taken for the next request.
+            self.close_connection = True
+        self._send(answer)
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """For what is no HTTP at all, or a method nobody has heard of."""
+        self.close_connection = True
+        self._send(_problem(code, "bad_request", message or HTTPStatus(code).phrase))
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.server.connections.waits(self.connection)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("%s %r", self.address_string(), format % args)
+
+
+def _json(status: int, body: Mapping[str, object], **headers: str) -> Answer:
+    return Answer(status, json.dumps(body).encode() + b"\n", **headers)
+
+
+def _problem(status: int, code: str, message: str, **headers: str) -> Answer:
+    return _json(status, {"error": {"code": code, "message": message}}, **headers)
+
+
+def _cut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        _log.debug("it was closed already")

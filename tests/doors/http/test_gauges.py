@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import fairlead
+from fairlead import Complete, Fail, NewMessage
+from fairlead.server.limits import Limits
+from fairlead.server.metric_names import METRICS
+from fairlead.server.metrics import Metrics
+from tests.doors.http.shown import of, show
+from tests.integration.world import Background, World, wait_until
+
+HOOK = 'function on_enqueue(msg) if msg.headers.bad then error("no") end return {} end'
+
+
+def test_messages_and_bytes_are_those_of_the_moment(world: World, metrics: Metrics) -> None:
+    world.fill("q", count=5, payload=b"12345")
+    world.broker.enqueue("q", b"", delay="1h")
+    world.broker.settle([Fail(delivery, dead=True) for delivery in world.broker.claim("q", limit=2)])
+    world.claim_one("q")
+    shown = show(metrics)
+    assert {state: shown[f"fairlead_queue_messages{{queue=q,state={state}}}"] for state in ("ready", "waiting", "leased", "dead")} == {
+        "ready": 2, "waiting": 1, "leased": 1, "dead": 2,
+    }
+    assert shown["fairlead_queue_bytes{queue=q}"] == 15
+    assert shown["fairlead_queue_dead_bytes{queue=q}"] == 10
+
+
+def test_the_age_of_the_oldest_ready_message_grows_until_it_is_claimed(world: World, metrics: Metrics) -> None:
+    def age() -> float:
+        return show(metrics)["fairlead_queue_oldest_ready_seconds{queue=q}"]
+
+    assert age() == 0
+    world.fill("q", key="a", count=1)
+    world.clock.advance(ms=1_500)
+    world.fill("q", key="b", count=1)
+    world.clock.advance(ms=1_000)
+    assert age() == 2.5
+    world.broker.settle([Complete(world.claim_one("q"))])
+    assert age() == 1.0
+
+
+def test_the_oldest_ready_message_is_not_looked_for_among_very_many_lanes(world: World, metrics: Metrics) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=f"k{number}") for number in range(101)])
+    shown = show(metrics)
+    assert "fairlead_queue_oldest_ready_seconds{queue=q}" not in shown
+    assert shown["fairlead_queue_active_keys{queue=q}"] == 101
+    assert shown["fairlead_lanes"] == 101
+
+
+def test_consumers_wait_or_hold(world: World, metrics: Metrics) -> None:
+    world.fill("q", count=1)
+    world.claim_one("q", consumer="holder")
+    waiting = Background(lambda: world.broker.claim("q", consumer="waiter", wait="1h"))
+    wait_until(lambda: show(metrics)["fairlead_queue_consumers{queue=q}"] == 2)
+    world.fill("q", count=1)
+    assert len(waiting.result()) == 1
+
+
+def test_paused_queues_show(world: World, metrics: Metrics) -> None:
+    assert show(metrics)["fairlead_queue_paused{queue=q}"] == 0
+    world.broker.pause("q")
+    assert show(metrics)["fairlead_queue_paused{queue=q}"] == 1
+
+
+def test_an_open_hook_breaker_shows(world: World, metrics: Metrics) -> None:
+    world.broker.update_queue("q", on_enqueue=HOOK)
+    assert show(metrics)["fairlead_hook_breaker_open{function=on_enqueue,queue=q}"] == 0
+    for _ in range(4):
+        world.broker.enqueue("q", b"", headers={"bad": "1"})
+    shown = show(metrics)
+    assert shown["fairlead_hook_breaker_open{function=on_enqueue,queue=q}"] == 1
+    assert shown["fairlead_hook_calls_total{function=on_enqueue,outcome=bypassed,queue=q}"] == 1
+
+
+def test_an_open_failure_breaker_shows_by_reason(world: World, metrics: Metrics) -> None:
+    world.broker.update_queue("q", failure_breaker={"failures": 1, "within": "1m", "pause": "5m"})
+    assert {value for _, value in of(show(metrics), "fairlead_failure_breaker_open")} == {0}
+    world.fill("q", count=1)
+    world.broker.settle([Fail(world.claim_one("q"), reason="dependency_failure")])
+    shown = show(metrics)
+    assert shown["fairlead_failure_breaker_open{queue=q,reason=dependency_failure}"] == 1
+    assert shown["fairlead_failure_breaker_open{queue=q,reason=unknown}"] == 0
+    world.clock.advance(seconds=300)
+    assert show(metrics)["fairlead_failure_breaker_open{queue=q,reason=dependency_failure}"] == 0
+
+
+def test_tokens_and_lanes_that_wait_for_them_show(world: World, metrics: Metrics) -> None:
+    world.broker.config.set("throttle:mail:rate", "1")
+    world.broker.config.set("throttle:mail:burst", "2")
+    world.clock.advance(seconds=1)
+    assert show(metrics)["fairlead_throttle_tokens{throttle_key=mail}"] == 2
+    for key in ("a", "b", "c"):
+        world.fill("q", key=key, count=2, throttle_keys=["mail"])
+    assert len(world.broker.claim("q", limit=10)) == 2
+    shown = show(metrics)
+    assert shown["fairlead_throttle_tokens{throttle_key=mail}"] == 0
+    assert shown["fairlead_throttle_parked_lanes{queue=q}"] == 3
+    assert shown["fairlead_throttle_holds_total{queue=q}"] >= 3
+
+
+def test_long_operations_under_way_show(world: World, metrics: Metrics) -> None:
+    world.broker.quarantine("q", [NewMessage(b"")] * 3)
+    assert show(metrics)["fairlead_intents{kind=redrive}"] == 0
+    world.broker.redrive("q", rate=1)
+    assert show(metrics)["fairlead_intents{kind=redrive}"] == 1
+    world.clock.advance(seconds=10)
+    assert show(metrics)["fairlead_intents{kind=redrive}"] == 0
+
+
+def test_disk_and_doors_show_when_they_are_there_to_be_seen(world: World, tmp_path: Path) -> None:
+    limits = Limits()
+    metrics = Metrics(world.broker, data=tmp_path, limits=limits)
+    with limits.call(100), limits.channel():
+        shown = show(metrics)
+    assert shown["fairlead_store_free_bytes"] > 0
+    assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 1, 100)
+
+
+def test_build_and_process_show(world: World, metrics: Metrics) -> None:
+    shown = show(metrics)
+    assert [value for series, value in of(shown, "fairlead_build_info") if f"version={fairlead.__version__}" in series] == [1]
+    assert shown["process_resident_memory_bytes"] > 0
+
+
+def test_a_closed_broker_still_has_its_counts_and_says_that_it_is_down(world: World, metrics: Metrics) -> None:
+    world.fill("q", count=2)
+    assert show(metrics)["fairlead_broker_up"] == 1
+    world.broker.close()
+    shown = show(metrics)
+    assert shown["fairlead_broker_up"] == 0
+    assert shown["fairlead_messages_enqueued_total{queue=q}"] == 2
+    assert "fairlead_queue_bytes{queue=q}" not in shown
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    for definition in METRICS:
+        assert definition.name.endswith("_total") == (definition.kind == "counter"), definition
+        assert bool(definition.buckets) == (definition.kind == "histogram"), definition
+        assert definition.help.endswith("."), definition
+        assert list(definition.buckets) == sorted(set(definition.buckets)), definition
+        assert not any(unit in definition.name for unit in ("_ms", "_millis", "_kb", "_mb", "percent")), definition
+    names = [definition.name for definition in METRICS]
+    assert len(names) == len(set(names))
