@@ -1,11 +1,14 @@
 """fairlead: a durable work queue that takes failure seriously.
 
 `fairlead.open("./data")` gives a `Broker` in this process, with no server, like SQLite does for tables.
+`fairlead.connect("host:5556")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect` its asyncio form.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead import errors
 from fairlead.broker.broker import Broker, Durability
@@ -14,16 +17,32 @@ from fairlead.config import HookSettings, Settings
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.decide.policy_lint import PolicyLint, lint_policy
 from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
 from fairlead.store.rocks.store import RocksStore
 from fairlead.store.verify import VerifyReport, verify
 
+if TYPE_CHECKING:
+    from fairlead import aio
+    from fairlead.client.client import Client
+else:
+
+    def __getattr__(name: str) -> object:
+        """What needs pyarrow is loaded when it is asked for: a queue in process does without."""
+        if name == "aio":
+            return import_module("fairlead.aio")
+        if name == "Client":
+            return import_module("fairlead.client.client").Client
+        raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
+
+
 __version__ = "0.1.0"
 
 __all__ = [
     "Broker",
+    "Client",
     "Complete",
     "DeadFilter",
     "Delivery",
@@ -41,6 +60,8 @@ __all__ = [
     "SettleResult",
     "Start",
     "VerifyReport",
+    "aio",
+    "connect",
     "errors",
     "lint_policy",
     "open",
@@ -57,3 +78,22 @@ def open(path: str | Path, *, durability: Durability = "fsync", clock: Clock | N
     except BaseException:
         store.close()
         raise
+
+
+def connect(
+    address: str,
+    *,
+    consumer: str | None = None,
+    retry_for: Duration = "30s",
+    timeout: Duration = "30s",
+    heartbeat_cap: Duration | None = "10m",
+) -> Client:
+    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
+
+    `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any later call goes on
+    trying when the server cannot be reached. `timeout` is how long one request may go unanswered before its connection counts
+    as dead. `heartbeat_cap` is how long a delivery is kept alive after it was handed out; None: not at all.
+    """
+    from fairlead.client.client import connect as connect_client
+
+    return connect_client(address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap)

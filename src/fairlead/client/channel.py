@@ -1,0 +1,191 @@
+"""A channel is one open stream of one verb: requests on it are answered in order, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from fairlead.client.transport import BROKEN, Stream, describe, refusal_of
+from fairlead.clock import Clock
+
+Reply = tuple[bytes, pa.RecordBatch | None]
+
+_NEVER = 1 << 62
+
+
+class ConnectionBroken(Exception):
+    """Inside the client only. `sent`: the request may have arrived, so it may have been carried out."""
+
+    def __init__(self, what: str, *, sent: bool) -> None:
+        super().__init__(what)
+        self.sent = sent
+
+
+class Channel:
+    """Used by one thread at a time. Whatever goes wrong breaks it for good."""
+
+    def __init__(self, stream: Stream, watchdog: Watchdog) -> None:
+        self._stream = stream
+        self._watchdog = watchdog
+        self.deadline_ms = _NEVER
+        self.late = False
+        self.broken = False
+        watchdog.add(self)
+
+    def call(self, metadata: bytes, batch: pa.RecordBatch | None, *, within_ms: int) -> Reply:
+        # Both are watched: a write waits as well, for a server that reads nothing.
+        self.expect(within_ms)
+        self.send(metadata, batch)
+        return self.receive()
+
+    def send(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        try:
+            self._stream.write(metadata, batch)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def receive(self) -> Reply:
+        try:
+            reply = self._stream.read()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.deadline_ms = _NEVER
+        return reply
+
+    def expect(self, within_ms: int) -> None:
+        """From any thread: what is under way on this channel must be over in so many milliseconds, or it breaks."""
+        self._watchdog.watch(self, within_ms)
+
+    def rest(self) -> None:
+        """Nothing is under way any longer."""
+        self.deadline_ms = _NEVER
+
+    def cancel(self) -> None:
+        """From any thread: whoever waits on it gets `ConnectionBroken`."""
+        self.broken = True
+        self._stream.cancel()
+
+    def close(self) -> None:
+        """By the thread that uses it."""
+        self.broken = True
+        self.deadline_ms = _NEVER
+        self._watchdog.remove(self)
+        with contextlib.suppress(*BROKEN):
+            self._stream.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Also when it was interrupted: an answer that nobody read would be taken for that of the next request."""
+        self.close()
+        if not isinstance(error, BROKEN):
+            return
+        refusal = refusal_of(error)
+        if refusal is not None:
+            raise refusal from None
+        raise ConnectionBroken("no answer in time" if self.late else describe(error), sent=True) from error
+
+
+class Watchdog:
+    """Cancels channels whose time is up: a read of pyarrow has no timeout of its own.
+
+    One thread for all channels of a client. It sleeps until the earliest deadline it knows; a call costs it nothing,
+    because its deadline is nearly always later than that.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._channels: set[Channel] = set()
+        self._wakes_ms = _NEVER
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, channel: Channel) -> None:
+        with self._changed:
+            self._channels.add(channel)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fairlead-watchdog", daemon=True)
+                self._thread.start()
+
+    def remove(self, channel: Channel) -> None:
+        with self._changed:
+            self._channels.discard(channel)
+
+    def watch(self, channel: Channel, within_ms: int) -> None:
+        deadline_ms = channel.deadline_ms = self._clock.monotonic_ms() + within_ms
+        if deadline_ms < self._wakes_ms:
+            with self._changed:
+                self._wakes_ms = min(self._wakes_ms, deadline_ms)
+                self._changed.notify()
+
+    def cancel_all(self) -> None:
+        """Ends every call that is under way."""
+        with self._changed:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.cancel()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now_ms = self._clock.monotonic_ms()
+                late = [channel for channel in self._channels if channel.deadline_ms <= now_ms]
+                if not late:
+                    # First never: a deadline that is set behind this look must find a reason to notify.
+                    self._wakes_ms = _NEVER
+                    self._wakes_ms = wakes_ms = min([channel.deadline_ms for channel in self._channels], default=_NEVER)
+                    self._clock.wait(self._changed, None if wakes_ms == _NEVER else wakes_ms - now_ms)
+                    continue
+            for channel in late:
+                channel.deadline_ms = _NEVER
+                channel.late = True
+                channel.cancel()
+
+
+class Pool:
+    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept open."""
+
+    def __init__(self, open_stream: Callable[[], Stream], watchdog: Watchdog, most_idle: int) -> None:
+        self._open_stream = open_stream
+        self._watchdog = watchdog
+        self._most_idle = most_idle
+        self._idle: list[Channel] = []
+
+    def take(self, *, fresh: bool = False) -> Channel:
+        """Raises `ConnectionBroken`, with nothing sent. `fresh`: one that no restart of the server can have broken unnoticed."""
+        while self._idle and not fresh:
+            try:
+                channel = self._idle.pop()
+            except IndexError:
+                break
+            if not channel.broken:
+                return channel
+        try:
+            return Channel(self._open_stream(), self._watchdog)
+        except BROKEN as error:
+            raise ConnectionBroken(describe(error), sent=False) from error
+
+    def give_back(self, channel: Channel) -> None:
+        if channel.broken or len(self._idle) >= self._most_idle:
+            channel.close()
+        else:
+            self._idle.append(channel)
+
+    def forget(self) -> None:
+        """After a connection broke, those that were open on it are no good either."""
+        idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()

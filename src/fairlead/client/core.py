@@ -1,0 +1,237 @@
+"""The blocking core that both faces of the client share: connections, retries, ids, threads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.client.channel import ConnectionBroken, Pool, Watchdog
+from fairlead.client.crew import Crew
+from fairlead.client.lifetimes import Reaper, watch
+from fairlead.client.patience import Patience, Pauses
+from fairlead.client.transport import FlightTransport, Stream, Transport
+from fairlead.clock import Clock, SystemClock
+from fairlead.errors import (
+    AnswerLost,
+    BrokerClosed,
+    ClientClosed,
+    ClientForked,
+    InvalidRequest,
+    Overloaded,
+    ProtocolMismatch,
+    RequestExpired,
+    ServerStopping,
+    ServerUnreachable,
+)
+from fairlead.model.ids import IdSource, show_id
+from fairlead.model.limits import MAX_ANSWERED
+from fairlead.wire.calls import Answer, decode
+from fairlead.wire.faults import error_of
+from fairlead.wire.schemas import CHANNELS
+
+if TYPE_CHECKING:
+    from fairlead.client.consume import Puller
+
+#: Looking at ten million messages may take a while, and administration is in no hurry to give up.
+ADMIN_TIMEOUT_MS = 300_000
+#: What a close may still wait for, so that a dead server does not keep a program from ending.
+_CLOSING_MS = 2000
+_MOST_IDLE_CHANNELS = 16
+_MOST_THREADS = 1024
+
+Asked = tuple[Answer, pa.RecordBatch | None]
+
+
+class Options(msgspec.Struct, frozen=True):
+    address: str
+    consumer: str
+    retry_for_ms: int = 30_000
+    timeout_ms: int = 30_000
+    heartbeat_cap_ms: int | None = 600_000
+
+
+def default_consumer() -> str:
+    """Says where to look for it, and differs from every other."""
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Core:
+    def __init__(self, options: Options, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.crew = Crew(_MOST_THREADS)
+        self.pauses = Pauses(self.clock)
+        self.reaper = Reaper()
+        self.pullers: set[Puller] = set()
+        self._transport = transport or FlightTransport(options.address)
+        self._watchdog = Watchdog(self.clock)
+        self._pools = {verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS}
+        self._ids = IdSource()
+        self._ids_lock = threading.Lock()
+        #: How far the server's clock is ahead of ours; known only once it matters.
+        self._skew_ms = 0
+        self._unusable: type[ClientClosed | ClientForked] | None = None
+        self._closing = False
+        self._close_lock = threading.Lock()
+        watch(self)
+
+    def check(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable()
+
+    @property
+    def closed(self) -> bool:
+        return self._unusable is not None
+
+    def pool(self, verb: str) -> Pool:
+        return self._pools[verb]
+
+    def patience(self) -> Patience:
+        return Patience(self.pauses, 0 if self._closing else self.options.retry_for_ms)
+
+    def new_id(self) -> str:
+        with self._ids_lock:
+            return show_id(self._ids.next(self.clock.now_ms() + self._skew_ms, 1)[0])
+
+    def learn_skew(self, expired: RequestExpired) -> None:
+        """By how much an id that was just made is too old, or too new, for the server."""
+        with self._ids_lock:
+            self._skew_ms += int(expired.age_ms)
+            # A new source, because a source makes no id that is older than its last.
+            self._ids = IdSource()
+
+    def ask(
+        self,
+        verb: str,
+        metadata: bytes | Callable[[], bytes],
+        batch: pa.RecordBatch | None = None,
+        *,
+        name: str = "",
+        timeout_ms: int | None = None,
+        repeatable: bool = True,
+    ) -> Asked:
+        """One request, sent again after every trouble that may pass, until `retry_for` is over.
+
+        Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is over; `AnswerLost` when it may
+        have been carried out and must not be repeated, or can no longer be.
+        """
+        patience: Patience | None = None
+        sent = False
+        while True:
+            self.check()
+            at_least_ms = 0
+            try:
+                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, timeout_ms, fresh=not repeatable)
+            except ConnectionBroken as broken:
+                self.check()
+                sent = sent or broken.sent
+                if sent and not repeatable:
+                    raise AnswerLost(name or verb) from broken
+                trouble: Exception = broken
+            except (ServerStopping, BrokerClosed) as stopping:
+                trouble = stopping
+            except Overloaded as overloaded:
+                trouble = overloaded
+                at_least_ms = int(overloaded.retry_after_ms)
+            except RequestExpired as expired:
+                if sent:
+                    raise AnswerLost(name or verb) from expired
+                raise
+            patience = patience or self.patience()
+            if not patience.wait(at_least_ms):
+                self.give_up(trouble)
+
+    def give_up(self, trouble: Exception) -> None:
+        if isinstance(trouble, Overloaded):
+            raise trouble
+        raise ServerUnreachable(self.options.address, str(trouble)) from trouble
+
+    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None, *, fresh: bool) -> Asked:
+        pool = self._pools[verb]
+        within_ms = timeout_ms or self.options.timeout_ms
+        try:
+            channel = pool.take(fresh=fresh)
+            raw, body = channel.call(metadata, batch, within_ms=min(within_ms, _CLOSING_MS) if self._closing else within_ms)
+        except ConnectionBroken:
+            pool.forget()
+            raise
+        try:
+            answer = read_answer(raw)
+        except ProtocolMismatch:
+            channel.close()
+            raise
+        pool.give_back(channel)
+        if answer.error is not None:
+            raise error_of(answer.error)
+        return answer, body
+
+    def _opener(self, verb: str) -> Callable[[], Stream]:
+        return lambda: self._transport.open(verb)
+
+    def close(self, before: Callable[[], None] | None = None) -> None:
+        """`before` is what may still be said while it can be. Ends every call under way with `ClientClosed`."""
+        with self._close_lock:
+            if self.closed or self._closing:
+                return
+            self._closing = True
+        try:
+            for puller in list(self.pullers):
+                puller.stop()
+            for puller in list(self.pullers):
+                puller.join(_CLOSING_MS / 1000)
+            if before is not None:
+                before()
+        finally:
+            self._unusable = ClientClosed
+            self.pauses.close()
+            self.crew.close()
+            self.reaper.close()
+            self._watchdog.cancel_all()
+            for pool in self._pools.values():
+                pool.forget()
+            self._watchdog.close()
+            self._transport.close()
+
+    def disown(self) -> None:
+        """In a forked child: its threads are not here, and its locks may be held by nobody."""
+        self._unusable = ClientForked
+
+
+class Once:
+    """Requests of one kind that take effect once, however often they are sent."""
+
+    def __init__(self, core: Core, verb: str) -> None:
+        self._core = core
+        self._verb = verb
+        #: Ids whose answers are here, which the server is told with the next request and may forget.
+        self._answered: list[str] = []
+
+    def ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch) -> Asked:
+        """`metadata` puts the id of this request and those of answered ones in."""
+        try:
+            return self._ask(metadata, batch)
+        except RequestExpired as expired:
+            # A new id that was refused as it came: nothing was carried out, and our clock is far from the server's.
+            self._core.learn_skew(expired)
+        return self._ask(metadata, batch)
+
+    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch) -> Asked:
+        request_id, answered = self._core.new_id(), self._answered[:MAX_ANSWERED]
+        asked = self._core.ask(self._verb, metadata(request_id, answered), batch)
+        del self._answered[: len(answered)]
+        self._answered.append(request_id)
+        return asked
+
+
+def read_answer(raw: bytes) -> Answer:
+    try:
+        return decode(raw, Answer)
+    except InvalidRequest as wrong:
+        raise ProtocolMismatch("an answer of fairlead's Flight protocol", str(wrong.got)) from None

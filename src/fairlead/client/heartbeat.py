@@ -1,0 +1,191 @@
+"""Held leases are kept alive while their work goes on, up to a cap.
+
+A lease is extended when a third of it has passed, all that are due in one request. How long it lasts is told by the
+server's clock alone: its end minus the server's now, both from one answer. So the two clocks need not agree.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+from fairlead.clock import Clock
+from fairlead.errors import ClientClosed, FairleadError
+from fairlead.model.delivery import Delivery
+from fairlead.model.settle import Extend, LeaseRef, SettleResult
+
+#: Asked at most so often, however short a lease is.
+_SHORTEST_MS = 20
+#: After an answer that did not come: the lease may still be there.
+_AGAIN_MS = 1000
+_MOST_LOST = 100_000
+_NEVER = 1 << 62
+
+
+class Leases:
+    """Deliveries of one claim that end together."""
+
+    __slots__ = ("cap_ms", "claim_id", "due_ms", "duration", "ids")
+
+    def __init__(self, claim_id: int, ids: set[bytes], *, due_ms: int, cap_ms: int, duration: timedelta | None = None) -> None:
+        self.claim_id = claim_id
+        self.ids = ids
+        self.due_ms = due_ms
+        #: When it is given up, by the monotonic clock of this process.
+        self.cap_ms = cap_ms
+        #: What each heartbeat asks for; None: the queue's own.
+        self.duration = duration
+
+
+class Heartbeat:
+    """`extend` sends extensions and gives their results with the server's now; it may raise when there is no server.
+
+    With a cap of None nothing is kept alive, and nothing is ever known to be lost.
+    """
+
+    def __init__(self, extend: Callable[[Sequence[Extend]], tuple[Sequence[SettleResult], int]], clock: Clock, cap_ms: int | None) -> None:
+        self._extend = extend
+        self._clock = clock
+        self._cap_ms = cap_ms
+        self._changed = threading.Condition()
+        self._held: dict[int, list[Leases]] = {}
+        self._lost: dict[tuple[bytes, int], None] = {}
+        self._wakes_ms = _NEVER
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def hold(self, deliveries: Sequence[Delivery], server_now_ms: int) -> None:
+        """From now on until each is settled, lost, or the cap is over."""
+        if self._cap_ms is None or not deliveries:
+            return
+        now_ms = self._clock.monotonic_ms()
+        groups: dict[tuple[int, int], set[bytes]] = {}
+        for delivery in deliveries:
+            groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.message.id)
+        with self._changed:
+            for (claim_id, lease_until), ids in groups.items():
+                # A claim that is repeated under its token hands out the same again.
+                self._drop(claim_id, ids)
+                due_ms = now_ms + _third(lease_until - server_now_ms)
+                self._add(Leases(claim_id, ids, due_ms=due_ms, cap_ms=now_ms + self._cap_ms))
+
+    def drop(self, leases: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+        """They are being settled. Gives those that were held, for `keep` if it comes to nothing."""
+        if not self._held:
+            return []
+        dropped = []
+        with self._changed:
+            for raw_id, claim_id in leases:
+                for group in self._held.get(claim_id, ()):
+                    if raw_id in group.ids:
+                        group.ids.remove(raw_id)
+                        dropped.append((raw_id, claim_id))
+                        break
+                else:
+                    continue
+                if not group.ids:
+                    self._remove(group)
+        return dropped
+
+    def keep(self, leases: Iterable[tuple[bytes, int]], *, lease_ms: int | None = None, asked: timedelta | None = None) -> None:
+        """Hold by what names them: after an extension by the caller, a start, or a settle that did not happen."""
+        if self._cap_ms is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        with self._changed:
+            for raw_id, claim_id in leases:
+                self._drop(claim_id, {raw_id})
+                due_ms = now_ms + (_third(lease_ms) if lease_ms is not None else _SHORTEST_MS)
+                self._add(Leases(claim_id, {raw_id}, due_ms=due_ms, cap_ms=now_ms + self._cap_ms, duration=asked))
+
+    def holds(self, raw_id: bytes, claim_id: int) -> bool:
+        return any(raw_id in group.ids for group in self._held.get(claim_id, ()))
+
+    def mark_lost(self, raw_id: bytes, claim_id: int) -> None:
+        with self._changed:
+            self._lost[raw_id, claim_id] = None
+            if len(self._lost) > _MOST_LOST:
+                del self._lost[next(iter(self._lost))]
+
+    def is_lost(self, raw_id: bytes, claim_id: int) -> bool:
+        return (raw_id, claim_id) in self._lost
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._held.clear()
+            self._changed.notify()
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _add(self, group: Leases) -> None:
+        if self._closed:
+            return
+        self._held.setdefault(group.claim_id, []).append(group)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="fairlead-heartbeat", daemon=True)
+            self._thread.start()
+        elif group.due_ms < self._wakes_ms:
+            self._changed.notify()
+
+    def _drop(self, claim_id: int, ids: set[bytes]) -> None:
+        for group in list(self._held.get(claim_id, ())):
+            group.ids -= ids
+            if not group.ids:
+                self._remove(group)
+
+    def _remove(self, group: Leases) -> None:
+        groups = self._held.get(group.claim_id, [])
+        if group in groups:
+            groups.remove(group)
+        if not groups:
+            self._held.pop(group.claim_id, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now_ms = self._clock.monotonic_ms()
+                due = self._take_due(now_ms)
+                if not due:
+                    self._wakes_ms = min([group.due_ms for groups in self._held.values() for group in groups], default=_NEVER)
+                    self._clock.wait(self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms)
+                    continue
+                asked = [(group, raw_id) for group in due for raw_id in group.ids]
+            self._beat(asked)
+
+    def _take_due(self, now_ms: int) -> list[Leases]:
+        due = []
+        for group in [group for groups in self._held.values() for group in groups]:
+            if group.cap_ms <= now_ms:
+                self._remove(group)
+            elif group.due_ms <= now_ms:
+                due.append(group)
+        return due
+
+    def _beat(self, asked: list[tuple[Leases, bytes]]) -> None:
+        try:
+            results, server_now_ms = self._extend([Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked])
+        except ClientClosed:
+            return
+        except FairleadError:
+            with self._changed:
+                for group, _ in asked:
+                    group.due_ms = self._clock.monotonic_ms() + _AGAIN_MS
+            return
+        now_ms = self._clock.monotonic_ms()
+        for (group, raw_id), result in zip(asked, results, strict=True):
+            if result.ok:
+                group.due_ms = now_ms + _third(result.lease_until - server_now_ms)
+            elif raw_id in group.ids:
+                # Settled meanwhile is not lost: then it is held no longer.
+                self.mark_lost(raw_id, group.claim_id)
+                self.drop([(raw_id, group.claim_id)])
+
+
+def _third(lease_ms: int) -> int:
+    return max(_SHORTEST_MS, lease_ms // 3)

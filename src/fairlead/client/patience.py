@@ -1,0 +1,64 @@
+"""How long one request is tried for, and how long it waits between two tries."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from fairlead.clock import Clock
+from fairlead.errors import ClientClosed
+
+_FIRST_MS = 25
+_LONGEST_MS = 2000
+
+
+class Pauses:
+    """Waits that closing the client ends."""
+
+    def __init__(self, clock: Clock, chance: Callable[[], float] = random.random) -> None:
+        self.clock = clock
+        self.chance = chance
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def wait(self, pause_ms: int) -> None:
+        until_ms = self.clock.monotonic_ms() + pause_ms
+        with self._changed:
+            while not self.closed:
+                left_ms = until_ms - self.clock.monotonic_ms()
+                if left_ms <= 0:
+                    return
+                self.clock.wait(self._changed, left_ms)
+        raise ClientClosed()
+
+    def close(self) -> None:
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+class Patience:
+    """Of one request. The time allowed counts from the first trouble: a claim may have waited for an hour before it."""
+
+    def __init__(self, pauses: Pauses, retry_for_ms: int) -> None:
+        self._pauses = pauses
+        self._retry_for_ms = retry_for_ms
+        self._ends_ms: int | None = None
+        self._tries = 0
+
+    def wait(self, at_least_ms: int = 0) -> bool:
+        """Before the next try. False when the time allowed is over: give up.
+
+        Doubles up to two seconds, and takes half of it by chance, so that a thousand clients do not come back in step.
+        """
+        now_ms = self._pauses.clock.monotonic_ms()
+        if self._ends_ms is None:
+            self._ends_ms = now_ms + self._retry_for_ms
+        if now_ms >= self._ends_ms:
+            return False
+        step_ms = min(_LONGEST_MS, _FIRST_MS << min(self._tries, 10))
+        self._tries += 1
+        pause_ms = max(at_least_ms, round(step_ms * (0.5 + 0.5 * self._pauses.chance())))
+        self._pauses.wait(min(pause_ms, self._ends_ms - now_ms))
+        return True

@@ -1,0 +1,282 @@
+"""The hot verbs as requests: what is checked before anything is sent, what travels, what comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.client.core import Asked, Core, Once
+from fairlead.client.gather import Gatherer
+from fairlead.client.heartbeat import Heartbeat
+from fairlead.errors import InvalidRequest, ProtocolMismatch
+from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Extend, Settlement, SettleResult
+from fairlead.model.views import ExchangeResult
+from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode
+from fairlead.wire.columns import make_batch, nulls
+from fairlead.wire.deliveries import decode_deliveries
+from fairlead.wire.messages import decode_ids, encode_messages, message_columns
+from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
+from fairlead.wire.settlements import Row, decode_results, encode_settlements, settlement_columns, settlement_rows
+
+_POLL_MS = 20_000
+_POLL_IN_MAIN_THREAD_MS = 1000
+_SHORT_MS = 25
+
+_EXTEND, _START = ACTIONS.index("extend"), ACTIONS.index("start")
+
+Results = tuple[Sequence[SettleResult], int]
+"""One per row, and the server's clock."""
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """The messages of one call."""
+
+    queue: str
+    messages: list[CheckedMessage]
+    bytes: int
+
+    @property
+    def items(self) -> int:
+        return len(self.messages)
+
+    @classmethod
+    def of(cls, queue: str, messages: Sequence[NewMessage]) -> Put:
+        """Refuses what the engine would refuse, in its words; whether there is such a queue is for the server to say."""
+        if not isinstance(queue, str):
+            raise InvalidRequest("queue", "a queue name", queue)
+        checked = check_messages(messages)
+        return cls(queue, checked, sum([len(message.payload) + len(message.headers) for message in checked]))
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """The settlements of one call that can be sent."""
+
+    rows: list[Row]
+
+    @property
+    def items(self) -> int:
+        return len(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        return 64 * len(self.rows) + sum([len(row.carry) for row in self.rows if row.carry])
+
+
+class Requests:
+    """What a client says to its server, gathered; and the leases it holds there."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.enqueues: Gatherer[Put, list[str]] = Gatherer(self._send_enqueues, core.crew, "enqueue")
+        self.settles: Gatherer[Said, Results] = Gatherer(self._send_settles, core.crew, "settle")
+        self.heartbeat = Heartbeat(self._send_extends, core.clock, core.options.heartbeat_cap_ms)
+        self._enqueue_once = Once(core, "enqueue")
+        self._settle_once = Once(core, "settle")
+        self._exchange_once = Once(core, "exchange")
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        settling = Settling(self.heartbeat, items)
+        if not settling.said.rows:
+            return settling.finish(([], 0))
+        try:
+            results = self.settles.call(settling.said)
+        except BaseException:
+            settling.undo()
+            raise
+        return settling.finish(results)
+
+    def claim(
+        self, queue: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, max_per_stream: int, token: str | None, started: bool
+    ) -> list[Delivery]:
+        """Repeated after a lost answer it gives the same deliveries, because it always has a token.
+
+        A long wait is several requests: a connection that is dead without a sign is noticed after one of them, and a thread
+        inside pyarrow hears an interrupt only between two.
+        """
+        clock, core = self.core.clock, self.core
+        wait_ms = 0 if wait is None else to_ms(wait, "wait")
+        most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
+        call = ClaimCall(_plain_names(queue), limit, 0, consumer or core.options.consumer, max_per_stream, token or core.new_id(), started)
+        until_ms = clock.monotonic_ms() + wait_ms
+
+        def metadata() -> bytes:
+            left_ms = until_ms - clock.monotonic_ms() if wait_ms else 0
+            return _encode(msgspec.structs.replace(call, wait_ms=min(max(left_ms, 0), most_ms)))
+
+        while True:
+            began_ms = clock.monotonic_ms()
+            found = self.deliveries(core.ask("claim", metadata, timeout_ms=most_ms + core.options.timeout_ms))
+            now_ms = clock.monotonic_ms()
+            if found or now_ms >= until_ms:
+                return found
+            if now_ms - began_ms < _SHORT_MS:
+                # A server that is about to stop ends all waits at once.
+                core.pauses.wait(_SHORT_MS)
+
+    def exchange(
+        self,
+        consumer: str,
+        *,
+        extend: Sequence[Extend],
+        settle: Sequence[Settlement],
+        enqueue: Mapping[str, Sequence[NewMessage]],
+        claim: Mapping[str, Any] | None,
+        request_id: str | None,
+        answered: Sequence[str],
+    ) -> ExchangeResult:
+        items = [*_check_items(extend, "extend"), *_check_items(settle, "settle")]
+        if any(not isinstance(item, Extend) for item in extend):
+            raise InvalidRequest("extend", "a list of Extend", extend)
+        if not isinstance(enqueue, Mapping):
+            raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", enqueue)
+        puts = [Put.of(queue, messages) for queue, messages in enqueue.items()]
+        settling = Settling(self.heartbeat, items)
+        rows, messages = settling.said.rows, [message for put in puts for message in put.messages]
+        extends = sum(1 for at in range(len(extend)) if at not in settling.refused)
+
+        def metadata(own_id: str, own_answered: Sequence[str]) -> bytes:
+            return _encode(
+                ExchangeCall(
+                    consumer,
+                    extends,
+                    len(rows) - extends,
+                    [(put.queue, put.items) for put in puts],
+                    dict(claim) if isinstance(claim, Mapping) else claim,
+                    own_id,
+                    [*answered, *own_answered],
+                )
+            )
+
+        batch = _exchange_batch(rows, messages)
+        try:
+            if request_id is None:
+                answer, body = self._exchange_once.ask(metadata, batch)
+            else:
+                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch)
+        except BaseException:
+            settling.undo()
+            raise
+        settled = settling.finish(([SettleResult(*fields) for fields in answer.settled], answer.now_ms))  # type: ignore[arg-type]
+        return ExchangeResult(tuple(settled), answer.enqueued, self.deliveries((answer, body)))
+
+    def deliveries(self, asked: Asked) -> list[Delivery]:
+        """From now on they are kept alive."""
+        answer, body = asked
+        if body is None or not body.num_rows:
+            return []
+        found = decode_deliveries(body, answer.queues)
+        self.heartbeat.hold(found, answer.now_ms)
+        return found
+
+    def _send_enqueues(self, puts: Sequence[Put]) -> list[list[str]]:
+        by_queue: dict[str, list[CheckedMessage]] = {}
+        for put in puts:
+            by_queue.setdefault(put.queue, []).extend(put.messages)
+        queues = [(queue, len(messages)) for queue, messages in by_queue.items()]
+        batch = encode_messages([message for messages in by_queue.values() for message in messages])
+        _, body = self._enqueue_once.ask(lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered)), batch)
+        ids = decode_ids(body) if body is not None else []
+        if len(ids) != batch.num_rows:
+            raise ProtocolMismatch(f"{batch.num_rows} ids", f"{len(ids)}")
+        start, at = 0, {}
+        for queue, count in queues:
+            at[queue] = start
+            start += count
+        given = []
+        for put in puts:
+            first = at[put.queue]
+            at[put.queue] = first + put.items
+            given.append(ids[first : first + put.items])
+        return given
+
+    def _send_settles(self, said: Sequence[Said]) -> list[Results]:
+        rows = [row for one in said for row in one.rows]
+        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered)), encode_settlements(rows))
+        results = decode_results(body) if body is not None else []
+        if len(results) != len(rows):
+            raise ProtocolMismatch(f"{len(rows)} results", f"{len(results)}")
+        given: list[Results] = []
+        at = 0
+        for one in said:
+            given.append((results[at : at + one.items], answer.now_ms))
+            at += one.items
+        return given
+
+    def _send_extends(self, extends: Sequence[Extend]) -> Results:
+        return self.settles.call(Said(settlement_rows(extends)[0]))
+
+
+class Settling:
+    """One call of `settle`: what was refused before it was sent, and what its leases become."""
+
+    def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
+        rows, self.refused = settlement_rows(_check_items(items, "items"))
+        self.said = Said(rows)
+        self._heartbeat = heartbeat
+        self._dropped = heartbeat.drop([(row.id, row.lease) for row in rows if row.action < _EXTEND])
+
+    def undo(self) -> None:
+        """It did not happen, as far as is known: what was held is held on."""
+        self._heartbeat.keep(self._dropped)
+
+    def finish(self, answered: Results) -> list[SettleResult]:
+        results, server_now_ms = answered
+        for row, result in zip(self.said.rows, results, strict=True):
+            if result.outcome != "completed":
+                self._follow(row, result, server_now_ms)
+        if not self.refused:
+            return list(results)
+        rest = iter(results)
+        return [self.refused[at] if at in self.refused else next(rest) for at in range(len(self.refused) + len(results))]
+
+    def _follow(self, row: Row, result: SettleResult, server_now_ms: int) -> None:
+        lease = (row.id, row.lease)
+        if result.outcome == "invalid":
+            if lease in self._dropped:
+                self._heartbeat.keep([lease])
+        elif not result.ok:
+            self._heartbeat.drop([lease])
+            self._heartbeat.mark_lost(*lease)
+        elif row.action in (_EXTEND, _START) and self._heartbeat.holds(*lease):
+            asked = None if row.duration_ms is None else timedelta(milliseconds=row.duration_ms)
+            self._heartbeat.keep([lease], lease_ms=result.lease_until - server_now_ms, asked=asked)
+
+
+def _check_items(items: object, field: str) -> Sequence[Any]:
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        expected = "a list of Complete, Fail, Release, Extend, Start" if field == "items" else "a list"
+        raise InvalidRequest(field, expected, items)
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest(field, f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+    return items
+
+
+def _exchange_batch(rows: Sequence[Row], messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
+    """Settlements above, messages below; each half of the columns is null in the other half of the rows."""
+    columns = {
+        name: pa.concat_arrays([column, nulls(len(messages), column.type)]) for name, column in settlement_columns(rows).items()
+    } | {name: pa.concat_arrays([nulls(len(rows), column.type), column]) for name, column in message_columns(messages).items()}
+    assert set(columns) <= {*SETTLEMENTS.names, *MESSAGES.names}
+    return make_batch(EXCHANGE, len(rows) + len(messages), columns)
+
+
+def _plain_names(queue: str | Sequence[str]) -> object:
+    return list(queue) if isinstance(queue, (tuple, list)) else queue
+
+
+def _encode(call: ClaimCall | ExchangeCall) -> bytes:
+    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused here."""
+    try:
+        return encode(call)
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise InvalidRequest("arguments", "plain values", str(wrong)) from None

@@ -1,0 +1,115 @@
+"""Streams of Arrow Flight: the only file of the client that talks to the network."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.wire.calls import Answer, Open, decode, encode
+from fairlead.wire.faults import error_of
+from fairlead.wire.schemas import CHANNELS, VERSION
+
+#: What a broken stream raises; StopIteration is a stream that the server ended.
+BROKEN = (pa.ArrowException, OSError, StopIteration)
+
+#: gRPC's own reconnecting must be quicker than ours, or it fails our attempts without trying. A pool of its own keeps a
+#: second client in this process from sharing the socket.
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Stream(Protocol):
+    """One open exchange. One thread writes and reads at a time; `cancel` may come from any other, and makes a read raise."""
+
+    def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None: ...
+
+    def read(self) -> tuple[bytes, pa.RecordBatch | None]: ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    def open(self, verb: str) -> Stream:
+        """Raises one of `BROKEN` when there is no connection; then nothing was sent."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FlightTransport:
+    """One connection that all streams of a client share; gRPC makes it anew when it broke."""
+
+    def __init__(self, address: str) -> None:
+        host, port = split_address(address)
+        self._client = flight.FlightClient(f"grpc://{host}:{port}", generic_options=_OPTIONS)
+
+    def open(self, verb: str) -> Stream:
+        writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))))
+        schema = CHANNELS[verb][0]
+        if schema is not None:
+            writer.begin(schema)
+        return FlightStream(writer, reader)
+
+    def close(self) -> None:
+        with contextlib.suppress(*BROKEN):
+            self._client.close()
+
+
+class FlightStream:
+    def __init__(self, writer: flight.FlightStreamWriter, reader: flight.FlightStreamReader) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        if batch is None:
+            self._writer.write_metadata(metadata)
+        else:
+            self._writer.write_with_metadata(batch, metadata)
+
+    def read(self) -> tuple[bytes, pa.RecordBatch | None]:
+        chunk = self._reader.read_chunk()
+        return chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data
+
+    def cancel(self) -> None:
+        self._reader.cancel()
+
+    def close(self) -> None:
+        self._reader.cancel()
+        # Otherwise its destructor writes to stderr that it could not be closed.
+        with contextlib.suppress(*BROKEN):
+            self._writer.close()
+
+
+def refusal_of(error: BaseException) -> FairleadError | None:
+    """What the server said when it ended a stream on purpose: it took no request from it. None: it said nothing."""
+    if isinstance(error, pa.ArrowNotImplementedError):
+        return ProtocolMismatch(f"version {VERSION} of fairlead's Flight protocol", "a Flight server of another kind")
+    if isinstance(error, flight.FlightServerError) and error.extra_info:
+        with contextlib.suppress(InvalidRequest):
+            fault = decode(error.extra_info, Answer).error
+            return error_of(fault) if fault is not None else None
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """Without gRPC's own account of it, which says the same again at length."""
+    text = str(error).partition(". gRPC client debug context")[0].partition("with message: ")
+    return text[2] or text[0] or "the server ended the stream"
+
+
+def split_address(address: object) -> tuple[str, int]:
+    """ "host:5556"; an IPv6 address is in brackets."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidRequest("address", 'a host and port such as "127.0.0.1:5556"', address)
+    return host, int(port)
