@@ -25,7 +25,6 @@ from fairlead.store.rocks.store import RocksStore
 from fairlead.store.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
-    from fairlead import aio
     from fairlead.client.client import Client
 else:
 
@@ -60,7 +59,6 @@ __all__ = [
     "SettleResult",
     "Start",
     "VerifyReport",
-    "aio",
     "connect",
     "errors",
     "lint_policy",
