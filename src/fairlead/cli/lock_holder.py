@@ -37,8 +37,9 @@ def name_holder(process_id: int) -> str:
         words = Path(f"/proc/{process_id}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         words = []
-    command = " ".join(word for word in words if word)[:60]
-    return f"process {process_id}" + (f" ({command})" if command else "")
+    # "/usr/bin/python /opt/bin/fairlead serve" says less than "python fairlead serve" when it is cut.
+    named = [word.rpartition("/")[2] if at < 2 else word for at, word in enumerate(words) if word]
+    return f"process {process_id}" + (f" ({' '.join(named)[:80]})" if named else "")
 
 
 def refuse_if_open(directory: Path) -> None:

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from functools import partial
+from http.client import HTTPException
 from typing import Any
 
 import fairlead
@@ -18,6 +19,7 @@ from fairlead.errors import FairleadError
 
 _PATIENCE_S = 3.0
 _SKEW_S = 5.0
+_NO_ANSWER = (OSError, ValueError, HTTPException)
 _finding = partial(Finding, "server")
 _VERSION = re.compile(r'fairlead_build_info\{[^}]*version="([^"]+)"')
 
@@ -72,8 +74,8 @@ def http_door(address: str) -> Iterator[Finding]:
         return
     try:
         status, body, date = _get(address, "/readyz")
-    except (OSError, ValueError) as trouble:
-        yield _finding("http", "bad", f"{address}: {trouble}", "is that the address of a fairlead server's HTTP door?")
+    except _NO_ANSWER as trouble:
+        yield _finding("http", "bad", f"{address}: {' '.join(str(trouble).split())}", "is that the address of a fairlead server's HTTP door?")
         return
     if status == 200:
         yield _finding("http", "ok", f"{address} is ready")
@@ -87,7 +89,7 @@ def http_door(address: str) -> Iterator[Finding]:
 def version(address: str) -> Iterator[Finding]:
     try:
         status, body, _ = _get(address, "/metrics")
-    except (OSError, ValueError):
+    except _NO_ANSWER:
         return
     found = _VERSION.search(body) if status == 200 else None
     if found is not None and found[1] != fairlead.__version__:

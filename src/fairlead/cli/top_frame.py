@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fairlead.cli.charts import show_bytes, show_count, show_rate, spark
 from fairlead.cli.looks import KeyShare, Look, Rates
-from fairlead.cli.output import clean
+from fairlead.cli.output import clean, count_of
 from fairlead.cli.top_panels import failures_panel, gates_panel, panel, shares_panel, stuck_panel
 from fairlead.model.views import FailureMetrics, QueueStats
 
@@ -60,7 +60,7 @@ def _header(scene: Scene, width: int) -> RenderableType:
     title = Text.assemble((" fairlead ", "bold black on cyan"), (f" {clean(scene.where)}", "bold"))
     held = sum(stats.ready + stats.waiting + stats.leased for stats in scene.look.queues)
     dead = sum(stats.dead for stats in scene.look.queues)
-    title.append(f"  {len(scene.look.queues)} queues, {show_count(held)} messages", style="default")
+    title.append(f"  {count_of(len(scene.look.queues), 'queue')}, {show_count(held)} messages", style="default")
     if dead:
         title.append(f", {show_count(dead)} dead", style="red")
     bar.add_row(title, Text.assemble((f"every {scene.interval}  ", "dim"), (f"{scene.clock} ", "bold")))

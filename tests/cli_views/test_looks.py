@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.cli.looks import Look, Rates, key_shares, rates_between, stats_document
+from fairlead.model.views import QueueStats
+from tests.cli_views.values import key, queue
+
+
+def test_the_first_look_has_no_rates() -> None:
+    assert rates_between(None, Look(5.0, (queue(),))) == {}
+
+
+def test_rates_are_changes_by_the_time_between_two_looks() -> None:
+    before, now = Look(10.0, (queue(ready=100, dead=1),)), Look(12.0, (queue(ready=40, waiting=8, leased=6, dead=2),))
+    assert rates_between(before, now)["emails"].change == {"ready": -30, "waiting": 4, "leased": 3, "dead": 0.5}
+
+
+def test_a_queue_that_was_not_there_before_has_no_rates_yet() -> None:
+    assert list(rates_between(Look(1.0, (queue("old"),)), Look(2.0, (queue("new"), queue("old"))))) == ["old"]
+
+
+def test_two_looks_at_the_same_moment_say_nothing() -> None:
+    assert rates_between(Look(1.0, (queue(),)), Look(1.0, (queue(ready=5),))) == {}
+
+
+def test_a_key_is_due_what_its_weight_says_and_got_what_left_its_backlog() -> None:
+    before = queue(keys=(key("acme", weight=3, pending=1000), key("globex", pending=500)))
+    now = replace(before, keys=(key("acme", weight=3, pending=940), key("globex", pending=460)))
+    acme, globex = key_shares(before, now, 10.0)
+    assert (acme.key, acme.fair, acme.got, acme.out_per_s, acme.pending) == ("acme", 0.75, 0.6, 6.0, 940)
+    assert (globex.key, globex.fair, globex.got, globex.out_per_s) == ("globex", 0.25, 0.4, 4.0)
+
+
+def test_nobody_got_a_share_of_nothing() -> None:
+    stats = queue(keys=(key("acme", pending=3),))
+    assert [share.got for share in key_shares(stats, stats, 1.0)] == [None]
+    assert [(share.got, share.out_per_s) for share in key_shares(None, stats, 0.0)] == [(None, None)]
+
+
+def test_a_key_that_grew_gave_nothing_away_and_a_new_one_is_not_known() -> None:
+    before = queue(keys=(key("acme", pending=5), key("globex", pending=5)))
+    now = queue(keys=(key("acme", pending=9), key("globex", pending=1), key("initech", pending=1)))
+    assert {share.key: (share.got, share.out_per_s) for share in key_shares(before, now, 1.0)} == {
+        "acme": (0.0, 0.0), "globex": (1.0, 4.0), "initech": (0.0, None),
+    }
+
+
+def test_the_heaviest_key_comes_first_and_then_the_longest_backlog() -> None:
+    now = queue(keys=(key("a", pending=1), key("b", pending=9), key("c", weight=5)))
+    assert [share.key for share in key_shares(None, now, 0.0)] == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_the_document_has_every_field_and_rates_only_when_they_are_known(keys: bool) -> None:
+    look = Look(1.0, (queue("a", ready=1, keys=(key("k"),)), queue("b")))
+    shared = {"a": key_shares(None, look.queues[0], 0.0)} if keys else None
+    first, second = stats_document(look, {"a": Rates({}, {"ready": 2.0})}, keys=shared)["queues"]
+    assert set(QueueStats.__slots__) <= set(first)
+    assert (first["queue"], first["ready"], first["rates"], second["rates"]) == ("a", 1, {"ready_change": 2.0}, None)
+    share = {"key": "k", "weight": 1, "pending": 0, "more": False, "out_per_s": None, "fair": 1.0, "got": None}
+    assert first.get("shares") == ([share] if keys else None)
+    assert ("shares" in second) == keys
