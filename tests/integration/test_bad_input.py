@@ -180,6 +180,8 @@ DEAD: list[Case] = [
     ("filter reason", filtered(reason="bad luck"), "filter.reason"),
     ("filter error", filtered(error=5), "filter.error"),
     ("filter regex", filtered(error_regex="("), "filter.error_regex"),
+    ("filter regex that looks ahead", filtered(error_regex="(?=x)"), "filter.error_regex"),
+    ("filter regex without end", filtered(error_regex="(x{1,9999}){1,9999}"), "filter.error_regex"),
     ("filter regex bytes", filtered(error_regex=b"x"), "filter.error_regex"),
     ("filter key", filtered(key=5), "filter.key"),
     ("filter header", filtered(header="kind"), "filter.header"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from fairlead.decide.pattern import Pattern, Refused
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.failure import FailureReason, read_reason
@@ -17,7 +17,8 @@ from fairlead.model.message import Message, MessageState, lane_of, unpack_header
 class DeadFilter:
     """All that is given must hold. `error` is a substring, `error_regex` a search, both over the last error.
 
-    `older_than` and `newer_than` count from a message's death, so they select dead letters only.
+    An `error_regex` is written as for `re`, without look-around and back references, so that no expression can hold up the
+    broker. `older_than` and `newer_than` count from a message's death, so they select dead letters only.
     """
 
     reason: FailureReason | str | int | None = None
@@ -51,7 +52,7 @@ class DeadLetterTest:
         return (
             (self._reason is None or state.reason == self._reason)
             and (self._error is None or self._error in error)
-            and (self._regex is None or self._regex.search(error) is not None)
+            and (self._regex is None or self._regex.search(error))
             and (self._key is None or lane_key(lane_of(message, state)) == self._key)
             and (self._header is None or unpack_headers(message.headers).get(self._header[0]) == self._header[1])
             # An age is that of a death: a live message has none, and is not selected by one.
@@ -84,13 +85,13 @@ def _text(value: object, field: str) -> str | None:
     raise InvalidRequest(field, "text", value)
 
 
-def _regex(value: object) -> re.Pattern[str] | None:
+def _regex(value: object) -> Pattern | None:
     text = _text(value, "filter.error_regex")
     if text is None:
         return None
     try:
-        return re.compile(text)
-    except re.error as wrong:
+        return Pattern(text)
+    except Refused as wrong:
         raise InvalidRequest("filter.error_regex", f"a regular expression ({wrong})", text) from None
 
 
