@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--only NAME] [--out docs/benchmarks.json]`, or `python -m bench --profile lifecycle`."""
+"""`python -m bench [--quick] [--only NAME] [--out docs/benchmarks.json]`, or `python -m bench --profile NAME`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import backlog, hooks, hot, lifecycle, streams
 from bench.conditions import conditions_here
 from bench.doors import measure as doors
+from bench.doors.profile import show_profile
 from bench.report import Figures, load_figures, save_figures, show, write_page
 
 NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors")
@@ -26,11 +27,14 @@ def main() -> None:
     parser.add_argument("--only", choices=NAMES, help="measure one group and keep the other figures as they are")
     parser.add_argument("--out", type=Path, help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it")
     parser.add_argument("--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)")
-    parser.add_argument("--profile", choices=hot.SHAPES, help="print where the time goes, and measure nothing")
+    parser.add_argument("--profile", choices=(*hot.SHAPES, "doors"), help="print where the time goes, and measure nothing")
     options = parser.parse_args()
     console = Console()
     home = Path(tempfile.mkdtemp(prefix="fairlead-bench-", dir=options.dir))
     try:
+        if options.profile == "doors":
+            show_profile(home, console)
+            return
         if options.profile:
             hot.show_hot(options.profile, home, console)
             return

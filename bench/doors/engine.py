@@ -19,7 +19,7 @@ class Verbs:
     """Works on a `Broker` as on a `Client`, because both have the same verbs."""
 
     def __init__(self, broker: Any) -> None:
-        self._broker = broker
+        self._broker = self._consumer = broker
         broker.create_queue(QUEUE, visibility_timeout="10m")
 
     def prepare(self, bodies: Sequence[bytes], batch: int) -> list[Any]:
@@ -30,8 +30,8 @@ class Verbs:
 
     def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
         def receive() -> Callable[[], object]:
-            (delivery,) = self._broker.claim(QUEUE, wait=_WAIT)
-            return lambda: self._broker.settle([fairlead.Complete(delivery)])
+            (delivery,) = self._consumer.claim(QUEUE, wait=_WAIT)
+            return lambda: self._consumer.settle([fairlead.Complete(delivery)])
 
         return ping(self._send, receive, bodies)
 

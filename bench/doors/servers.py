@@ -29,9 +29,7 @@ class ServerProcess:
             sleep(0.02)
 
     def cpu_s(self) -> float:
-        """Of all its threads, in user and kernel mode."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -41,6 +39,12 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """Of all its threads, in user and kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
