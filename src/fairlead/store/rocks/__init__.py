@@ -21,7 +21,7 @@ The first byte of every value is the version of its record.
 | `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |
 | `streams`      | q, stream               | key, live count, first message, front, who is let by (msgpack array) |
 | `stream_rows`  | q, stream, seq          | lane and row of a live message behind the first (msgpack array)  |
-| `requests`     | request id              | what an exchange answered (msgpack array), for twenty minutes    |
+| `requests`     | request id              | what an exchange answered, until it arrived or twenty minutes    |
 | `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
 | `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
 | `config`       | configuration key       | its value                                                        |
