@@ -1,0 +1,101 @@
+"""Spans of a server's calls: a broker that writes one down for every call that moves messages, and is otherwise the broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from fairlead.broker.broker import Broker
+from fairlead.model.delivery import Delivery
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Settlement, SettleResult
+from fairlead.model.views import ExchangeResult
+from fairlead.wire.tracing import MOST_LINKS, OperationType, Tracing
+
+_A = TypeVar("_A")
+
+
+def traced(broker: Broker, tracing: Tracing | None) -> Broker:
+    """The broker to give to doors: itself when tracing is off."""
+    return broker if tracing is None else cast(Broker, _TracedBroker(broker, tracing))
+
+
+class _TracedBroker:
+    """Everything it does not name is the broker's own."""
+
+    def __init__(self, broker: Broker, tracing: Tracing) -> None:
+        self._broker = broker
+        self._tracing = tracing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def enqueue(self, queue: str, payload: bytes, **options: Any) -> str:
+        parent = _headers(options.get("headers"))
+        return self._record("enqueue", "send", lambda: self._broker.enqueue(queue, payload, **options), queue=queue, count=1, parent=parent)
+
+    def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
+        parent = _headers(messages[0].headers) if _size(messages) and isinstance(messages[0], NewMessage) else {}
+        return self._record(
+            "enqueue", "send", lambda: self._broker.enqueue_many(queue, messages), queue=queue, count=_size(messages), parent=parent
+        )
+
+    def claim(self, queue: str | Sequence[str], **options: Any) -> list[Delivery]:
+        """One that found nothing leaves no span: consumers ask all day."""
+        name = queue if isinstance(queue, str) else None
+        return self._record(
+            "claim", "receive", lambda: self._broker.claim(queue, **options), queue=name,
+            count=len, keep=bool, linked=_carried,
+        )
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        return self._record("settle", "settle", lambda: self._broker.settle(items), count=_size(items))
+
+    def exchange(self, consumer: str, **parts: Any) -> ExchangeResult:
+        """Counts what it settled, enqueued and claimed; one that did none of it leaves no span."""
+        return self._record(
+            "exchange", "settle", lambda: self._broker.exchange(consumer, **parts), count=_moved, keep=lambda result: _moved(result) > 0,
+            linked=lambda result: _carried(result.deliveries),
+        )
+
+    def _record(
+        self,
+        verb: str,
+        operation: OperationType,
+        call: Callable[[], _A],
+        *,
+        queue: str | None = None,
+        count: int | Callable[[_A], int],
+        parent: Mapping[str, str] | None = None,
+        keep: Callable[[_A], bool] = lambda answer: True,
+        linked: Callable[[_A], Sequence[Mapping[str, str]]] = lambda answer: (),
+    ) -> _A:
+        began_ns = time.time_ns()
+        try:
+            answer = call()
+        except Exception as error:
+            known = count if isinstance(count, int) else 0
+            self._tracing.record_call(verb, operation, queue=queue, count=known, began_ns=began_ns, parent=parent, error=error)
+            raise
+        if keep(answer):
+            moved = count if isinstance(count, int) else count(answer)
+            self._tracing.record_call(verb, operation, queue=queue, count=moved, began_ns=began_ns, parent=parent, linked=linked(answer))
+        return answer
+
+
+def _carried(deliveries: Sequence[Delivery]) -> list[Mapping[str, str]]:
+    return [delivery.headers for delivery in deliveries[:MOST_LINKS]]
+
+
+def _headers(given: object) -> Mapping[str, str]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _size(given: object) -> int:
+    """What is no list is for the broker to refuse."""
+    return len(given) if isinstance(given, Sequence) else 0
+
+
+def _moved(result: ExchangeResult) -> int:
+    return len(result.settled) + sum(len(ids) for ids in result.enqueued.values()) + len(result.deliveries)
