@@ -1,0 +1,133 @@
+"""A broker behind a real Flight door in this process, and a transport that loses what it is told to lose."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead import Broker
+from fairlead.client.client import Client
+from fairlead.client.core import Core, Options
+from fairlead.client.transport import FlightTransport, Stream
+from fairlead.clock import Clock
+from fairlead.server.flight import FlightDoor
+from fairlead.store.laws import check_laws
+from fairlead.testing import MemoryStore
+
+#: Generous: a condition that comes true ends the wait at once.
+PATIENCE_S = 60.0
+
+
+def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Waits for a condition, and gives what it gave."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true")
+        time.sleep(0.005)
+    return found
+
+
+class FaultyTransport:
+    """Real streams, with faults by verb: `lose` the answer of a request that was carried out, or `refuse` to connect."""
+
+    def __init__(self, address: str) -> None:
+        self._inner = FlightTransport(address)
+        self._lock = threading.Lock()
+        self._faults: dict[str, list[str]] = {}
+        #: Requests as they were written, with the metadata of each.
+        self.written: list[tuple[str, bytes]] = []
+        self.opened: list[str] = []
+
+    def lose(self, verb: str, times: int = 1) -> None:
+        self._faults.setdefault(verb, []).extend(["lose"] * times)
+
+    def refuse(self, verb: str, times: int = 1) -> None:
+        self._faults.setdefault(verb, []).extend(["refuse"] * times)
+
+    def requests(self, verb: str) -> list[bytes]:
+        return [metadata for written, metadata in self.written if written == verb]
+
+    def open(self, verb: str) -> Stream:
+        if self.take_fault(verb, "refuse"):
+            raise pa.ArrowException("connection refused, says the test")
+        self.opened.append(verb)
+        return FaultyStream(self, verb, self._inner.open(verb))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def take_fault(self, verb: str, kind: str) -> bool:
+        with self._lock:
+            faults = self._faults.get(verb, [])
+            if faults and faults[0] == kind:
+                faults.pop(0)
+                return True
+            return False
+
+
+class FaultyStream:
+    def __init__(self, transport: FaultyTransport, verb: str, inner: Stream) -> None:
+        self._transport = transport
+        self._verb = verb
+        self._inner = inner
+
+    def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        self._transport.written.append((self._verb, metadata))
+        self._inner.write(metadata, batch)
+
+    def read(self) -> tuple[bytes, pa.RecordBatch | None]:
+        reply = self._inner.read()
+        if self._transport.take_fault(self._verb, "lose"):
+            self._inner.cancel()
+            raise pa.ArrowException("connection reset, says the test")
+        return reply
+
+    def cancel(self) -> None:
+        self._inner.cancel()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Scene:
+    """With a queue `q`, retried at once and for ever."""
+
+    def __init__(self) -> None:
+        self.broker = Broker(MemoryStore(), durability="os")
+        self.broker.create_queue("q")
+        self.door = FlightDoor(self.broker, "127.0.0.1:0")
+        self.door.start()
+        self._clients: list[Client] = []
+
+    @property
+    def address(self) -> str:
+        return self.door.address
+
+    def client(self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any) -> tuple[Client, FaultyTransport]:
+        """Connects with its first call, not before."""
+        transport = FaultyTransport(self.address)
+        client = Client(Core(Options(self.address, consumer, **options), transport=transport, clock=clock))
+        self._clients.append(client)
+        return client, transport
+
+    def counts(self, queue: str = "q") -> tuple[int, int, int, int]:
+        """ready, waiting, leased, dead"""
+        stats = self.broker.stats(queue)
+        return stats.ready, stats.waiting, stats.leased, stats.dead
+
+    def payloads(self, queue: str = "q") -> list[bytes]:
+        return [info.payload for info in self.broker.peek(queue, limit=10_000)]
+
+    def close(self) -> None:
+        """Every test ends with the store's own laws."""
+        for client in self._clients:
+            client.close()
+        problems = check_laws(self.broker._core.store)
+        self.door.stop()
+        self.broker.close()
+        assert problems == [], problems

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
+from fairlead.client.transport import describe, split_address
+from fairlead.errors import InvalidRequest
+from fairlead.testing import ManualClock
+from tests.client.scene import PATIENCE_S, until
+
+
+class FakeStream:
+    """Answers with what it was told, in capitals, unless it is silent: then only a cancel ends a read."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.silent = silent
+        self.reading = threading.Event()
+        self.cancelled = threading.Event()
+        self.closed = False
+        self._last = b""
+
+    def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        self._last = metadata
+
+    def read(self) -> tuple[bytes, None]:
+        self.reading.set()
+        if self.silent:
+            assert self.cancelled.wait(PATIENCE_S)
+            raise pa.ArrowCancelled("cancelled")
+        if self._last == b"end":
+            raise StopIteration
+        if self._last == b"interrupt":
+            raise KeyboardInterrupt
+        return self._last.upper(), None
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def watchdog(clock: ManualClock) -> Iterator[Watchdog]:
+    watchdog = Watchdog(clock)
+    yield watchdog
+    watchdog.close()
+
+
+def in_thread(call: Callable[[], object]) -> Callable[[], BaseException | None]:
+    """The error of a call in a thread of its own, once it has ended."""
+    caught: list[BaseException | None] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            call()
+            caught.append(None)
+        except BaseException as error:
+            caught.append(error)
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+
+    def outcome() -> BaseException | None:
+        assert done.wait(PATIENCE_S)
+        return caught[0]
+
+    return outcome
+
+
+def test_a_call_without_an_answer_in_time_breaks_its_channel(clock: ManualClock, watchdog: Watchdog) -> None:
+    stream = FakeStream(silent=True)
+    channel = Channel(stream, watchdog)
+    outcome = in_thread(lambda: channel.call(b"x", None, within_ms=1000))
+    assert stream.reading.wait(PATIENCE_S)
+    clock.advance(ms=999)
+    assert not stream.cancelled.is_set()
+    until(lambda: (clock.advance(ms=1), stream.cancelled.is_set())[1])
+    error = outcome()
+    assert isinstance(error, ConnectionBroken)
+    assert error.sent
+    assert str(error) == "no answer in time"
+    assert channel.broken
+    assert stream.closed
+
+
+def test_only_the_channel_whose_time_is_up_is_cancelled(clock: ManualClock, watchdog: Watchdog) -> None:
+    late, patient = FakeStream(silent=True), FakeStream(silent=True)
+    for stream, within_ms in ((patient, 1_000_000), (late, 1000)):
+        in_thread(lambda stream=stream, within_ms=within_ms: Channel(stream, watchdog).call(b"x", None, within_ms=within_ms))  # type: ignore[misc]
+        assert stream.reading.wait(PATIENCE_S)
+    until(lambda: (clock.advance(ms=100), late.cancelled.is_set())[1])
+    assert not patient.cancelled.is_set()
+    watchdog.cancel_all()
+
+
+def test_an_answered_channel_is_left_alone_for_ever(clock: ManualClock, watchdog: Watchdog) -> None:
+    idle, late = FakeStream(), FakeStream(silent=True)
+    assert Channel(idle, watchdog).call(b"x", None, within_ms=1000) == (b"X", None)
+    in_thread(lambda: Channel(late, watchdog).call(b"x", None, within_ms=2000))
+    assert late.reading.wait(PATIENCE_S)
+    until(lambda: (clock.advance(ms=1000), late.cancelled.is_set())[1])
+    assert not idle.cancelled.is_set()
+
+
+@pytest.mark.parametrize("how", [b"end", b"interrupt"])
+def test_a_channel_that_was_left_in_the_middle_of_an_answer_is_not_used_again(watchdog: Watchdog, how: bytes) -> None:
+    pool = Pool(FakeStream, watchdog, most_idle=4)
+    channel = pool.take()
+    with pytest.raises((ConnectionBroken, KeyboardInterrupt)):
+        channel.call(how, None, within_ms=1000)
+    pool.give_back(channel)
+    assert pool.take() is not channel
+
+
+def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> None:
+    pool = Pool(FakeStream, watchdog, most_idle=2)
+    taken = [pool.take() for _ in range(3)]
+    assert len({*taken}) == 3
+    for channel in taken:
+        pool.give_back(channel)
+    assert [channel.broken for channel in taken] == [False, False, True]
+    assert pool.take() in taken[:2]
+
+
+def test_a_fresh_channel_is_new_although_one_is_idle(watchdog: Watchdog) -> None:
+    pool = Pool(FakeStream, watchdog, most_idle=2)
+    idle = pool.take()
+    pool.give_back(idle)
+    assert pool.take(fresh=True) is not idle
+
+
+def test_a_channel_that_cannot_be_opened_has_sent_nothing(watchdog: Watchdog) -> None:
+    def refuse() -> FakeStream:
+        raise pa.ArrowException("Flight returned unavailable error, with message: refused. gRPC client debug context: at length")
+
+    with pytest.raises(ConnectionBroken, match=r"^refused$") as broken:
+        Pool(refuse, watchdog, most_idle=2).take()
+    assert not broken.value.sent
+
+
+def test_closing_the_watchdog_ends_its_thread(watchdog: Watchdog) -> None:
+    Channel(FakeStream(), watchdog)
+    thread = watchdog._thread
+    watchdog.close()
+    assert thread is not None
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("address", ["localhost", ":5556", "host:", "host:port", "host:0", "host:70000", None, 5556, "host:५"])
+def test_an_address_that_is_none_is_refused(address: object) -> None:
+    with pytest.raises(InvalidRequest):
+        split_address(address)
+
+
+def test_an_address_may_be_a_name_or_a_number() -> None:
+    assert split_address("localhost:5556") == ("localhost", 5556)
+    assert split_address("[::1]:80") == ("[::1]", 80)
+
+
+def test_an_end_without_a_word_is_described() -> None:
+    assert describe(StopIteration()) == "the server ended the stream"

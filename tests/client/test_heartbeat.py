@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fairlead.client.client import Client
+from fairlead.client.heartbeat import Heartbeat
+from fairlead.errors import ServerUnreachable
+from fairlead.model.delivery import Delivery
+from fairlead.model.message import Message
+from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
+from fairlead.testing import ManualClock
+from tests.client.scene import Scene, until
+
+#: The server's clock is an hour behind: it must not matter.
+SKEW_MS = 3_600_000
+
+
+class Server:
+    """Extends everything by 30 seconds, or by what it is asked for, unless it is told otherwise."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.asked: list[tuple[int, list[int], list[timedelta | None]]] = []
+        self.outcomes: dict[int, str] = {}
+        self.during: Callable[[], None] = lambda: None
+        self.down = False
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms() - SKEW_MS
+
+    def extend(self, extends: Sequence[Extend]) -> tuple[list[SettleResult], int]:
+        numbers = [item.delivery.raw_id[0] for item in extends]  # type: ignore[attr-defined]
+        self.asked.append((self.clock.monotonic_ms(), numbers, [item.duration for item in extends]))  # type: ignore[misc]
+        if self.down:
+            raise ServerUnreachable("here", "down")
+        self.during()
+        results = []
+        for item, number in zip(extends, numbers, strict=True):
+            lease_ms = 30_000 if item.duration is None else round(item.duration.total_seconds() * 1000)  # type: ignore[union-attr]
+            outcome: Any = self.outcomes.get(number, "extended")
+            results.append(SettleResult(bytes([number]) * 16, outcome, lease_until=self.now_ms() + lease_ms))
+        return results, self.now_ms()
+
+
+class CountingClock(ManualClock):
+    """Counts how often somebody began to wait, so that a test sees a thread come back from work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def wait(self, condition: threading.Condition, timeout_ms: int | None) -> None:
+        self.waits += 1
+        super().wait(condition, timeout_ms)
+
+
+@pytest.fixture
+def clock() -> CountingClock:
+    return CountingClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> Server:
+    return Server(clock)
+
+
+@pytest.fixture
+def heartbeat(server: Server, clock: ManualClock) -> Iterator[Heartbeat]:
+    heartbeat = Heartbeat(server.extend, clock, cap_ms=600_000)
+    yield heartbeat
+    heartbeat.close()
+    heartbeat.join()
+
+
+def delivery(number: int, server: Server, *, claim_id: int = 7, lease_ms: int = 30_000) -> Delivery:
+    message = Message(bytes([number]) * 16, 0, b"", 1, b"", b"", 0, 0)
+    return Delivery(message, None, "q", claim_id, server.now_ms() + lease_ms, 1)
+
+
+def lease(number: int, claim_id: int = 7) -> tuple[bytes, int]:
+    return bytes([number]) * 16, claim_id
+
+
+def asleep(heartbeat: Heartbeat, clock: ManualClock) -> bool:
+    """Its thread has seen everything and waits for time to pass."""
+    return heartbeat._changed in clock._waiting
+
+
+def pass_time(heartbeat: Heartbeat, clock: CountingClock, ms: int) -> None:
+    until(lambda: asleep(heartbeat, clock), "the heartbeat being asleep")
+    before = clock.waits
+    clock.advance(ms=ms)
+    until(lambda: clock.waits > before and asleep(heartbeat, clock), "the heartbeat being asleep again")
+
+
+def test_a_held_lease_is_extended_when_a_third_of_it_has_passed(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    pass_time(heartbeat, clock, 9_999)
+    assert server.asked == []
+    for _ in range(3):
+        pass_time(heartbeat, clock, 1)
+        pass_time(heartbeat, clock, 9_999)
+    assert [(at, sorted(numbers)) for at, numbers, _ in server.asked] == [(10_000, [1, 2]), (20_000, [1, 2]), (30_000, [1, 2])]
+
+
+def test_it_stops_at_the_cap(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    for _ in range(100):
+        pass_time(heartbeat, clock, 10_000)
+    assert server.asked[-1][0] == 590_000
+    assert not heartbeat.holds(*lease(1))
+    assert not heartbeat.is_lost(*lease(1))
+
+
+def test_a_settled_delivery_is_extended_no_more(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    assert heartbeat.drop([lease(1), lease(9)]) == [lease(1)]
+    pass_time(heartbeat, clock, 10_000)
+    assert [numbers for _, numbers, _ in server.asked] == [[2]]
+
+
+def test_a_lost_lease_is_remembered_and_left_alone(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    server.outcomes = {1: "lost_lease"}
+    heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    pass_time(heartbeat, clock, 10_000)
+    assert heartbeat.is_lost(*lease(1))
+    assert not heartbeat.is_lost(*lease(1, claim_id=8))
+    assert not heartbeat.is_lost(*lease(2))
+    assert [sorted(numbers) for _, numbers, _ in server.asked] == [[1, 2], [2]]
+
+
+def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    server.outcomes = {1: "not_found"}
+    server.during = lambda: (heartbeat.drop([lease(1)]), None)[1]
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    assert len(server.asked) == 1
+    assert not heartbeat.is_lost(*lease(1))
+
+
+def test_a_settle_that_came_to_nothing_leaves_the_lease_held(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    heartbeat.keep(heartbeat.drop([lease(1)]))
+    pass_time(heartbeat, clock, 10_000)
+    assert server.asked[0][1] == [1]
+
+
+def test_an_extension_by_the_caller_is_not_cut_short(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    heartbeat.keep([lease(1)], lease_ms=300_000, asked=timedelta(minutes=5))
+    for _ in range(10):
+        pass_time(heartbeat, clock, 10_000)
+    asked = [(at, durations) for at, numbers, durations in server.asked if 1 in numbers]
+    assert [at for at, _ in asked] == [100_000]
+    assert timedelta(minutes=5) in asked[0][1]
+
+
+def test_a_server_that_is_away_is_asked_again(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    server.down = True
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    server.down = False
+    pass_time(heartbeat, clock, 1000)
+    assert [at for at, _, _ in server.asked] == [10_000, 11_000]
+    assert heartbeat.holds(*lease(1))
+
+
+def test_a_claim_that_is_repeated_is_held_once(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    for _ in range(2):
+        heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    heartbeat.drop([lease(1)])
+    pass_time(heartbeat, clock, 10_000)
+    assert [numbers for _, numbers, _ in server.asked] == [[2]]
+
+
+def test_a_lease_that_is_nearly_over_is_extended_soon(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    until(lambda: asleep(heartbeat, clock))
+    heartbeat.hold([delivery(2, server, claim_id=8, lease_ms=300)], server.now_ms())
+    pass_time(heartbeat, clock, 100)
+    assert [numbers for _, numbers, _ in server.asked] == [[2]]
+
+
+def test_without_a_cap_nothing_is_kept_alive(server: Server, clock: CountingClock) -> None:
+    heartbeat = Heartbeat(server.extend, clock, cap_ms=None)
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    heartbeat.keep([lease(1)])
+    assert not heartbeat.holds(*lease(1))
+    assert heartbeat._thread is None
+
+
+def test_a_real_lease_outlives_its_timeout_while_it_is_held(scene: Scene) -> None:
+    scene.broker.create_queue("short", visibility_timeout="300ms", retry="none")
+    client, _ = scene.client()
+    message_id = client.enqueue("short", b"")
+    (claimed,) = client.claim("short")
+    until(lambda: (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 1000, "the lease being extended")
+    assert client.settle([Complete(claimed)])[0].outcome == "completed"
+
+
+def test_a_real_lease_runs_out_when_heartbeats_are_off(scene: Scene) -> None:
+    scene.broker.create_queue("short", visibility_timeout="100ms", retry="none")
+    client, _ = scene.client(heartbeat_cap_ms=None)
+    client.enqueue("short", b"")
+    (claimed,) = client.claim("short")
+    until(lambda: scene.counts("short")[3] == 1, "the lease running out")
+    assert client.settle([Complete(claimed)])[0].outcome == "lost_lease"
+
+
+def test_a_client_is_told_of_a_lease_that_was_revoked(scene: Scene) -> None:
+    scene.broker.create_queue("short", visibility_timeout="300ms")
+    client, _ = scene.client()
+    message_id = client.enqueue("short", b"")
+    (claimed,) = client.claim("short")
+    assert not client.is_lost(claimed)
+    scene.broker.hold("short", [message_id])
+    until(lambda: client.is_lost(claimed), "the loss being noticed")
+
+
+def holds(client: Client, claimed: Delivery) -> bool:
+    return client._requests.heartbeat.holds(claimed.message.id, claimed.claim_id)
+
+
+@pytest.mark.parametrize("settle", [Complete, Fail, Release])
+def test_a_settle_ends_the_heartbeat(scene: Scene, settle: Callable[[Delivery], Any]) -> None:
+    client, _ = scene.client()
+    client.enqueue("q", b"")
+    (claimed,) = client.claim("q")
+    assert holds(client, claimed)
+    assert client.settle([settle(claimed)])[0].ok
+    assert not holds(client, claimed)
+
+
+def test_a_settle_that_is_refused_keeps_the_heartbeat(scene: Scene) -> None:
+    client, _ = scene.client()
+    client.enqueue("q", b"")
+    (claimed,) = client.claim("q")
+    assert client.settle([Fail(claimed, dead=True, retry_in="1s")])[0].outcome == "invalid"
+    assert holds(client, claimed)
+
+
+def test_a_late_settle_says_that_the_lease_was_lost(scene: Scene) -> None:
+    client, _ = scene.client()
+    message_id = client.enqueue("q", b"")
+    (claimed,) = client.claim("q")
+    scene.broker.hold("q", [message_id])
+    assert client.settle([Complete(claimed)])[0].outcome == "lost_lease"
+    assert client.is_lost(claimed)
