@@ -14,4 +14,4 @@ def main() -> None:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:
         sys.exit(f"the command line needs {missing.name}; install it with: pip install 'fairlead[server]'")
-    app()
+    app(prog_name="fairlead")

@@ -29,6 +29,7 @@ from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
 
 _WIDE = 100_000
+_PIECE = 16 * 1024
 
 
 class _Console(Console):
@@ -60,13 +61,19 @@ def show(value: object, table: RenderableType | Callable[[], RenderableType] | N
     with out.capture() as captured:
         out.print(table)
     # Columns are padded to their width, also the last; in a file that is only noise.
-    sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+    _write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def show_json(value: object) -> None:
     """One document and a line break; indented for a terminal, one line for a pipe."""
     indent = 2 if sys.stdout.isatty() else None
-    sys.stdout.write(json.dumps(plain(value), indent=indent, ensure_ascii=False) + "\n")
+    _write(json.dumps(plain(value), indent=indent, ensure_ascii=False) + "\n")
+
+
+def _write(text: str) -> None:
+    """In pieces that a pipe takes whole: where Python does not buffer, it would not tell that only part of a long one was read."""
+    for start in range(0, len(text), _PIECE):
+        sys.stdout.write(text[start : start + _PIECE])
     sys.stdout.flush()
 
 

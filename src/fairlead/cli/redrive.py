@@ -118,8 +118,8 @@ class _Watch:
         if self._error:
             raise self._error[0]
         result = self._result[0]
-        # At a rate, the broker counts in the intent, which is gone when all of it is done.
-        return result if result.intent_id is None else RedriveResult(result.matched, result.matched, result.intent_id)
+        # At a rate, the broker counts in the intent, which is gone when all of it is done; and it had begun before it answered.
+        return result if result.intent_id is None else RedriveResult(self._matched, self._matched, result.intent_id)
 
     def _call(self, begin: Callable[[], RedriveResult]) -> None:
         try:

@@ -1,0 +1,7 @@
+"""`python -m fairlead.cli`: the same as `fairlead`, where its script is not on the path."""
+
+from __future__ import annotations
+
+from fairlead.cli import main
+
+main()
