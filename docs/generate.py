@@ -19,6 +19,7 @@ from fairlead.model import limits
 from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
+from fairlead.server.metric_names import METRICS
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -177,6 +178,16 @@ def lifecycle_table() -> Iterator[str]:
         yield f"| {event} | {_places(leaves)} | {_places(enters)} |"
 
 
+def metrics_table(kind: str) -> Iterator[str]:
+    bounds = kind == "histogram"
+    yield "| metric | labels | meaning |" + (" buckets up to |" if bounds else "")
+    yield "|---|---|---|" + ("---|" if bounds else "")
+    for metric in METRICS:
+        if metric.kind == kind:
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            yield f"| `{metric.name}` | {labels} | {metric.help} |" + (f" {', '.join(f'{bound:g}' for bound in metric.buckets)} |" if bounds else "")
+
+
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "limits": limits_table,
     "options": options_table,
@@ -184,6 +195,9 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "diagram": lifecycle_diagram,
     "transitions": lifecycle_table,
     "settings": settings_table,
+    "metric_counters": lambda: metrics_table("counter"),
+    "metric_histograms": lambda: metrics_table("histogram"),
+    "metric_gauges": lambda: metrics_table("gauge"),
 }
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

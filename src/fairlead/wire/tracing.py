@@ -29,6 +29,8 @@ _PARENT, _STATE = "traceparent", "tracestate"
 _NO_MORE: Mapping[str, str | int] = {}
 #: Spans are exported whole: a claim of ten thousand must not make one of megabytes.
 MOST_LINKS = 128
+#: A stop waits no longer than that for a collector that is away.
+_EXPORT_S = 2.0
 
 
 def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
@@ -44,7 +46,8 @@ def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
     except ImportError as missing:
         raise _extra_missing(missing) from missing
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))))
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_S)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider, own=provider)
 
 
