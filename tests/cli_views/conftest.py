@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from fairlead import Complete, Fail, NewMessage
 from fairlead.cli.app import app
 
 Run = Callable[..., Result]
+
+#: For a process of its own.
+COMMAND = (sys.executable, "-c", "from fairlead.cli import main; main()")
 
 
 @pytest.fixture
@@ -28,8 +32,8 @@ def data(place: Path) -> Path:
     """Two queues with a history: `emails` has keys, failures and dead letters, `orders` has streams that are held up."""
     path = place / "data"
     with fairlead.open(path, durability="os") as broker:
-        broker.create_queue("emails", retry={"policy": "fixed", "cooldown": "10m", "attempts": 5})
-        broker.create_queue("orders", retry_in_stream={"policy": "exponential"}, poison_after=1)
+        broker.create_queue("emails", visibility_timeout="1h", retry={"policy": "fixed", "cooldown": "2h", "attempts": 5})
+        broker.create_queue("orders", retry_in_stream={"policy": "fixed", "cooldown": "2h"}, poison_after=1)
         broker.config.set("throttle:smtp:rate", 5)
         for key, weight in (("acme", 3), ("globex", 1)):
             broker.enqueue_many("emails", [NewMessage(b"x" * 50, fairness_key=key, weight=weight) for _ in range(20)])

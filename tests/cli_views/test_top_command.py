@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import re
-import select
-import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,62 +10,12 @@ import pytest
 
 from fairlead.cli.top import read_keys
 from tests.cli_views.conftest import Run
-
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
-
-
-class Terminal:
-    """A process at a terminal of its own."""
-
-    def __init__(self, *command: str, width: int = 80, height: int = 24) -> None:
-        self._master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        self.before = termios.tcgetattr(self.slave)
-        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        environment = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
-            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        self.output = ""
-
-    def press(self, keys: bytes) -> None:
-        os.write(self._master, keys)
-
-    def wait_for(self, text: str, patience_s: float = 60) -> None:
-        """Until it has been drawn, from here on."""
-        self._read_until(lambda: text in _ESCAPES.sub("", self.output), patience_s, text)
-        self.output = ""
-
-    def wait_for_raw(self, text: str, patience_s: float = 60) -> None:
-        self._read_until(lambda: text in self.output, patience_s, text)
-
-    def end(self) -> int:
-        self._read_until(lambda: self.process.poll() is not None, 60, "the end")
-        return self.process.wait()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._master)
-        os.close(self.slave)
-
-    def _read_until(self, condition: object, patience_s: float, what: str) -> None:
-        deadline = time.monotonic() + patience_s
-        while True:
-            ended = self.process.poll() is not None
-            while select.select([self._master], [], [], 0.05)[0]:
-                self.output += os.read(self._master, 65536).decode("utf-8", "replace")
-            if condition():  # type: ignore[operator]
-                return
-            assert not ended, f"ended without {what!r}: {self.output}"
-            assert time.monotonic() < deadline, f"no {what!r} in {self.output!r}"
+from tests.cli_views.terminal import Terminal
 
 
 @pytest.fixture
 def top(data: Path) -> Iterator[Terminal]:
-    terminal = Terminal(sys.executable, "-c", "from fairlead.cli import main; main()", "--data", str(data), "top", "--interval", "50ms")
+    terminal = Terminal("--data", data, "top", "--interval", "50ms")
     terminal.wait_for("▸ emails")
     yield terminal
     terminal.close()
@@ -90,12 +29,12 @@ def test_keys_choose_a_queue_and_q_leaves_a_terminal_as_it_was(top: Terminal) ->
     top.wait_for("▸ emails")
     top.press(b"\t")
     top.wait_for("▸ orders")
-    assert termios.tcgetattr(top.slave)[3] & termios.ICANON == 0
+    assert not top.as_it_was
     top.press(b"q")
     assert top.end() == 0
     assert "\x1b[?1049l" in top.output, "the screen from before is back"
     assert "\x1b[?25h" in top.output, "and so is the cursor"
-    assert termios.tcgetattr(top.slave) == top.before
+    assert top.as_it_was
 
 
 def test_an_interrupt_leaves_quietly(top: Terminal) -> None:
@@ -103,12 +42,11 @@ def test_an_interrupt_leaves_quietly(top: Terminal) -> None:
     assert top.end() == 0
     assert "\x1b[?1049l" in top.output
     assert "Traceback" not in top.output
-    assert termios.tcgetattr(top.slave) == top.before
+    assert top.as_it_was
 
 
 def test_a_new_size_of_the_terminal_is_used(top: Terminal) -> None:
-    fcntl.ioctl(top.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
-    os.killpg(top.process.pid, signal.SIGWINCH)
+    top.resize(150, 40)
     top.wait_for("╭─ queues " + "─" * 138 + "─╮")
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException
-from typing import Any
 
 import fairlead
 from fairlead.cli.findings import Finding
@@ -36,13 +35,12 @@ def flight_door(address: str, asked: bool) -> Finding:
     if refused:
         advice = "start it with: fairlead serve --data DIR, or name another with --addr"
         return _finding("flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice)
-    connect: Any = getattr(fairlead, "connect", None)
-    if connect is None:
-        return _finding("flight", "warn", f"something listens at {address}, but this build has no client", "pip install 'fairlead[client]'")
     began = time.perf_counter()
     try:
-        with connect(address) as client:
+        with fairlead.connect(address, retry_for=f"{_PATIENCE_S}s") as client:
             queues = client.queues()
+    except ImportError:
+        return _finding("flight", "warn", f"something listens at {address}, but there is no client to ask it", "pip install 'fairlead[client]'")
     except FairleadError as error:
         return _finding("flight", "bad", error.message, "is that the address of a fairlead server's Flight door?")
     took = (time.perf_counter() - began) * 1000

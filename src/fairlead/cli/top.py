@@ -6,10 +6,12 @@ import os
 import select
 import shutil
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -17,7 +19,7 @@ import typer
 from rich.live import Live
 
 from fairlead.cli.chosen import chosen, wants_json, wrong_usage
-from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
+from fairlead.cli.looks import KeyShare, Look, key_shares, rates_between, stats_document
 from fairlead.cli.output import console, now_ms, plain, show_json
 from fairlead.cli.stats import Interval, look_at, read_interval
 from fairlead.cli.target import Target, open_target
@@ -32,6 +34,8 @@ _MOST_KEYS = 40
 #: Details make the broker count: they may take a twentieth of its time, no more.
 _SPARING = 20
 _REDRAW_S = 0.25
+_SILENCE_S = 2.0
+_PATIENCE_S = 0.5
 
 Press = Literal["up", "down", "leave"]
 _PRESSES: dict[bytes, Press] = {
@@ -62,7 +66,7 @@ def top(
     with open_target() as target:
         if queue is not None:
             target.stats(queue)
-        watcher = Watcher(target, where=str(chosen().target()), pause_s=pause_s, selected=queue or "")
+        watcher = Watcher(target, where=str(chosen().target()), pause_s=pause_s, wanted=queue or "")
         try:
             if once:
                 _print_once(watcher)
@@ -73,85 +77,60 @@ def top(
 
 
 class Watcher:
-    """Looks at a broker, and remembers enough of the looks before to say what has passed."""
+    """Looks at a broker, and remembers enough of the looks before to say what has passed.
 
-    def __init__(self, target: Target, *, where: str, pause_s: float, selected: str = "") -> None:
+    One thread looks; any other may read `scene` and set `wanted`, the queue to look at closely.
+    """
+
+    def __init__(self, target: Target, *, where: str, pause_s: float, wanted: str = "") -> None:
         self.pause_s = pause_s
-        self.selected = selected
+        self.wanted = wanted
         self._target = target
-        self._where = where
-        self._look = Look(0.0, ())
-        self._rates: dict[str, Rates] = {}
+        self._selected = ""
         self._trail: dict[str, deque[float | None]] = {}
         self._details: deque[tuple[float, QueueStats]] = deque(maxlen=_KEPT)
         self._failures: FailureMetrics | None = None
         self._details_at_s = 0.0
-        self._trouble = ""
-
-    @property
-    def names(self) -> list[str]:
-        return [stats.queue for stats in self._look.queues]
+        self.scene = Scene(where, now_ms(), _clock(), Look(time.monotonic(), ()), interval=show_ms(round(pause_s * 1000)))
 
     def look(self) -> None:
         """A broker that does not answer leaves the last picture in place, with a word about it."""
         try:
             look = look_at(self._target)
-            self._note(look)
-            self.look_closer()
-            self._trouble = ""
+            rates = rates_between(self.scene.look, look)
+            for name, passed in rates.items():
+                self._trail.setdefault(name, deque(maxlen=_KEPT)).append(passed.flow.get("delivered"))
+            names = [stats.queue for stats in look.queues]
+            self._select(self.wanted if self.wanted in names else names[0] if names else "")
+            self._look_closer()
         except FairleadError as error:
-            self._trouble = f"{error.message} (this is what was seen last)"
+            self.scene = replace(self.scene, trouble=f"{error.message} (this is what was seen last)")
+            return
+        self.scene = replace(
+            self.scene, now_ms=now_ms(), clock=_clock(), look=look, rates=rates, trail={name: tuple(passed) for name, passed in self._trail.items()},
+            selected=self._selected, shares=self._shares(), failures=self._failures, trouble="",
+        )
 
-    def look_closer(self) -> None:
+    def _select(self, name: str) -> None:
+        if name != self._selected:
+            self._selected = name
+            self._details.clear()
+            self._failures = None
+            self._details_at_s = 0.0
+
+    def _look_closer(self) -> None:
         """At the keys and failures of the selected queue, when it is time for that."""
         began = time.monotonic()
-        if not self.selected or began < self._details_at_s:
+        if not self._selected or began < self._details_at_s:
             return
         try:
-            stats = self._target.stats(self.selected, keys=True, key_limit=_MOST_KEYS)
-            self._failures = self._target.failure_metrics(self.selected)
+            stats = self._target.stats(self._selected, keys=True, key_limit=_MOST_KEYS)
+            self._failures = self._target.failure_metrics(self._selected)
         except QueueNotFound:
             return
         ended = time.monotonic()
         self._details.append((ended, stats))
         self._details_at_s = ended + _SPARING * (ended - began)
-
-    def select(self, step: int) -> None:
-        """Move on in the list, around its ends."""
-        names = self.names
-        if names:
-            at = names.index(self.selected) + step if self.selected in names else 0
-            self._choose(names[at % len(names)])
-
-    def scene(self) -> Scene:
-        return Scene(
-            where=self._where,
-            now_ms=now_ms(),
-            clock=datetime.now().astimezone().strftime("%H:%M:%S"),
-            look=self._look,
-            rates=self._rates,
-            trail={name: tuple(passed) for name, passed in self._trail.items()},
-            selected=self.selected,
-            shares=self._shares(),
-            failures=self._failures,
-            interval=show_ms(round(self.pause_s * 1000)),
-            trouble=self._trouble,
-        )
-
-    def _note(self, look: Look) -> None:
-        self._rates = rates_between(self._look, look)
-        self._look = look
-        for name, rates in self._rates.items():
-            self._trail.setdefault(name, deque(maxlen=_KEPT)).append(rates.flow.get("delivered"))
-        if self.selected not in self.names:
-            self._choose(self.names[0] if self.names else "")
-
-    def _choose(self, name: str) -> None:
-        if name != self.selected:
-            self.selected = name
-            self._details.clear()
-            self._failures = None
-            self._details_at_s = 0.0
 
     def _shares(self) -> list[KeyShare]:
         if not self._details:
@@ -160,11 +139,15 @@ class Watcher:
         return key_shares(first if last_s > first_s else None, last, last_s - first_s)
 
 
+def _clock() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")
+
+
 def _print_once(watcher: Watcher) -> None:
     for pause_s in (watcher.pause_s, 0.0):
         watcher.look()
         time.sleep(pause_s)
-    scene = watcher.scene()
+    scene = watcher.scene
     if wants_json():
         document = stats_document(scene.look, scene.rates)
         show_json({**document, "selected": scene.selected, "shares": plain(scene.shares), "failures": plain(scene.failures)})
@@ -174,19 +157,66 @@ def _print_once(watcher: Watcher) -> None:
 
 
 def _live(watcher: Watcher) -> None:
-    out = console()
-    with _key_by_key(sys.stdin.fileno()), Live(console=out, screen=True, auto_refresh=False) as live:
-        next_s = 0.0
+    out, terminal = console(), sys.stdin.fileno()
+    watcher.look()
+    lookout = Lookout(watcher)
+    with _key_by_key(terminal), Live(console=out, screen=True, auto_refresh=False) as live, lookout:
         while True:
-            if time.monotonic() >= next_s:
-                watcher.look()
-                next_s = time.monotonic() + watcher.pause_s
-            live.update(frame(watcher.scene(), *out.size), refresh=True)
-            for press in _pressed(sys.stdin.fileno(), max(0.0, min(_REDRAW_S, next_s - time.monotonic()))):
+            live.update(frame(lookout.picture(), *out.size), refresh=True)
+            for press in _pressed(terminal, min(_REDRAW_S, watcher.pause_s)):
                 if press == "leave":
                     return
-                watcher.select(1 if press == "down" else -1)
-                next_s = 0.0
+                lookout.select(1 if press == "down" else -1)
+
+
+class Lookout:
+    """Looks in a thread of its own, so that keys are heard while a server is slow or away."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._ended = False
+        self._wake = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+
+    def picture(self) -> Scene:
+        """What was seen last, turned to the queue that is wanted now. Raises what ended the looking."""
+        if self._failure is not None:
+            raise self._failure
+        scene, wanted = self._watcher.scene, self._watcher.wanted
+        if wanted != scene.selected and scene.look.find(wanted) is not None:
+            scene = replace(scene, selected=wanted, shares=(), failures=None)
+        silent_s = time.monotonic() - scene.look.at_s - self._watcher.pause_s
+        if silent_s > _SILENCE_S and not scene.trouble:
+            scene = replace(scene, trouble=f"no answer from {scene.where} for {silent_s:.0f} s (this is what was seen last)")
+        return scene
+
+    def select(self, step: int) -> None:
+        """Move on in the list, around its ends."""
+        scene = self.picture()
+        names = [stats.queue for stats in scene.look.queues]
+        if names:
+            self._watcher.wanted = names[(names.index(scene.selected) + step) % len(names) if scene.selected in names else 0]
+            self._wake.set()
+
+    def __enter__(self) -> Lookout:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A call that is under way is left behind; it ends when the broker or client is closed."""
+        self._ended = True
+        self._wake.set()
+        self._thread.join(_PATIENCE_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._wake.clear()
+                self._watcher.look()
+                self._wake.wait(self._watcher.pause_s)
+        except BaseException as failure:
+            self._failure = failure
 
 
 @contextmanager
