@@ -1,0 +1,40 @@
+"""A Flight client with no manners: sends what it is told, right or wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from fairlead.wire.calls import Answer, Open, decode, encode
+from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
+from fairlead.wire.views import decode_result, encode_arguments
+
+
+class RawChannel:
+    def __init__(self, client: flight.FlightClient, verb: str, *, command: bytes | None = None, schema: pa.Schema | None = None) -> None:
+        descriptor = flight.FlightDescriptor.for_command(encode(Open(verb)) if command is None else command)
+        self.writer, self.reader = client.do_exchange(descriptor)
+        self.writer.begin(schema or CHANNELS.get(verb, (None, None))[0] or pa.schema([]))
+
+    def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
+        if batch is None:
+            self.writer.write_metadata(metadata)
+        else:
+            self.writer.write_with_metadata(batch, metadata)
+
+    def receive(self) -> tuple[Answer, pa.RecordBatch | None]:
+        chunk = self.reader.read_chunk()
+        return decode(chunk.app_metadata.to_pybytes(), Answer), chunk.data
+
+    def call(self, call: Any, batch: pa.RecordBatch | None = None) -> tuple[Answer, pa.RecordBatch | None]:
+        self.send(call if isinstance(call, bytes) else encode(call), batch)
+        return self.receive()
+
+    def admin(self, verb: str, **arguments: Any) -> Any:
+        row = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL)
+        answer, body = self.call(b"", row)
+        assert answer.error is None, answer.error
+        assert body is not None
+        return decode_result(verb, body.column(0)[0].as_py())
