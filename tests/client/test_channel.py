@@ -16,14 +16,17 @@ from tests.client.scene import PATIENCE_S, until
 class FakeStream:
     """Answers with what it was told, in capitals, unless it is silent: then only a cancel ends a read."""
 
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self, *, silent: bool = False, dead: bool = False) -> None:
         self.silent = silent
+        self.dead = dead
         self.reading = threading.Event()
         self.cancelled = threading.Event()
         self.closed = False
         self._last = b""
 
     def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        if self.dead:
+            raise pa.ArrowException("the stream is dead")
         self._last = metadata
 
     def read(self) -> tuple[bytes, None]:
@@ -133,11 +136,18 @@ def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> N
     assert pool.take() in taken[:2]
 
 
-def test_a_fresh_channel_is_new_although_one_is_idle(watchdog: Watchdog) -> None:
-    pool = Pool(FakeStream, watchdog, most_idle=2)
-    idle = pool.take()
-    pool.give_back(idle)
-    assert pool.take(fresh=True) is not idle
+def test_what_a_dead_stream_did_not_take_was_not_sent(watchdog: Watchdog) -> None:
+    with pytest.raises(ConnectionBroken) as broken:
+        Channel(FakeStream(dead=True), watchdog).call(b"x", None, within_ms=1000)
+    assert not broken.value.sent
+
+
+def test_what_was_being_written_when_its_time_was_up_may_have_been_sent(watchdog: Watchdog) -> None:
+    channel = Channel(FakeStream(dead=True), watchdog)
+    channel.cancel()
+    with pytest.raises(ConnectionBroken) as broken:
+        channel.call(b"x", None, within_ms=1000)
+    assert broken.value.sent
 
 
 def test_a_channel_that_cannot_be_opened_has_sent_nothing(watchdog: Watchdog) -> None:

@@ -45,14 +45,15 @@ class Channel:
         try:
             self._stream.write(metadata, batch)
         except BaseException as error:
-            self._fail(error)
+            # What gRPC does not write to a stream that is dead has not left. Only if we cut it off ourselves it may have.
+            self._fail(error, sent=self.broken)
             raise
 
     def receive(self) -> Reply:
         try:
             reply = self._stream.read()
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, sent=True)
             raise
         self.deadline_ms = _NEVER
         return reply
@@ -78,7 +79,7 @@ class Channel:
         with contextlib.suppress(*BROKEN):
             self._stream.close()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *, sent: bool) -> None:
         """Also when it was interrupted: an answer that nobody read would be taken for that of the next request."""
         self.close()
         if not isinstance(error, BROKEN):
@@ -86,7 +87,7 @@ class Channel:
         refusal = refusal_of(error)
         if refusal is not None:
             raise refusal from None
-        raise ConnectionBroken("no answer in time" if self.late else describe(error), sent=True) from error
+        raise ConnectionBroken("no answer in time" if self.late else describe(error), sent=sent) from error
 
 
 class Watchdog:
@@ -164,9 +165,9 @@ class Pool:
         self._most_idle = most_idle
         self._idle: list[Channel] = []
 
-    def take(self, *, fresh: bool = False) -> Channel:
-        """Raises `ConnectionBroken`, with nothing sent. `fresh`: one that no restart of the server can have broken unnoticed."""
-        while self._idle and not fresh:
+    def take(self) -> Channel:
+        """Raises `ConnectionBroken`, with nothing sent."""
+        while self._idle:
             try:
                 channel = self._idle.pop()
             except IndexError:

@@ -327,7 +327,7 @@ class Client:
         self._core.check()
         batch = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL)
         repeatable = ADMIN[verb].repeatable or arguments.get("dry_run") is True
-        _, body = self._core.ask("admin", b"", batch, name=verb, timeout_ms=ADMIN_TIMEOUT_MS, repeatable=repeatable)
+        _, body = self._core.ask("admin", b"", batch, name=verb, timeout_ms=ADMIN_TIMEOUT_MS, repeat="freely" if repeatable else "never")
         return decode_result(verb, body.column(0)[0].as_py()) if body is not None else None
 
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import pyarrow as pa
@@ -47,6 +47,10 @@ _MOST_IDLE_CHANNELS = 16
 _MOST_THREADS = 1024
 
 Asked = tuple[Answer, pa.RecordBatch | None]
+
+#: What may be done when an answer did not come: a question may be asked again, a request with an id of its own as well, but
+#: when it is given up nobody knows what became of it; of any other request that is so at once.
+Repeat = Literal["freely", "by id", "never"]
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -115,12 +119,12 @@ class Core:
         *,
         name: str = "",
         timeout_ms: int | None = None,
-        repeatable: bool = True,
+        repeat: Repeat = "freely",
     ) -> Asked:
         """One request, sent again after every trouble that may pass, until `retry_for` is over.
 
-        Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is over; `AnswerLost` when it may
-        have been carried out and must not be repeated, or can no longer be.
+        Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is over and nothing was carried out;
+        `AnswerLost` when that is not known and the request cannot be repeated, or could not in time.
         """
         patience: Patience | None = None
         sent = False
@@ -128,11 +132,11 @@ class Core:
             self.check()
             at_least_ms = 0
             try:
-                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, timeout_ms, fresh=not repeatable)
+                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, timeout_ms)
             except ConnectionBroken as broken:
                 self.check()
                 sent = sent or broken.sent
-                if sent and not repeatable:
+                if sent and repeat == "never":
                     raise AnswerLost(name or verb) from broken
                 trouble: Exception = broken
             except (ServerStopping, BrokerClosed) as stopping:
@@ -146,6 +150,8 @@ class Core:
                 raise
             patience = patience or self.patience()
             if not patience.wait(at_least_ms):
+                if sent and repeat == "by id":
+                    raise AnswerLost(name or verb) from trouble
                 self.give_up(trouble)
 
     def give_up(self, trouble: Exception) -> None:
@@ -153,11 +159,11 @@ class Core:
             raise trouble
         raise ServerUnreachable(self.options.address, str(trouble)) from trouble
 
-    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None, *, fresh: bool) -> Asked:
+    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None) -> Asked:
         pool = self._pools[verb]
         within_ms = timeout_ms or self.options.timeout_ms
         try:
-            channel = pool.take(fresh=fresh)
+            channel = pool.take()
             raw, body = channel.call(metadata, batch, within_ms=min(within_ms, _CLOSING_MS) if self._closing else within_ms)
         except ConnectionBroken:
             pool.forget()
@@ -224,7 +230,7 @@ class Once:
 
     def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch) -> Asked:
         request_id, answered = self._core.new_id(), self._answered[:MAX_ANSWERED]
-        asked = self._core.ask(self._verb, metadata(request_id, answered), batch)
+        asked = self._core.ask(self._verb, metadata(request_id, answered), batch, repeat="by id")
         del self._answered[: len(answered)]
         self._answered.append(request_id)
         return asked

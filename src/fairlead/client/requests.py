@@ -162,7 +162,7 @@ class Requests:
             if request_id is None:
                 answer, body = self._exchange_once.ask(metadata, batch)
             else:
-                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch)
+                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch, repeat="by id")
         except BaseException:
             settling.undo()
             raise

@@ -1,0 +1,288 @@
+"""The connection breaks after the server has done its work: nothing is doubled, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from fairlead import Complete, Extend, NewMessage, Release, errors
+from fairlead.broker.exchange import exchange as real_exchange
+from fairlead.client.client import Client
+from fairlead.errors import AnswerLost, Overloaded, RequestExpired, ServerStopping, ServerUnreachable
+from fairlead.model.ids import find_id, show_id
+from fairlead.testing import ManualClock
+from fairlead.wire.calls import ClaimCall, EnqueueCall, SettleCall, decode
+from tests.client.scene import Scene, until
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_enqueue_whose_answer_is_lost_is_one_message(scene: Scene, times: int) -> None:
+    client, transport = scene.client()
+    transport.lose("enqueue", times)
+    message_id = client.enqueue("q", b"once")
+    assert scene.payloads() == [b"once"]
+    assert scene.broker.find(message_id).payload == b"once"
+    ids = {decode(metadata, EnqueueCall).request_id for metadata in transport.requests("enqueue")}
+    assert (len(transport.requests("enqueue")), len(ids)) == (times + 1, 1)
+
+
+def test_a_batch_whose_answer_is_lost_keeps_its_order_and_ids(scene: Scene) -> None:
+    client, transport = scene.client()
+    transport.lose("enqueue")
+    ids = client.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(20)])
+    assert [info.id for info in scene.broker.peek("q", limit=100)] == ids
+
+
+def test_a_settle_whose_answer_is_lost_says_what_it_did(scene: Scene) -> None:
+    client, transport = scene.client()
+    client.enqueue_many("q", [NewMessage(b"a"), NewMessage(b"b"), NewMessage(b"c")])
+    first, second, third = client.claim("q", limit=3)
+    transport.lose("settle", 2)
+    results = client.settle([Complete(first), Release(second), Extend(third)])
+    assert [result.outcome for result in results] == ["completed", "released", "extended"]
+    assert scene.counts() == (1, 0, 1, 0)
+
+
+def test_a_claim_whose_answer_is_lost_gives_the_same_deliveries(scene: Scene) -> None:
+    client, transport = scene.client()
+    ids = client.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(4)])
+    transport.lose("claim")
+    claimed = client.claim("q", limit=2)
+    assert [delivery.id for delivery in claimed] == ids[:2]
+    assert scene.counts() == (2, 0, 2, 0)
+    assert all(result.ok for result in client.settle([Complete(delivery) for delivery in claimed]))
+
+
+def test_two_claims_are_not_taken_for_one(scene: Scene) -> None:
+    client, transport = scene.client()
+    client.enqueue_many("q", [NewMessage(b"a"), NewMessage(b"b")])
+    assert [client.claim("q")[0].payload for _ in range(2)] == [b"a", b"b"]
+    tokens = [decode(metadata, ClaimCall).token for metadata in transport.requests("claim")]
+    assert None not in tokens
+    assert len({*tokens}) == 2
+
+
+def test_an_exchange_whose_answer_is_lost_takes_effect_once(scene: Scene) -> None:
+    client, transport = scene.client()
+    client.enqueue("q", b"work")
+    (delivery,) = client.claim("q")
+    transport.lose("exchange")
+    done = client.exchange("me", settle=[Complete(delivery)], enqueue={"q": [NewMessage(b"next")]}, claim={"queue": "q", "limit": 5})
+    assert [result.outcome for result in done.settled] == ["completed"]
+    assert [found.payload for found in done.deliveries] == [b"next"]
+    assert scene.counts() == (0, 0, 1, 0)
+
+
+def test_gathered_calls_whose_answer_is_lost_are_each_one_message(scene: Scene) -> None:
+    client, transport = scene.client()
+    transport.lose("enqueue", 5)
+    threads = [threading.Thread(target=lambda at=at: client.enqueue("q", b"%d" % at)) for at in range(20)]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(scene.payloads()) == sorted(b"%d" % at for at in range(20))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.create_queue("new"),
+        lambda client: client.purge("q"),
+        lambda client: client.delete_queue("q"),
+        lambda client: client.retry("q", []),
+        lambda client: client.goodbye("me"),
+        lambda client: client.config.delete("a"),
+    ],
+    ids=["create_queue", "purge", "delete_queue", "retry", "goodbye", "config.delete"],
+)
+def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(scene: Scene, call: Callable[[Client], object]) -> None:
+    client, transport = scene.client()
+    client.config.set("a", "b")
+    transport.lose("admin")
+    sent = len(transport.requests("admin"))
+    with pytest.raises(AnswerLost):
+        call(client)
+    assert len(transport.requests("admin")) == sent + 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.stats("q"),
+        lambda client: client.pause("q"),
+        lambda client: client.config.set("a", "b"),
+        lambda client: client.drop("q", [], dry_run=True),
+    ],
+    ids=["stats", "pause", "config.set", "dry run"],
+)
+def test_a_verb_that_may_be_repeated_is(scene: Scene, call: Callable[[Client], object]) -> None:
+    client, transport = scene.client()
+    transport.lose("admin", 2)
+    call(client)
+    assert len(transport.requests("admin")) == 3
+
+
+def test_a_verb_of_which_nothing_was_sent_is_tried_again(scene: Scene) -> None:
+    client, transport = scene.client()
+    transport.refuse("admin", 3)
+    assert client.create_queue("new").name == "new"
+
+
+def test_the_server_remembers_only_the_last_request(scene: Scene) -> None:
+    client, transport = scene.client()
+    for _ in range(10):
+        client.enqueue("q", b"")
+    client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
+    client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
+    told = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
+    assert [list(call.answered) for call in told] == [[]] + [[call.request_id] for call in told[:-1]]
+    store = scene.broker._core.store
+    remembered = [call.request_id for call in told if store.request(find_id(call.request_id))]
+    assert remembered == [told[-1].request_id]
+    settles = [decode(metadata, SettleCall) for metadata in transport.requests("settle")]
+    assert list(settles[1].answered) == [settles[0].request_id]
+
+
+def test_a_request_that_was_refused_does_not_make_the_server_forget(scene: Scene) -> None:
+    """Nothing of it was committed, so what it says was answered must be said again."""
+    client, transport = scene.client()
+    client.enqueue("q", b"")
+    with pytest.raises(errors.QueueNotFound):
+        client.enqueue("nowhere", b"")
+    client.enqueue("q", b"")
+    first, _, third = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
+    assert list(third.answered) == [first.request_id]
+
+
+def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(scene: Scene) -> None:
+    client, transport = scene.client(retry_for_ms=300)
+    transport.refuse("enqueue", 1_000)
+    with pytest.raises(ServerUnreachable, match="refused"):
+        client.enqueue("q", b"")
+    assert scene.counts() == (0, 0, 0, 0)
+
+
+def test_a_request_that_was_sent_and_given_up_has_a_fate_that_is_not_known(scene: Scene) -> None:
+    client, transport = scene.client(retry_for_ms=100)
+    transport.lose("enqueue")
+    transport.refuse("enqueue", 1000)
+    with pytest.raises(AnswerLost):
+        client.enqueue("q", b"")
+
+
+def test_a_question_that_was_sent_and_given_up_is_only_unanswered(scene: Scene) -> None:
+    client, transport = scene.client(retry_for_ms=100)
+    for verb in ("claim", "admin"):
+        transport.lose(verb)
+        transport.refuse(verb, 1000)
+    with pytest.raises(ServerUnreachable):
+        client.claim("q")
+    with pytest.raises(ServerUnreachable):
+        client.stats("q")
+
+
+def test_an_overloaded_server_is_given_the_time_it_asks_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = scene.client()
+    answers = [Overloaded("calls", 1, 5), Overloaded("calls", 1, 5)]
+    pauses: list[int] = []
+    wait = client._core.pauses.wait
+    monkeypatch.setattr(client._core.pauses, "wait", lambda ms: (pauses.append(ms), wait(ms))[1])
+    refuse_some(scene, monkeypatch, answers)
+    client.enqueue("q", b"")
+    assert answers == []
+    assert len(pauses) == 2
+    assert min(pauses) >= 5
+
+
+def test_a_server_that_stays_overloaded_is_said_to_be(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = scene.client(retry_for_ms=50)
+    refuse_some(scene, monkeypatch, [Overloaded("calls", 1, 10)] * 1000)
+    with pytest.raises(Overloaded):
+        client.enqueue("q", b"")
+
+
+@pytest.mark.parametrize("error", [ServerStopping, errors.BrokerClosed])
+def test_a_server_that_is_stopping_is_one_to_come_back_to(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[errors.FairleadError]
+) -> None:
+    client, _ = scene.client()
+    answers = [error(), error()]
+    refuse_some(scene, monkeypatch, answers)
+    client.enqueue("q", b"back again")
+    assert answers == []
+    assert scene.payloads() == [b"back again"]
+
+
+def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the first copy was carried out can no longer be known: a new id might do it twice."""
+    client, transport = scene.client()
+    transport.lose("enqueue")
+    seen = 0
+
+    def too_old(*args: object, **fields: object) -> object:
+        nonlocal seen
+        seen += 1
+        if seen == 1:
+            return real_exchange(*args, **fields)  # type: ignore[arg-type]
+        raise RequestExpired(str(fields["request_id"]), 700_000)
+
+    monkeypatch.setattr("fairlead.broker.exchange.exchange", too_old)
+    with pytest.raises(AnswerLost):
+        client.enqueue("q", b"once")
+    assert scene.payloads() == [b"once"]
+    assert len(transport.requests("enqueue")) == 2
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_a_clock_that_is_hours_off_does_not_matter(scene: Scene, hours: int) -> None:
+    clock = ManualClock(now_ms=scene.broker._core.clock.now_ms() + hours * 3_600_000)
+    client, transport = scene.client(clock=clock)
+    for at in range(3):
+        client.enqueue("q", b"%d" % at)
+    (delivery,) = client.claim("q")
+    assert client.settle([Complete(delivery)])[0].ok
+    assert scene.payloads() == [b"1", b"2"]
+    assert len(transport.requests("enqueue")) == 4
+
+
+def test_a_heartbeat_whose_answer_is_lost_loses_nothing(scene: Scene) -> None:
+    scene.broker.create_queue("short", visibility_timeout="500ms", retry="none")
+    client, transport = scene.client()
+    message_id = client.enqueue("short", b"")
+    (delivery,) = client.claim("short")
+    transport.lose("settle", 3)
+    until(lambda: len(transport.requests("settle")) > 5, "more heartbeats")
+    assert scene.broker.find(message_id).where == "leased"
+    assert client.settle([Complete(delivery)])[0].outcome == "completed"
+
+
+def test_a_request_id_given_by_the_caller_is_used(scene: Scene) -> None:
+    client, _ = scene.client()
+    request_id = show_id(find_id(client._core.new_id()) or b"")
+    for _ in range(2):
+        done = client.exchange("me", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    assert scene.payloads() == [b"once"]
+    assert done.enqueued == {"q": [scene.broker.peek("q")[0].id]}
+
+
+def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[errors.FairleadError]) -> None:
+    """The next exchanges of the engine raise these, in turn."""
+
+    def refuse(*args: object, **fields: object) -> object:
+        if answers:
+            raise answers.pop(0)
+        return real_exchange(*args, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fairlead.broker.exchange.exchange", refuse)
+
+
+def test_the_transport_of_these_tests_loses_answers_after_the_work(scene: Scene) -> None:
+    """Or they would prove nothing."""
+    client, transport = scene.client(retry_for_ms=0)
+    transport.lose("enqueue")
+    with pytest.raises(AnswerLost):
+        client.enqueue("q", b"done all the same")
+    assert scene.payloads() == [b"done all the same"]
