@@ -11,7 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+
 import fairlead.errors
+from docs.commands import commands_section, exit_codes_table, shared_options
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
@@ -20,6 +23,9 @@ from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.server.metric_names import METRICS
+from fairlead.wire import schemas
+from fairlead.wire.statuses import STATUSES
+from fairlead.wire.views import ADMIN
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -188,6 +194,31 @@ def metrics_table(kind: str) -> Iterator[str]:
             yield f"| `{metric.name}` | {labels} | {metric.help} |" + (f" {', '.join(f'{bound:g}' for bound in metric.buckets)} |" if bounds else "")
 
 
+def columns_table(schema: pa.Schema) -> Iterator[str]:
+    yield "| column | type |"
+    yield "|---|---|"
+    for column in schema:
+        yield f"| `{column.name}` | `{column.type}` |"
+
+
+def numbers(words: tuple[str, ...]) -> Iterator[str]:
+    yield ", ".join(f"{number} `{word}`" for number, word in enumerate(words)) + "."
+
+
+def verbs_table() -> Iterator[str]:
+    yield "| verb | safe to repeat |"
+    yield "|---|---|"
+    for name, verb in ADMIN.items():
+        yield f"| `{name}` | {'yes' if verb.repeatable else 'no'} |"
+
+
+def statuses_table() -> Iterator[str]:
+    yield "| error | gRPC | HTTP | exit code |"
+    yield "|---|---|---|---|"
+    for error, status in STATUSES.items():
+        yield f"| `{error.__name__}` | `{status.grpc}` | {status.http} | {status.exit_code} |"
+
+
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "limits": limits_table,
     "options": options_table,
@@ -195,6 +226,18 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "diagram": lifecycle_diagram,
     "transitions": lifecycle_table,
     "settings": settings_table,
+    "shared_options": shared_options,
+    "commands": commands_section,
+    "exit_codes": exit_codes_table,
+    "statuses": statuses_table,
+    "flight_messages": lambda: columns_table(schemas.MESSAGES),
+    "flight_ids": lambda: columns_table(schemas.IDS),
+    "flight_deliveries": lambda: columns_table(schemas.DELIVERIES),
+    "flight_settlements": lambda: columns_table(schemas.SETTLEMENTS),
+    "flight_results": lambda: columns_table(schemas.RESULTS),
+    "flight_actions": lambda: numbers(schemas.ACTIONS),
+    "flight_outcomes": lambda: numbers(schemas.OUTCOMES),
+    "flight_verbs": verbs_table,
     "metric_counters": lambda: metrics_table("counter"),
     "metric_histograms": lambda: metrics_table("histogram"),
     "metric_gauges": lambda: metrics_table("gauge"),

@@ -169,9 +169,8 @@ def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
     [(encode(Open("enqueue", 2)), "version 2"), (encode(Open("steal")), "steal"), (b"\xc1", "Open"), (b"", "Open")],
 )
 def test_another_protocol_is_refused_at_the_door(rig: Rig, command: bytes, says: str) -> None:
-    channel = rig.channel("enqueue", command=command)
     with pytest.raises(flight.FlightServerError, match=says):
-        channel.receive()
+        rig.channel("enqueue", command=command).receive()
 
 
 def test_an_unknown_verb_or_argument_of_administration_is_refused(rig: Rig) -> None:
