@@ -9,7 +9,11 @@ from __future__ import annotations
 def main() -> None:
     """The `fairlead` command."""
     import sys
+    from io import TextIOWrapper
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail
     try:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:

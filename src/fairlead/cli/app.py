@@ -36,7 +36,7 @@ def root(
         str | None, typer.Option("--addr", metavar="HOST:PORT", envvar="FAIRLEAD_ADDR", help=f"{ADDR_HELP} Default: {DEFAULT_ADDR}.")
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help=OUTPUT_HELP)] = Output.text,
+    output: Annotated[Output, typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP)] = Output.text,
     version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")] = False,
 ) -> None:
     """A durable work queue that takes failure seriously.

@@ -55,6 +55,8 @@ def show_messages(
         f"{queue}: {stats.ready:,} pending, {stats.leased:,} active, {stats.done:,} completed, "
         f"{stats.waiting:,} waiting (failed, delayed or held), {stats.dead:,} dead"
     )
+    if is_dead_letter_name(queue):
+        summary = f"{queue}: {stats.dead:,} dead, {stats.leased:,} of them leased"
     total = stats.ready + stats.leased + stats.waiting + (0 if is_dead_letter_name(queue) else stats.dead)
     parts: list[RenderableType] = [summary + (", paused" if stats.paused else "")]
     if found:

@@ -134,6 +134,6 @@ def _options(
     ] = None,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", help=OUTPUT_HELP, callback=_note_output, expose_value=False),
+        typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP, callback=_note_output, expose_value=False),
     ] = None,
 ) -> None: ...

@@ -1,0 +1,96 @@
+"""The reference of the command line, from the commands themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from fairlead.cli.app import app
+from fairlead.wire.statuses import STATUSES
+
+#: What the codes have in common that several errors share; 0, 1, 2 and the signals are not in the table of errors.
+EXIT_CODES = {
+    0: "it worked, also when there was nothing to do",
+    1: "the answer to a question was no; a file could not be read or written",
+    2: "wrong usage: an unknown command or option, or a question with no terminal to ask at and no `--yes`",
+    3: "the request makes no sense as it is",
+    4: "what it names is not there",
+    5: "what it would make is there already",
+    6: "not in this state of things",
+    7: "not now; the same command may work later",
+    8: "at a limit",
+    9: "a hook script is wrong",
+    10: "something is broken; whoever runs the broker must act",
+    130: "ended by Ctrl-C",
+    141: "whoever read the output went away",
+}
+
+
+def leaf_commands() -> list[tuple[str, Any]]:
+    """Every command by its full name, in the order of the help."""
+    return list(_leaves("fairlead", typer.main.get_command(app)))
+
+
+def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name in command.list_commands(None):
+        yield from _leaves(f"{path} {name}", command.commands[name])
+
+
+def shared_options() -> Iterator[str]:
+    yield "| option | meaning |"
+    yield "|---|---|"
+    for param in typer.main.get_command(app).params:
+        if param.name in ("addr", "data", "output", "version", "install_completion", "show_completion"):
+            env = f" Environment: `{param.envvar}`." if param.envvar else ""
+            yield f"| {_name(param)} | {_cell(param.help)}{env} |"
+
+
+def commands_section() -> Iterator[str]:
+    """What every command has in common is left out."""
+    for path, command in leaf_commands():
+        own = [param for param in command.params if param.expose_value]
+        arguments = " ".join(_usage(param) for param in own if param.param_type_name == "argument")
+        yield f"### {path}"
+        yield ""
+        yield f"`{path} {arguments}`".replace(" `", "`")
+        yield ""
+        yield from re.sub(r"(?m)^ +", "", command.help or "").strip().splitlines()
+        yield ""
+        if own:
+            yield "| argument or option | meaning |"
+            yield "|---|---|"
+            for param in own:
+                yield f"| {_name(param)} | {_cell(param.help)} |"
+            yield ""
+
+
+def exit_codes_table() -> Iterator[str]:
+    yield "| code | when | errors |"
+    yield "|---|---|---|"
+    for code, when in EXIT_CODES.items():
+        errors = ", ".join(f"`{error.__name__}`" for error, status in STATUSES.items() if status.exit_code == code)
+        yield f"| {code} | {when} | {errors} |"
+
+
+def _usage(param: Any) -> str:
+    name = (param.metavar or param.name).strip("[].").upper() if "|" not in (param.metavar or "") else param.metavar
+    return (name if param.required else f"[{name}]") + ("..." if param.nargs == -1 else "")
+
+
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{_usage(param)}`".replace("|", "\\|")
+    value = "" if getattr(param, "is_flag", False) else " " + (param.metavar or "VALUE")
+    names = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len))
+    off = "".join(f", `{name}`" for name in param.secondary_opts)
+    return (names[:-1] + value + "`" + off).replace("|", "\\|")
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from docs.commands import EXIT_CODES, leaf_commands
+from fairlead.wire.statuses import STATUSES
+from tests.cli.conftest import Commands
+from tests.docs.pages import ROOT
+
+COMMANDS = dict(leaf_commands())
+_CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_each_of_its_options_has_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert re.match(r"[A-Z].+[.)]$", (command.help or "").split("\n\n")[0].replace("\n", " ")), f"{name} lacks a sentence of help"
+    assert [param.name for param in command.params if not (param.help or "").strip()] == []
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("fairlead serve", "fairlead restore", "fairlead verify")])
+def test_every_command_takes_the_shared_options(name: str) -> None:
+    options = {option for param in COMMANDS[name].params for option in param.opts}
+    assert {"--addr", "--data", "--output", "-o"} <= options
+
+
+def test_the_commands_of_the_issue_are_there() -> None:
+    verbs = "create update list show inspect delete pause resume purge push peek retry drop bury hold unhold fail done drain prune release-stream"
+    expected = [*(f"queue {verb}" for verb in verbs.split()), *(f"config {verb}" for verb in ("set", "get", "list", "unset"))]
+    expected += ["redrive", "explain", "stats", "failures", "top", "backup", "restore", "verify", "doctor", "serve"]
+    assert {f"fairlead {name}" for name in expected} <= set(COMMANDS)
+
+
+def test_every_exit_code_of_the_table_of_errors_has_a_meaning() -> None:
+    assert {status.exit_code for status in STATUSES.values()} <= set(EXIT_CODES)
+
+
+def alike(text: str) -> str:
+    """Ids, ages and padding differ from run to run."""
+    text = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "FULL", text)
+    text = re.sub(r"(?m)^[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(r"\b\d+(m\d+)?(ms|s)\b(?! *\n? *retry)", "AGE", text)
+    return re.sub(r" +", " ", text)
+
+
+def test_the_console_blocks_of_the_how_to_print_what_it_says(cli: Commands) -> None:
+    page = (ROOT / "docs/how-to/operate-from-the-shell.md").read_text()
+    steps = [step for block in _CONSOLE.findall(page) for step in re.split(r"(?m)^\$ ", block) if step]
+    assert len(steps) > 10
+    for step in steps:
+        line, _, expected = step.partition("\n")
+        name, *args = shlex.split(line)
+        assert name == "fairlead"
+        assert alike(cli.ok(*args).out) == alike(expected), line
