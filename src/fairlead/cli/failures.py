@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fairlead.cli.arguments import QueueName
 from fairlead.cli.failures_view import failures_view
 from fairlead.cli.output import now_ms, plain, show
 from fairlead.cli.target import open_target

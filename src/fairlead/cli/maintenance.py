@@ -73,7 +73,7 @@ def restore(backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A dir
 
 
 def verify(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="A data directory or backup; or say --data.")] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="A data directory or backup; or say --data.")] = None,
 ) -> None:
     """Check every checksum and every law of a data directory or backup that no broker has open, without changing it.
 

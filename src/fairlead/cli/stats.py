@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.cli.arguments import complete_queue
 from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
 from fairlead.cli.chosen import wants_json
 from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
@@ -36,7 +37,9 @@ Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="T
 
 
 def stats(
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", help="All but dead-letter queues when none is named.")] = None,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", help="All but dead-letter queues when none is named.", autocompletion=complete_queue)
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it.")] = False,
     interval: Interval = "1s",
     keys: Annotated[bool, typer.Option("--keys", "-k", help="Add the fairness keys of each queue and their shares.")] = False,
