@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def failures(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue.")],
+    queue: QueueName,
     streams: Annotated[int, typer.Option("--streams", min=1, max=10_000, help="How many blocked streams to list.")] = 20,
 ) -> None:
     """Show how often live messages have failed and why, scheduled retries, poison candidates, and blocked streams."""
