@@ -67,7 +67,7 @@ class Consumption:
 
     def __del__(self) -> None:
         puller = getattr(self, "_puller", None)
-        if puller is not None and not puller.stopped:
+        if puller is not None and not puller.stopped and not puller.core.closed:
             puller.core.reaper.put(puller)
             puller.join(_LEAVING_S)
 
@@ -186,6 +186,7 @@ class Puller:
         with contextlib.suppress(FairleadError):
             self.requests.settle([Release(delivery, keep_order=True) for delivery in left])
         self.released.set()
+        self.core.pullers.discard(self)
 
     def _run(self) -> None:
         try:
@@ -201,7 +202,6 @@ class Puller:
                 stopped = self.stopped
             if stopped:
                 self._give_back()
-            self.core.pullers.discard(self)
 
     def _wait_for_room(self) -> bool:
         """False when there is nothing to wait for any longer."""
