@@ -100,7 +100,6 @@ class FilaDoor:
 def _options() -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", _MOST_BYTES),
-        ("grpc.max_send_message_length", _MOST_BYTES),
         # Two servers on one port would share its clients by chance.
         ("grpc.so_reuseport", 0),
         # Find out about clients that vanished without a word.
