@@ -19,11 +19,13 @@ from fairlead.client.client import Client, ClientConfig
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.requests import Put, Settling
+from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Handle, Release, Settlement, SettleResult, Start
+from fairlead.model.views import ExchangeResult
 
 __all__ = ["AsyncClient", "connect"]
 
@@ -47,10 +49,16 @@ async def connect(
 
 
 def _in_thread(verb: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A verb of the client, run by a thread of its core."""
+    """A verb of the client, run by a thread of its core. Cancelled, it releases what it still leases."""
 
     async def run(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.wrap_future(self._core.crew.submit(verb, self._client, *args, **kwargs))
+        self._core.check()
+        future = self._core.crew.submit(verb, self._client, *args, **kwargs)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._release_unwanted)
+            raise
 
     functools.update_wrapper(run, verb)
     return run
@@ -81,6 +89,7 @@ class AsyncClient:
     ack = _in_thread(Client.ack)
     nack = _in_thread(Client.nack)
     goodbye = _in_thread(Client.goodbye)
+    claim = _in_thread(Client.claim)
     exchange = _in_thread(Client.exchange)
     retry = _in_thread(Client.retry)
     drop = _in_thread(Client.drop)
@@ -136,27 +145,6 @@ class AsyncClient:
             settling.undo()
             raise
 
-    async def claim(
-        self,
-        queue: str | Sequence[str],
-        *,
-        limit: int = 1,
-        wait: Duration | None = None,
-        consumer: str = "",
-        max_per_stream: int = 1,
-        token: str | None = None,
-        started: bool = True,
-    ) -> list[Delivery]:
-        """Cancelled while it waits, it releases whatever still arrives for it."""
-        future = self._core.crew.submit(
-            self._client.claim, queue, limit=limit, wait=wait, consumer=consumer, max_per_stream=max_per_stream, token=token, started=started
-        )
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._release_unwanted)
-            raise
-
     def consume(self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = "") -> AsyncConsumption:
         """`async for delivery in client.consume("orders")`; settle each delivery yourself."""
         puller = Puller(self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer)
@@ -175,10 +163,13 @@ class AsyncClient:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
-    def _release_unwanted(self, claimed: Future[list[Delivery]]) -> None:
-        if not claimed.cancelled() and claimed.exception() is None and claimed.result():
-            with contextlib.suppress(Exception):
-                self._client.settle([Release(delivery, keep_order=True) for delivery in claimed.result()])
+    def _release_unwanted(self, future: Future[Any]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        result = future.result()
+        found = result.deliveries if isinstance(result, ExchangeResult) else result if isinstance(result, list) else []
+        with contextlib.suppress(FairleadError):
+            self._client.settle([Release(item, keep_order=True) for item in found if isinstance(item, Delivery)])
 
 
 class AsyncConfig:

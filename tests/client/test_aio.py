@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import fairlead.aio
+from fairlead import Complete, Delivery, Extend, NewMessage, Release, errors
+from fairlead.aio import AsyncClient
+from fairlead.wire.calls import EnqueueCall, decode
+from tests.client.scene import PATIENCE_S, Scene
+
+Work = Callable[[AsyncClient], Awaitable[Any]]
+
+
+def run(scene: Scene, work: Work) -> Any:
+    async def main() -> Any:
+        async with asyncio.timeout(PATIENCE_S), connected(scene) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def connected(scene: Scene) -> AsyncIterator[AsyncClient]:
+    async with await fairlead.aio.connect(scene.address, consumer="tester") as client:
+        yield client
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_the_life_of_a_message(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        message_id = await client.enqueue("q", b"work", headers={"a": "b"})
+        (delivery,) = await client.claim("q", wait="1s")
+        assert (delivery.id, delivery.headers) == (message_id, {"a": "b"})
+        results = await client.settle([Extend(delivery, "1m"), Complete(delivery)])
+        assert [result.outcome for result in results] == ["extended", "completed"]
+        assert (await client.stats("q")).leased == 0
+        await client.config.set("a", 1)
+        assert await client.config.get("a") == "1"
+        assert await client.config.list() == {"a": "1"}
+        await client.config.delete("a")
+        done = await client.exchange("me", enqueue={"q": [NewMessage(b"x")]}, claim={"queue": "q"})
+        assert [found.payload for found in done.deliveries] == [b"x"]
+
+    run(scene, work)
+
+
+def test_errors_are_the_engines(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        for call in (client.enqueue("nowhere", b""), client.claim("nowhere"), client.stats("nowhere")):
+            with pytest.raises(errors.QueueNotFound):
+                await call
+        with pytest.raises(errors.InvalidRequest):
+            await client.enqueue("q", "text")  # type: ignore[arg-type]
+
+    run(scene, work)
+
+
+def test_tasks_that_enqueue_at_once_are_gathered_and_keep_their_order(scene: Scene) -> None:
+    async def main() -> tuple[list[str], int]:
+        client, transport = scene.client()
+        face = AsyncClient(client)
+        ids = await asyncio.gather(*(face.enqueue("q", b"%d" % at) for at in range(500)))
+        calls = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
+        assert sum(count for call in calls for _, count in call.queues) == 500
+        return list(ids), len(calls)
+
+    ids, requests = asyncio.run(main())
+    assert [info.id for info in scene.broker.peek("q", limit=1000)] == ids
+    assert requests < 50
+
+
+def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> list[Any]:
+        calls = [client.enqueue("nowhere" if at % 7 == 3 else "q", b"") for at in range(50)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = run(scene, work)
+    assert [isinstance(outcome, errors.QueueNotFound) for outcome in outcomes] == [at % 7 == 3 for at in range(50)]
+    assert scene.counts()[0] == 43
+
+
+def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        claims = [asyncio.create_task(client.claim("q", wait="50s")) for _ in range(50)]
+        await until(lambda: len(scene.broker._core.by_name["q"].waiters) == 50)
+        await client.enqueue_many("q", [NewMessage(b"") for _ in range(50)])
+        assert [len(found) for found in await asyncio.gather(*claims)] == [1] * 50
+
+    run(scene, work)
+
+
+def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        claim = asyncio.create_task(client.claim("q", wait="50s"))
+        await until(lambda: len(scene.broker._core.by_name["q"].waiters) == 1)
+        claim.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claim
+        await client.enqueue("q", b"")
+        await until(lambda: scene.broker.peek("q") and scene.broker.peek("q")[0].deliveries == 1)
+        assert scene.counts() == (1, 0, 0, 0)
+
+    run(scene, work)
+
+
+def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        await client.enqueue("q", b"")
+        gate = threading.Event()
+        ask = client._core.ask
+        client._core.ask = lambda verb, *args, **fields: (gate.wait(PATIENCE_S), ask(verb, *args, **fields))[1]  # type: ignore[method-assign]
+        exchange = asyncio.create_task(client.exchange("me", claim={"queue": "q"}))
+        await asyncio.sleep(0.05)
+        exchange.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await exchange
+        gate.set()
+        await until(lambda: scene.broker.peek("q") and scene.broker.peek("q")[0].deliveries == 1)
+
+    run(scene, work)
+
+
+def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        await client.enqueue("q", b"")
+        (delivery,) = await client.claim("q")
+        gate = threading.Event()
+        send = client._requests.settles._send
+        client._requests.settles._send = lambda said: (gate.wait(PATIENCE_S), send(said))[1]  # type: ignore[assignment]
+        first = asyncio.create_task(client.settle([Extend(delivery)]))
+        await until(lambda: not client._requests.settles._queue and client._requests.settles._under_way)
+        second = asyncio.create_task(client.settle([Complete(delivery)]))
+        await until(lambda: len(client._requests.settles._queue) == 1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        gate.set()
+        assert (await first)[0].outcome == "extended"
+        assert scene.counts() == (0, 0, 1, 0)
+        assert client._requests.heartbeat.holds(delivery.message.id, delivery.claim_id)
+
+    run(scene, work)
+
+
+def test_a_loop_gets_every_message_in_order(scene: Scene) -> None:
+    ids = scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(50)])
+
+    async def work(client: AsyncClient) -> list[str]:
+        seen = []
+        async for delivery in client.consume("q", prefetch=10):
+            seen.append(delivery.id)
+            await client.settle([Complete(delivery)])
+            if len(seen) == 50:
+                break
+        return seen
+
+    assert run(scene, work) == ids
+
+
+def test_leaving_a_loop_gives_the_rest_back_in_order(scene: Scene) -> None:
+    scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
+
+    async def work(client: AsyncClient) -> None:
+        async for delivery in client.consume("q", prefetch=5):
+            await client.settle([Complete(delivery)])
+            break
+        await until(lambda: scene.counts() == (9, 0, 0, 0))
+
+    run(scene, work)
+    assert scene.payloads() == [b"%d" % at for at in range(1, 10)]
+
+
+def test_closing_a_loop_gives_the_rest_back_before_it_returns(scene: Scene) -> None:
+    scene.broker.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(10)])
+
+    async def work(client: AsyncClient) -> None:
+        async with client.consume("q", prefetch=5) as deliveries:
+            await anext(deliveries)
+        assert scene.counts() == (9, 0, 1, 0)
+        with pytest.raises(StopAsyncIteration):
+            await anext(deliveries)
+
+    run(scene, work)
+
+
+def test_a_task_cancelled_while_it_waits_for_a_delivery_loses_none(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        deliveries = client.consume("q")
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await client.enqueue("q", b"still there")
+        delivery = await anext(deliveries)
+        assert delivery.payload == b"still there"
+        await deliveries.aclose()
+
+    run(scene, work)
+
+
+def test_several_tasks_share_one_loop(scene: Scene) -> None:
+    ids = scene.broker.enqueue_many("q", [NewMessage(b"") for _ in range(100)])
+
+    async def work(client: AsyncClient) -> list[str]:
+        seen: list[str] = []
+        deliveries = client.consume("q", prefetch=20)
+
+        async def worker() -> None:
+            async for delivery in deliveries:
+                await client.settle([Complete(delivery)])
+                seen.append(delivery.id)
+
+        tasks = [asyncio.create_task(worker()) for _ in range(5)]
+        await until(lambda: len(seen) == 100)
+        await deliveries.aclose()
+        await asyncio.gather(*tasks)
+        return seen
+
+    assert sorted(run(scene, work)) == sorted(ids)
+
+
+def test_a_loop_over_a_queue_that_is_not_there_says_so(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        with pytest.raises(errors.QueueNotFound):
+            await anext(client.consume("nowhere"))
+
+    run(scene, work)
+
+
+def test_a_closed_client_says_so(scene: Scene) -> None:
+    async def main() -> None:
+        client = await fairlead.aio.connect(scene.address)
+        await client.close()
+        for call in (client.enqueue("q", b""), client.claim("q"), client.settle([]), client.stats("q")):
+            with pytest.raises(errors.ClientClosed):
+                await call
+
+    asyncio.run(main())
+
+
+def test_a_lost_lease_is_known_to_both_faces(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> tuple[bool, bool]:
+        message_id = await client.enqueue("q", b"")
+        (delivery,) = await client.claim("q")
+        before = client.is_lost(delivery)
+        await client.hold("q", [message_id])
+        await client.settle([Release(delivery)])
+        return before, client.is_lost(delivery)
+
+    assert run(scene, work) == (False, True)
+
+
+def test_what_is_handed_out_is_started(scene: Scene) -> None:
+    scene.broker.enqueue("q", b"")
+
+    async def work(client: AsyncClient) -> Delivery:
+        deliveries = client.consume("q")
+        delivery = await anext(deliveries)
+        lease = scene.broker._core.leases.find(delivery.message.id)
+        assert lease is not None
+        assert lease.started
+        return delivery
+
+    run(scene, work)

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import fairlead
+from fairlead import Broker, Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Start, errors
+from fairlead.aio import AsyncClient, AsyncConfig
+from fairlead.broker.runtime_config import RuntimeConfig
+from fairlead.client.client import Client, ClientConfig
+from fairlead.wire.views import ADMIN
+from tests.client.scene import PATIENCE_S, Scene, until
+
+#: Verbs of the engine that no client has, and why.
+NOT_REMOTE = {
+    "run_due": "the server's own timer does it",
+    "interrupt_waits": "part of a server's stop",
+    "observe": "takes a function that is called in the server's process",
+    "measures": "for the metrics of the server's process",
+    "clock": "the server's own; answers carry its time",
+}
+#: What a client has beside the engine's verbs.
+CLIENTS_OWN = {"consume", "is_lost", "consumer"}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_has_every_verb_of_the_engine_and_no_other(kind: type) -> None:
+    assert public(kind) - CLIENTS_OWN == public(Broker) - NOT_REMOTE.keys()
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("verb", sorted(public(Broker) - NOT_REMOTE.keys() - {"close"}))
+def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: str) -> None:
+    ours, engines = getattr(kind, verb), getattr(Broker, verb)
+    assert parameters(ours) == parameters(engines)
+    assert inspect.signature(ours).return_annotation == inspect.signature(engines).return_annotation
+    assert inspect.iscoroutinefunction(ours) == (kind is AsyncClient)
+
+
+@pytest.mark.parametrize("kind", [ClientConfig, AsyncConfig])
+def test_the_configuration_takes_the_same_arguments_through_every_face(kind: type) -> None:
+    assert public(kind) == public(RuntimeConfig)
+    for verb in public(RuntimeConfig):
+        assert parameters(getattr(kind, verb)) == parameters(getattr(RuntimeConfig, verb))
+
+
+def test_every_verb_of_administration_is_one_the_client_has() -> None:
+    verbs = {name for name in ADMIN if not name.startswith("config.")}
+    assert verbs <= public(Client)
+
+
+def test_both_ways_to_connect_take_the_same_options() -> None:
+    assert parameters(fairlead.connect) == parameters(fairlead.aio.connect)
+
+
+def test_the_life_of_a_message(client: Client, scene: Scene) -> None:
+    message_id = client.enqueue("q", b"work", headers={"a": "b"}, fairness_key="acme", weight=3, stream="s")
+    (delivery,) = client.claim("q", wait="1s")
+    assert (delivery.id, delivery.payload, delivery.headers) == (message_id, b"work", {"a": "b"})
+    assert (delivery.queue, delivery.fairness_key, delivery.weight, delivery.stream, delivery.attempts) == ("q", "acme", 3, "s", 0)
+    assert scene.broker.find(message_id).consumer == client.consumer
+    (failed,) = client.settle([Fail(delivery, "broke", "dependency_failure", retry_in="0s")])
+    assert (failed.outcome, failed.id) == ("retry", message_id)
+    (again,) = client.claim("q")
+    assert (again.attempts, again.failures[0].error, again.failures[0].reason) == (1, "broke", FailureReason.DEPENDENCY_FAILURE)
+    assert client.settle([Extend(again, timedelta(minutes=1), carry=b"so far"), Complete(again)])[1].outcome == "completed"
+    assert scene.counts() == (0, 0, 0, 0)
+
+
+def test_a_delivery_is_settled_by_its_two_strings(client: Client) -> None:
+    client.enqueue("q", b"")
+    (delivery,) = client.claim("q")
+    ref = DeliveryRef(delivery.id, delivery.lease)
+    assert [result.outcome for result in client.settle([Start(ref), Complete(ref)])] == ["started", "completed"]
+
+
+def test_one_bad_item_does_not_spoil_the_others(client: Client) -> None:
+    client.enqueue("q", b"")
+    (delivery,) = client.claim("q")
+    items: list[Any] = [Fail(delivery, reason="no such reason"), "nonsense", Complete(delivery), Complete(DeliveryRef("x", "y"))]
+    assert [result.outcome for result in client.settle(items)] == ["invalid", "invalid", "completed", "invalid"]
+
+
+@pytest.mark.parametrize("items", [None, "text", 5, {Complete}])
+def test_a_settle_of_something_that_is_no_list_is_refused(client: Client, scene: Scene, items: Any) -> None:
+    with pytest.raises(errors.InvalidRequest) as ours:
+        client.settle(items)
+    with pytest.raises(errors.InvalidRequest) as engines:
+        scene.broker.settle(items)
+    assert str(ours.value) == str(engines.value)
+
+
+def test_a_settle_of_nothing_is_nothing(client: Client) -> None:
+    assert client.settle([]) == []
+
+
+WRONG: dict[str, Callable[[Any], object]] = {
+    "no such queue": lambda x: x.enqueue("nowhere", b""),
+    "a dead-letter queue": lambda x: x.enqueue("q.dlq", b""),
+    "a payload that is no bytes": lambda x: x.enqueue("q", "text"),
+    "a bad message in a batch": lambda x: x.enqueue_many("q", [NewMessage(b""), NewMessage(b"", weight="1")]),
+    "headers that are no text": lambda x: x.enqueue("q", b"", headers={"a": 1}),
+    "a queue twice": lambda x: x.create_queue("q"),
+    "an option that is none": lambda x: x.create_queue("new", nonsense=1),
+    "a hook that is none": lambda x: x.create_queue("new", on_enqueue="no lua"),
+    "a bare number of seconds": lambda x: x.claim("q", wait=5),
+    "a limit that is none": lambda x: x.claim("q", limit=0),
+    "a claim of no queue": lambda x: x.claim([]),
+    "a claim of two queues of which one is not there": lambda x: x.claim(["q", "nowhere"]),
+    "an id that is none": lambda x: x.find("nonsense!"),
+    "a message that is not there": lambda x: x.find("01a1e19d-989b-7001-bc76-5741d6c9b655"),
+    "a key that is not set": lambda x: x.config.get("nothing"),
+    "a throttle that is none": lambda x: x.config.set("throttle:a:rate", "fast"),
+    "a redrive with a count that is none": lambda x: x.redrive("q.dlq", count=0),
+    "ids that are none": lambda x: x.drop("q", ["nonsense"]),
+    "an exchange of nonsense": lambda x: x.exchange("me", extend=[Complete(DeliveryRef("", ""))]),
+    "an exchange with an unknown field": lambda x: x.exchange("me", claim={"queue": "q", "nonsense": 1}),
+    "an exchange with an id that is none": lambda x: x.exchange("me", request_id="nonsense"),
+    "an unack": lambda x: x.ack("q", "nonsense"),
+}
+
+
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
+def test_what_the_engine_refuses_is_refused_with_the_same_error(client: Client, scene: Scene, call: Callable[[Any], object]) -> None:
+    with pytest.raises(errors.FairleadError) as engines:
+        call(scene.broker)
+    with pytest.raises(errors.FairleadError) as ours:
+        call(client)
+    assert (type(ours.value), ours.value.message) == (type(engines.value), engines.value.message)
+    assert ours.value.fields.keys() == engines.value.fields.keys()
+
+
+def test_what_cannot_travel_is_refused(client: Client) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        client.claim(object())  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidRequest):
+        client.create_queue("new", retry=object())
+
+
+def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
+    threading.Timer(0.05, lambda: scene.broker.enqueue("q", b"late")).start()
+    assert client.claim("q", wait="60s")[0].payload == b"late"
+
+
+def test_a_wait_longer_than_one_request_goes_on(client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.client.requests._POLL_IN_MAIN_THREAD_MS", 50)
+    threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
+    assert client.claim("q", wait="60s")[0].payload == b"late"
+
+
+def test_a_wait_that_is_over_gives_nothing(client: Client) -> None:
+    assert client.claim("q", wait="100ms") == []
+
+
+def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: Client, scene: Scene) -> None:
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(delivery.payload for delivery in client.claim("q", wait="60s")), daemon=True) for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: scene.broker.stats("q").consumers > 0 and len(scene.broker._core.by_name["q"].waiters) == 20, "all waiting")
+    assert client.stats("q").ready == 0
+    client.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(20)])
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(found) == sorted(b"%d" % at for at in range(20))
+
+
+def test_operators_work_through_a_client(client: Client, scene: Scene) -> None:
+    client.create_queue("jobs", retry="none")
+    ids = client.enqueue_many("jobs", [NewMessage(b"%d" % at, headers={"n": str(at)}) for at in range(3)])
+    for delivery in client.claim("jobs", limit=3):
+        client.settle([Fail(delivery, "no", "validation_failure")])
+    assert client.stats("jobs").dead == 3
+    assert client.redrive("jobs.dlq", filter=DeadFilter(header=("n", "1")), dry_run=True).matched == 1
+    assert client.redrive("jobs.dlq", ids=[ids[0]]).moved == 1
+    assert client.drop("jobs.dlq", [ids[1]]).changed == (ids[1],)
+    assert [info.id for info in client.peek("jobs.dlq")] == [ids[2]]
+    assert client.quarantine("jobs", [NewMessage(b"bad", throttle_keys=["t"], delay=timedelta(seconds=1))], reason="poison_message")
+    assert client.failure_metrics("jobs").queue == "jobs"
+    assert client.explain(ids[0]).subject == scene.broker.explain(ids[0]).subject
+    assert client.queues("jobs") == scene.broker.queues("jobs")
+    assert client.purge("jobs") == 1
+    client.config.set("throttle:t:rate", 5)
+    assert client.config.list("throttle:") == {"throttle:t:rate": "5"}
+    client.delete_queue("jobs")
+    assert [queue.name for queue in client.queues("jobs")] == []
+
+
+def test_an_unfenced_ack_goes_through_a_client(client: Client) -> None:
+    message_id = client.enqueue("q", b"")
+    client.claim("q")
+    assert client.ack("q", message_id).outcome == "completed"
+
+
+def test_a_goodbye_when_closing_releases_what_the_client_holds(scene: Scene) -> None:
+    client, _ = scene.client(consumer="leaver")
+    other, _ = scene.client(consumer="stayer")
+    client.enqueue_many("q", [NewMessage(b"a"), NewMessage(b"b")])
+    client.claim("q")
+    other.claim("q")
+    client.close(goodbye=True)
+    assert scene.counts() == (1, 0, 1, 0)
+
+
+def test_closing_keeps_leases(scene: Scene) -> None:
+    client, _ = scene.client()
+    client.enqueue("q", b"")
+    client.claim("q")
+    client.close()
+    client.close()
+    assert scene.counts() == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: x.enqueue("q", b""), lambda x: x.claim("q"), lambda x: x.settle([]), lambda x: x.stats("q"), lambda x: next(x.consume("q"))]
+)
+def test_a_closed_client_says_so(client: Client, call: Callable[[Client], object]) -> None:
+    client.close()
+    with pytest.raises(errors.ClientClosed):
+        call(client)
+
+
+def test_closing_ends_a_claim_that_waits(client: Client, scene: Scene) -> None:
+    outcome: list[object] = []
+
+    def wait() -> None:
+        try:
+            client.claim("q", wait="1h")
+        except errors.FairleadError as error:
+            outcome.append(type(error))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    until(lambda: scene.broker.stats("q").consumers == 1, "the claim waiting")
+    client.close()
+    thread.join(PATIENCE_S)
+    assert outcome == [errors.ClientClosed]
+
+
+def test_connect_waits_for_an_answer_and_names_itself(scene: Scene) -> None:
+    with fairlead.connect(scene.address) as one, fairlead.connect(scene.address) as two:
+        assert one.consumer != two.consumer
+        assert one.enqueue("q", b"") == two.peek("q")[0].id
+
+
+def test_connect_says_when_nobody_is_there(scene: Scene) -> None:
+    with pytest.raises(errors.ServerUnreachable, match=r"127\.0\.0\.1:1, .*refused"):
+        fairlead.connect("127.0.0.1:1", retry_for="100ms")
+
+
+@pytest.mark.parametrize("wrong", [{"retry_for": 5}, {"timeout": 5}, {"heartbeat_cap": 5}, {"consumer": ""}, {"consumer": "x" * 300}])
+def test_connect_refuses_options_that_are_none(scene: Scene, wrong: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        fairlead.connect(scene.address, **wrong)
