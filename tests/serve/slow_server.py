@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import signal
 import socket
+import sys
 import threading
+import time
 
 from fairlead import Broker
 from fairlead.cli.chosen import Chosen, Output, choose
@@ -13,14 +17,18 @@ from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
 from fairlead.config.server import split_address
 from fairlead.errors import FairleadError, StoreFailed
-from fairlead.server import logs
+from fairlead.server import logs, serve
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.serve import Server
 
 
 class SlowDoor:
-    """`hold`: a call that lasts until `go`. `wait`: a claim that waits for an hour. `claim`: takes a lease. `break`: the store fails."""
+    """What a line says is one call.
+
+    `hold` lasts until the next line, `wait` is a claim that waits for an hour, `claim` takes a lease; on `signal` this thread,
+    not the main one, gets a SIGTERM; on `break` the store fails.
+    """
 
     name = "flight"
 
@@ -63,10 +71,20 @@ class SlowDoor:
             return str(len(self._broker.claim("q", wait="1h")))
         if word == "claim":
             return self._broker.claim("q")[0].lease
+        if word == "signal":
+            while not _main_thread_sleeps():
+                time.sleep(0.01)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            return "told"
         assert word == "break"
         self._broker._core.store.sync = _fail  # type: ignore[method-assign]
         self._broker.enqueue("q", b"")
         return "unreachable"
+
+
+def _main_thread_sleeps() -> bool:
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return "select.select" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _fail(commit: int) -> None:
@@ -82,6 +100,8 @@ def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Doo
 
 def main() -> None:
     choose(Chosen(output=Output.json))
+    if "--never-look" in sys.argv:
+        serve.HEALTH_CHECK_S = 10**6
     settings = load_settings(None, os.environ, {})
     logs.set_up(settings.log)
     run_and_exit(Server(settings, _doors))

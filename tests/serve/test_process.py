@@ -43,8 +43,9 @@ class Talk:
 
 
 @contextmanager
-def slow_server(data: Path, address: str = "127.0.0.1:0", **settings: object) -> Iterator[ServerProcess]:
-    server = ServerProcess(data, {"flight": address}, {name.replace("__", "."): value for name, value in settings.items()}, SLOW)
+def slow_server(data: Path, address: str = "127.0.0.1:0", *arguments: str, **settings: object) -> Iterator[ServerProcess]:
+    by_path = {name.replace("__", "."): value for name, value in settings.items()}
+    server = ServerProcess(data, {"flight": address}, by_path, (*SLOW, *arguments))
     try:
         server.start()
         yield server
@@ -71,6 +72,13 @@ def test_a_signal_lets_the_call_in_flight_finish_and_exits_with_0(server: Server
     assert talk.hear() == "done"
     assert server.wait() == 0
     assert "calls are cut off" not in server.log
+
+
+def test_a_signal_that_the_system_gives_to_another_thread_is_heard(tmp_path: Path) -> None:
+    with slow_server(tmp_path / "data", "127.0.0.1:0", "--never-look") as server:
+        talk = Talk(server)
+        talk.begin("signal")
+        assert server.wait() == 0
 
 
 def test_a_second_signal_does_not_wait_for_the_call_in_flight(server: ServerProcess) -> None:
