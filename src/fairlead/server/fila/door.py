@@ -87,7 +87,7 @@ class FilaDoor:
     def stop(self) -> None:
         """What a stream had claimed and not written is given back before this returns."""
         self.drain()
-        self._server.stop(self._grace_s).wait()
+        self._server.stop(self._grace_s).wait(2 * self._grace_s)
         self._streams.wait_for_none(self._grace_s)
         self._starter.close()
         self._threads.shutdown(wait=False)
