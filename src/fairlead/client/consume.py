@@ -218,13 +218,13 @@ class Puller:
                 self._pull(self._prefetch - len(self._buffer))
                 return
             except ConnectionBroken as broken:
-                self.core.check()
                 trouble: Exception = broken
             except (ServerStopping, BrokerClosed) as stopping:
                 trouble = stopping
             except Overloaded as overloaded:
                 trouble = overloaded
                 at_least_ms = int(overloaded.retry_after_ms)
+            self.core.check()
             if not self.stopped and not patience.wait(at_least_ms):
                 self.core.give_up(trouble)
 

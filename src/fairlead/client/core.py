@@ -134,10 +134,7 @@ class Core:
             try:
                 return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, timeout_ms)
             except ConnectionBroken as broken:
-                self.check()
                 sent = sent or broken.sent
-                if sent and repeat == "never":
-                    raise AnswerLost(name or verb) from broken
                 trouble: Exception = broken
             except (ServerStopping, BrokerClosed) as stopping:
                 trouble = stopping
@@ -148,6 +145,9 @@ class Core:
                 if sent:
                     raise AnswerLost(name or verb) from expired
                 raise
+            self.check()
+            if sent and repeat == "never":
+                raise AnswerLost(name or verb) from trouble
             patience = patience or self.patience()
             if not patience.wait(at_least_ms):
                 if sent and repeat == "by id":
