@@ -19,7 +19,11 @@ _ID_BYTES = 16
 
 def make_batch(schema: pa.Schema, length: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     """A batch of the whole schema; columns not given are null."""
-    return pa.RecordBatch.from_arrays([columns.get(field.name) or nulls(length, field.type) for field in schema], schema=schema)
+    layout = _layout_of(schema)
+    arrays = layout.blank(length)
+    for name, column in columns.items():
+        arrays[layout.at[name]] = column
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @lru_cache(maxsize=1024)
@@ -45,22 +49,31 @@ class Columns:
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self.length = batch.num_rows
-        _check_fields(batch.schema, schema)
+        got = batch.schema
+        # To hash a schema, for a cache of those found good, costs more than all the rest of a small batch.
+        if got.equals(schema):
+            self._at = _layout_of(schema).at
+        else:
+            _check_fields(got, schema)
+            self._at = {name: at for at, name in enumerate(got.names)}
         try:
             batch.validate(full=True)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as wrong:
             raise InvalidRequest("batch", "a sound record batch", str(wrong)) from None
-        self._columns: dict[str, pa.Array] = {
-            name: column for name, column in zip(batch.schema.names, batch.columns, strict=True) if column.null_count < self.length
-        }
+        self._batch = batch
+
+    def _column(self, name: str) -> pa.Array | None:
+        at = self._at.get(name)
+        column = None if at is None else self._batch.column(at)
+        return None if column is None or column.null_count == self.length else column
 
     def find(self, name: str) -> list[Any] | None:
         """None when the column is not there or holds nothing but nulls."""
-        column = self._columns.get(name)
+        column = self._column(name)
         return None if column is None else column.to_pylist()
 
     def read(self, name: str, default: object = None) -> list[Any]:
-        column = self._columns.get(name)
+        column = self._column(name)
         if column is None:
             return [default] * self.length
         values = column.to_pylist()
@@ -68,7 +81,7 @@ class Columns:
 
     def ids(self, name: str = "id") -> list[bytes]:
         """Raw ids; b"" where there is none."""
-        column = self._columns.get(name)
+        column = self._column(name)
         if column is None:
             return [b""] * self.length
         if column.null_count:
@@ -77,6 +90,29 @@ class Columns:
         start = column.offset * _ID_BYTES
         raw = column.buffers()[1][start : start + self.length * _ID_BYTES].to_pybytes()
         return [raw[at : at + _ID_BYTES] for at in range(0, len(raw), _ID_BYTES)]
+
+
+class _Layout:
+    """What is looked up of a schema for every batch, and slow to ask pyarrow for."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.at = {name: at for at, name in enumerate(schema.names)}
+        self._types = schema.types
+
+    def blank(self, length: int) -> list[pa.Array]:
+        return [nulls(length, kind) for kind in self._types]
+
+
+_layouts: dict[int, _Layout] = {}
+
+
+def _layout_of(schema: pa.Schema) -> _Layout:
+    """By identity: there are only those of the protocol, which live as long as the process."""
+    layout = _layouts.get(id(schema))
+    if layout is None:
+        layout = _layouts[id(schema)] = _Layout(schema)
+    return layout
 
 
 @lru_cache(maxsize=64)

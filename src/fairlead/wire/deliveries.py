@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, repeat
 
 import msgspec
 import pyarrow as pa
@@ -68,29 +68,30 @@ _UNTOUCHED = MessageState(queue_id=0)
 def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
     """Ids of queues, places and what else only the engine needs stay behind: they are 0 here."""
     columns = Columns(batch, DELIVERIES)
-    queues = [queue for queue, count in runs for _ in range(count)]
-    if len(queues) != columns.length:
-        raise InvalidRequest("queues", f"{columns.length} rows in all", runs)
-    throttle_keys = columns.find("throttle_keys") or [None] * columns.length
-    lanes = [_lane(key, tuple(keys or ())) for key, keys in zip(columns.read("fairness_key", DEFAULT_KEY), throttle_keys, strict=True)]
-    streams, seqs = columns.read("stream", ""), columns.read("seq", 0)
-    messages = [
-        Message(raw_id, 0, lane, weight, headers, payload, enqueued_at, 0, 0, 0, "", 0, False, stream, seq)
-        for raw_id, lane, weight, headers, payload, enqueued_at, stream, seq in zip(
-            columns.ids(),
-            lanes,
-            columns.read("weight", 1),
-            columns.read("headers", b""),
-            columns.read("payload", b""),
-            columns.read("enqueued_at", 0),
-            streams,
-            seqs,
-            strict=True,
-        )
-    ]
+    queues = queues_of(runs, columns.length)
+    lanes = lanes_of(columns.read("fairness_key", DEFAULT_KEY), columns.find("throttle_keys"))
+    zero = repeat(0)
+    messages = map(
+        Message,
+        columns.ids(),
+        zero,
+        lanes,
+        columns.read("weight", 1),
+        columns.read("headers", b""),
+        columns.read("payload", b""),
+        columns.read("enqueued_at", 0),
+        zero,
+        zero,
+        zero,
+        repeat(""),
+        zero,
+        repeat(False),
+        columns.read("stream", ""),
+        columns.read("seq", 0),
+    )
     return [
-        Delivery(message, state, queue, lease, lease_until, count, source)
-        for message, state, queue, lease, lease_until, count, source in zip(
+        *map(
+            Delivery,
             messages,
             _states(columns),
             queues,
@@ -98,9 +99,15 @@ def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
             columns.read("lease_until", 0),
             columns.read("deliveries", 1),
             columns.read("source"),
-            strict=True,
         )
     ]
+
+
+def queues_of(runs: Runs, length: int) -> list[str]:
+    queues = [queue for queue, count in runs for _ in range(count)]
+    if len(queues) != length:
+        raise InvalidRequest("queues", f"{length} rows in all", runs)
+    return queues
 
 
 def _states(columns: Columns) -> list[MessageState | None]:
@@ -130,12 +137,16 @@ _lanes: dict[str, bytes] = {}
 _MOST_LANES = 200_000
 
 
-def _lane(key: str, throttle_keys: tuple[str, ...]) -> bytes:
-    if throttle_keys:
-        return pack_lane(key, throttle_keys)
-    lane = _lanes.get(key)
-    if lane is None:
-        if len(_lanes) >= _MOST_LANES:
-            _lanes.clear()
-        lane = _lanes[key] = pack_lane(key)
-    return lane
+def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] | None) -> list[bytes]:
+    global _lanes
+    if throttle_keys is not None:
+        return [pack_lane(key, tuple(throttled or ())) for key, throttled in zip(keys, throttle_keys, strict=True)]
+    known = _lanes
+    missing = set(keys).difference(known)
+    if len(known) + len(missing) > _MOST_LANES:
+        # Not emptied: another thread may be reading it.
+        known = _lanes = {}
+        missing = set(keys)
+    for key in missing:
+        known[key] = pack_lane(key)
+    return [known[key] for key in keys]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import repeat
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedMessage
@@ -22,16 +24,19 @@ def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
 
 
 def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
-    columns = {"payload": pa.array([message.payload for message in messages], pa.binary())}
-    lanes = [message.lane for message in messages]
-    add_column(columns, "fairness_key", pa.utf8(), [_key(lane) for lane in lanes], DEFAULT_KEY)
-    add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
-    add_column(columns, "weight", pa.int32(), [message.weight for message in messages], 1)
-    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), [_throttle_keys(lane) for lane in lanes], ())
-    add_column(columns, "stream", pa.utf8(), [message.stream for message in messages], "")
-    add_column(columns, "delay_ms", pa.int64(), [message.delay_ms for message in messages], 0)
-    add_column(columns, "dedup_key", pa.utf8(), [message.dedup_key for message in messages], "")
-    add_column(columns, "ttl_ms", pa.int64(), [message.ttl_ms for message in messages], -1)
+    if not messages:
+        return {}
+    lanes, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(*map(astuple, messages), strict=True)
+    keys, throttle_keys = keys_of(lanes)
+    columns = {"payload": pa.array(payloads, pa.binary())}
+    add_column(columns, "fairness_key", pa.utf8(), keys, DEFAULT_KEY)
+    add_column(columns, "headers", pa.binary(), headers, b"")
+    add_column(columns, "weight", pa.int32(), weights, 1)
+    add_column(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
+    add_column(columns, "stream", pa.utf8(), streams, "")
+    add_column(columns, "delay_ms", pa.int64(), delays, 0)
+    add_column(columns, "dedup_key", pa.utf8(), dedup_keys, "")
+    add_column(columns, "ttl_ms", pa.int64(), ttls, -1)
     return columns
 
 
@@ -46,10 +51,10 @@ def read_messages(columns: Columns) -> list[NewMessage]:
     weights = columns.read("weight", 1)
     more = [columns.find(name) for name in ("headers", "throttle_keys", "stream", "delay_ms", "dedup_key", "ttl_ms")]
     if not any(more):
-        return [NewMessage(payload, None, key, weight) for payload, key, weight in zip(payloads, keys, weights, strict=True)]
+        return [*map(NewMessage, payloads, repeat(None), keys, weights)]
     headers, throttle_keys, streams, delays, dedup_keys, ttls = [column or [None] * columns.length for column in more]
     return [
-        NewMessage(payload, _headers(packed), key, weight, throttled or (), stream, _duration(delay), dedup_key, _duration(ttl))
+        NewMessage(payload, read_headers(packed), key, weight, throttled or (), stream, read_duration(delay), dedup_key, read_duration(ttl))
         for payload, packed, key, weight, throttled, stream, delay, dedup_key, ttl in zip(
             payloads, headers, keys, weights, throttle_keys, streams, delays, dedup_keys, ttls, strict=True
         )
@@ -64,7 +69,7 @@ def decode_ids(batch: pa.RecordBatch) -> list[str]:
     return Columns(batch, IDS).read("id", "")
 
 
-def _headers(packed: bytes | None) -> dict[str, str] | None:
+def read_headers(packed: bytes | None) -> dict[str, str] | None:
     if not packed:
         return None
     try:
@@ -73,7 +78,7 @@ def _headers(packed: bytes | None) -> dict[str, str] | None:
         raise InvalidRequest("headers", "a MessagePack map of text to text", str(wrong)) from None
 
 
-def _duration(ms: int | None) -> timedelta | None:
+def read_duration(ms: int | None) -> timedelta | None:
     if ms is None:
         return None
     try:
@@ -83,24 +88,20 @@ def _duration(ms: int | None) -> timedelta | None:
 
 
 #: Lanes and their keys come back by the thousand; taking them apart costs more than remembering.
-_keys: dict[bytes, str] = {}
+_keys: dict[bytes, tuple[str, tuple[str, ...]]] = {}
 _MOST_KEYS = 200_000
 
 
-def _key(lane: bytes) -> str:
-    key = _keys.get(lane)
-    if key is None:
-        if len(_keys) >= _MOST_KEYS:
-            _keys.clear()
-        key = _keys[lane] = lane_key(lane)
-    return key
-
-
-def _throttle_keys(lane: bytes) -> tuple[str, ...]:
-    return () if lane[-2:] == b"\0\0" and len(lane) == 4 + int.from_bytes(lane[:2], "big") else lane_throttle_keys(lane)
-
-
 def keys_of(lanes: Sequence[bytes]) -> tuple[list[str], list[tuple[str, ...]]]:
-    return [_key(lane) for lane in lanes], [_throttle_keys(lane) for lane in lanes]
-
-
+    """Fairness keys and throttle keys, in the order of the lanes."""
+    global _keys
+    known = _keys
+    missing = set(lanes).difference(known)
+    if len(known) + len(missing) > _MOST_KEYS:
+        # Not emptied: another thread may be reading it.
+        known = _keys = {}
+        missing = set(lanes)
+    for lane in missing:
+        known[lane] = lane_key(lane), lane_throttle_keys(lane)
+    both = [known[lane] for lane in lanes]
+    return [key for key, _ in both], [throttled for _, throttled in both]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.handles import check_progress, read_handle
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.model.settle import Complete, Extend, Fail, LeaseRef, Release, Settlement, SettleResult, Start
-from fairlead.wire.columns import Columns, ids_column, make_batch
+from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
 from fairlead.wire.schemas import OUTCOMES, RESULTS, SETTLEMENTS
 
 _MOST_LEASE = (1 << 64) - 1
 _COMPLETE, _FAIL, _RELEASE, _EXTEND, _START = range(5)
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One settlement as it travels; the fields are the columns of the schema."""
 
     action: int
@@ -37,11 +39,18 @@ class Row(NamedTuple):
     carry: bytes | None = None
 
 
+_OPTIONAL = Row.__struct_fields__[3:]
+
+
 def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, SettleResult]]:
     """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil the others."""
     rows: list[Row] = []
     refused: dict[int, SettleResult] = {}
     for at, item in enumerate(items):
+        if type(item) is Complete and type(item.delivery) is Delivery and type(item.progress) is int and not item.progress:
+            # The short way for what is said most: all of it was given out by the engine.
+            rows.append(Row(_COMPLETE, item.delivery.message.id, item.delivery.claim_id))
+            continue
         raw_id = b""
         try:
             if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
@@ -93,9 +102,9 @@ def encode_settlements(rows: Sequence[Row]) -> pa.RecordBatch:
 def settlement_columns(rows: Sequence[Row]) -> dict[str, pa.Array]:
     if not rows:
         return {}
-    actions, ids, leases, *rest = zip(*rows, strict=True)
+    actions, ids, leases, *rest = zip(*map(astuple, rows), strict=True)
     columns = {"action": pa.array(actions, pa.int8()), "id": ids_column(ids), "lease": pa.array(leases, pa.uint64())}
-    for name, values in zip(Row._fields[3:], rest, strict=True):
+    for name, values in zip(_OPTIONAL, rest, strict=True):
         if values.count(None) < len(values):
             columns[name] = pa.array(values, SETTLEMENTS.field(name).type)
     return columns
@@ -107,10 +116,10 @@ def decode_settlements(batch: pa.RecordBatch) -> list[Settlement]:
 
 def read_settlements(columns: Columns) -> list[Settlement]:
     actions, ids, leases = columns.read("action", -1), columns.ids(), columns.read("lease", 0)
-    refs = [LeaseRef(*pair) for pair in zip(ids, leases, strict=True)]
-    rest = [columns.find(name) for name in Row._fields[3:]]
+    refs = [*map(LeaseRef, ids, leases)]
+    rest = [columns.find(name) for name in _OPTIONAL]
     if not any(rest) and actions.count(_COMPLETE) == len(actions):
-        return [Complete(ref) for ref in refs]
+        return [*map(Complete, refs)]
     filled = [column or [None] * columns.length for column in rest]
     return [_item(action, ref, *fields) for action, ref, *fields in zip(actions, refs, *filled, strict=True)]
 
@@ -153,33 +162,27 @@ _NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
 
 def encode_results(results: Sequence[SettleResult]) -> pa.RecordBatch:
-    columns = {
-        "id": ids_column([result.raw_id for result in results]),
-        "outcome": pa.array([_NUMBER[result.outcome] for result in results], pa.int8()),
-    }
-    given: tuple[tuple[str, Callable[[SettleResult], Any]], ...] = (
-        ("rule", lambda result: result.rule or None),
-        ("due_ms", lambda result: result.due_ms or None),
-        ("lease_until", lambda result: result.lease_until or None),
-        ("error", lambda result: result.error or None),
-    )
-    for name, read in given:
-        values = [read(result) for result in results]
-        if values.count(None) < len(values):
-            columns[name] = pa.array(values, RESULTS.field(name).type)
+    if not results:
+        return make_batch(RESULTS, 0, {})
+    ids, outcomes, rules, dues, untils, errors = zip(*map(astuple, results), strict=True)
+    columns = {"id": ids_column(ids), "outcome": pa.array([_NUMBER[outcome] for outcome in outcomes], pa.int8())}
+    add_column(columns, "rule", pa.utf8(), rules, "")
+    add_column(columns, "due_ms", pa.int64(), dues, 0)
+    add_column(columns, "lease_until", pa.int64(), untils, 0)
+    add_column(columns, "error", pa.utf8(), errors, "")
     return make_batch(RESULTS, len(results), columns)
 
 
 def decode_results(batch: pa.RecordBatch) -> list[SettleResult]:
     columns = Columns(batch, RESULTS)
-    outcomes = columns.read("outcome", 0)
-    if not all(0 <= outcome < len(OUTCOMES) for outcome in outcomes):
-        raise InvalidRequest("outcome", f"0 to {len(OUTCOMES) - 1}", outcomes)
+    numbers = columns.read("outcome", 0)
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(OUTCOMES):
+        raise InvalidRequest("outcome", f"0 to {len(OUTCOMES) - 1}", numbers)
     rest = [columns.find("rule"), columns.find("due_ms"), columns.find("lease_until"), columns.find("error")]
     if not any(rest):
-        return [SettleResult(raw_id, OUTCOMES[outcome]) for raw_id, outcome in zip(columns.ids(), outcomes, strict=True)]
+        return [SettleResult(raw_id, OUTCOMES[number]) for raw_id, number in zip(columns.ids(), numbers, strict=True)]
     rules, dues, untils, errors = [column or [None] * columns.length for column in rest]
     return [
-        SettleResult(raw_id, OUTCOMES[outcome], rule or "", due_ms or 0, lease_until or 0, error or "")
-        for raw_id, outcome, rule, due_ms, lease_until, error in zip(columns.ids(), outcomes, rules, dues, untils, errors, strict=True)
+        SettleResult(raw_id, OUTCOMES[number], rule or "", due_ms or 0, lease_until or 0, error or "")
+        for raw_id, number, rule, due_ms, lease_until, error in zip(columns.ids(), numbers, rules, dues, untils, errors, strict=True)
     ]
