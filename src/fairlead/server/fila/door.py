@@ -45,7 +45,7 @@ class FilaDoor:
         *,
         max_streams: int = 1000,
         max_calls: int = 10_000,
-        call_threads: int = 64,
+        call_threads: int = 32,
         trace_headers: bool = False,
         grace_s: float = 5.0,
         clock: Clock | None = None,
