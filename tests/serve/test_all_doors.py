@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import grpc
 import pyarrow.flight as flight
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 import fairlead
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc
@@ -96,6 +99,31 @@ def test_leases_of_flight_clients_stay_over_a_restart(data: Path) -> None:
         assert server.stop() == 0
     with fairlead.open(data) as broker:
         assert broker.stats("q").leased == 1
+
+
+def test_spans_of_calls_are_sent_before_a_stop_is_over(data: Path) -> None:
+    collected: list[str] = []
+
+    class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            for resource in request.resource_spans:
+                named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+                collected.extend(f"{named['service.name']}: {span.name}" for scope in resource.scope_spans for span in scope.spans)
+            return trace_service_pb2.ExportTraceServiceResponse()
+
+    collector = grpc.server(ThreadPoolExecutor(2))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Collector(), collector)
+    endpoint = f"http://127.0.0.1:{collector.add_insecure_port('127.0.0.1:0')}"
+    collector.start()
+    try:
+        with run_server(data, settings={"tracing.otlp_endpoint": endpoint, "tracing.service_name": "harbour"}) as server:
+            claims = Channel(server)
+            claims.claim()
+            claims.answer()
+            assert server.stop() == 0
+            assert collected == ["harbour: claim q"]
+    finally:
+        collector.stop(None)
 
 
 def test_port_0_on_ipv6_prints_the_port_that_was_picked(data: Path) -> None:

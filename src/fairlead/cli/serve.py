@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fairlead
-from fairlead.cli.chosen import Chosen, Output, choose, chosen, wants_json
+from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.faults import tell_error
 from fairlead.config.load import load_settings
 from fairlead.errors import FairleadError, SettingInvalid
@@ -97,8 +97,3 @@ def _exit(code: int) -> NoReturn:
     # Everything is closed by now. Not sys.exit: pyarrow's Flight server cannot always be shut down while a client keeps an
     # idle stream open, and the interpreter would wait for its threads for ever.
     os._exit(code)
-
-
-if __name__ == "__main__":
-    choose(Chosen(output=Output.json))
-    typer.run(serve)

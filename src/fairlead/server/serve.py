@@ -11,11 +11,9 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
-from importlib import import_module
 from types import FrameType
-from typing import Any
 
 import fairlead
 from fairlead.broker.broker import Broker
@@ -25,6 +23,8 @@ from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.logs import event, safe_text
+from fairlead.server.tracing import traced
+from fairlead.wire import tracing
 
 #: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open it again.
 HEALTH_CHECK_S = 0.5
@@ -44,6 +44,7 @@ class Server:
         self.doors: list[Door] = []
         self._make_doors = make_doors or open_doors
         self._broker: Broker | None = None
+        self._tracing: tracing.Tracing | None = None
         self._told = threading.Event()
         self._hurry = threading.Event()
         self._woken, self.wakes = socket.socketpair()
@@ -60,7 +61,9 @@ class Server:
             _check_free(name, address)
         broker = self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
         try:
-            for door in self._make_doors(broker, self.settings, self.limits):
+            if self.settings.tracing.otlp_endpoint:
+                self._tracing = tracing.setup(self.settings.tracing.otlp_endpoint, self.settings.tracing.service_name)
+            for door in self._make_doors(traced(broker, self._tracing), self.settings, self.limits):
                 try:
                     door.start()
                 except FairleadError:
@@ -107,6 +110,8 @@ class Server:
             _bounded(door, self.settings.limits.drain_grace_ms, self._hurry)
         assert self._broker is not None
         self._broker.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def run(server: Server, ready: Callable[[], None]) -> None:
@@ -140,25 +145,23 @@ def run(server: Server, ready: Callable[[], None]) -> None:
 
 
 def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
-    """The doors that are not off; each brings its own library, which is needed only when it is opened."""
-    return list(_doors(broker, settings, limits))
-
-
-def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> Iterator[Door]:
-    addresses = settings.addresses()
+    """Those that are not off. Each brings its own library, which need not be installed for the others."""
+    addresses, doors = settings.addresses(), list[Door]()
     if "flight" in addresses:
-        yield _load("fairlead.server.flight", "FlightDoor")(broker, addresses["flight"], limits)
+        from fairlead.server.flight import FlightDoor
+
+        doors.append(FlightDoor(broker, addresses["flight"], limits))
     if "grpc" in addresses:
-        yield _load("fairlead.server.fila.door", "FilaDoor")(
-            broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=settings.limits.drain_grace_ms / 1000
-        )
+        from fairlead.server.fila.door import FilaDoor
+
+        grace_s, carries_traces = settings.limits.drain_grace_ms / 1000, bool(settings.tracing.otlp_endpoint)
+        doors.append(FilaDoor(broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=grace_s, trace_headers=carries_traces))
     if "http" in addresses:
-        metrics = _load("fairlead.server.metrics", "Metrics")(broker, data=settings.data, limits=limits)
-        yield _load("fairlead.server.http", "HttpDoor")(broker, addresses["http"], metrics)
+        from fairlead.server.http import HttpDoor
+        from fairlead.server.metrics import Metrics
 
-
-def _load(module: str, name: str) -> Any:
-    return getattr(import_module(module), name)
+        doors.append(HttpDoor(broker, addresses["http"], Metrics(broker, data=settings.data, limits=limits)))
+    return doors
 
 
 def _check_free(door: str, address: str) -> None:

@@ -21,7 +21,7 @@ from fairlead.config.load import SETTINGS
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
 PATIENCE_S = 60.0
 
-_SERVE = (sys.executable, "-m", "fairlead.cli.serve")
+_SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "-o", "json")
 
 
 class ServerProcess:
