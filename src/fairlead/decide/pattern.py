@@ -23,6 +23,7 @@ MOST_CHARACTERS = 10_000
 _MOST_KNOWN = 20_000
 
 _ONE_CHARACTER = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
+_ALPHABETS = re.ASCII | re.UNICODE | re.LOCALE
 _FINAL_NEWLINE = "\n\n"
 _END = ""
 
@@ -95,7 +96,9 @@ class Pattern:
                 self._conditions[self._place()] = str(argument), flags
             elif kind == "SUBPATTERN":
                 _, more, less, body = argument
-                self._add(body, (flags | more) & ~less)
+                # What counts as a letter is said by one of these alone: an inner one takes the place of the outer.
+                kept = flags & ~_ALPHABETS if more & _ALPHABETS else flags
+                self._add(body, (kept | more) & ~less)
             elif kind == "BRANCH":
                 self._add_branches(argument[1], flags)
             elif kind in ("MAX_REPEAT", "MIN_REPEAT"):

@@ -12,7 +12,7 @@ from fairlead.decide.pattern import MOST_CHARACTERS, MOST_PLACES, Pattern, Refus
 
 ATOMS = [
     "a", "b", "A", "é", "_", " ", r"\n", r"\.", ".", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", "[ab]", "[^a]", r"[a-c\d]", "[^\\n]",
-    "^", "$", r"\A", r"\Z", r"\b", r"\B", "(?i:a)", "(?s:.)", "(?m:^)", "(?m:$)", r"(?a:\w)", "(?-i:b)", "(?:)",
+    "^", "$", r"\A", r"\Z", r"\b", r"\B", "(?i:a)", "(?s:.)", "(?m:^)", "(?m:$)", r"(?a:\w)", r"(?a:\b)", "(?-i:b)", "(?:)",
 ]  # fmt: skip
 REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{0}", "{,2}", "{1,}", "{1,3}", "{1,3}?"]
 
@@ -29,12 +29,18 @@ texts = st.text(alphabet="aAbBcé_1 .\n", max_size=7)
 flags = st.sampled_from(["", "(?i)", "(?m)", "(?s)", "(?a)", "(?im)"])
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(flag=flags, expression=expressions, given_texts=st.lists(texts, min_size=1, max_size=5))
 def test_it_finds_what_re_finds(flag: str, expression: str, given_texts: list[str]) -> None:
     pattern = Pattern(flag + expression)
     for text in given_texts:
         assert pattern.search(text) == (re.search(flag + expression, text) is not None), (flag + expression, text)
+
+
+@pytest.mark.parametrize("expression", [r"(?a:\w)", r"(?a)\w", r"(?a).?(?u:\w)", r"(?a:\b)", r"(?u:(?a:\w)\w)"])
+@pytest.mark.parametrize("text", ["é", "aé", "éa"])
+def test_an_inner_alphabet_takes_the_place_of_the_outer(expression: str, text: str) -> None:
+    assert Pattern(expression).search(text) == (re.search(expression, text) is not None)
 
 
 @pytest.mark.parametrize(
