@@ -148,10 +148,8 @@ class Connections:
     def admit(self, connection: socket.socket) -> bool:
         """False when there is no room and none could be made."""
         with self._changed:
-            if len(self._waiting_since) >= self._most:
-                self._evict_slowest()
-                if not self._changed.wait_for(lambda: len(self._waiting_since) < self._most, _ROOM_S):
-                    return False
+            if not self._changed.wait_for(self._has_room, _ROOM_S):
+                return False
             self._waiting_since[connection] = time.monotonic()
             return True
 
@@ -159,6 +157,7 @@ class Connections:
         with self._changed:
             if connection in self._waiting_since:
                 self._waiting_since[connection] = time.monotonic()
+                self._changed.notify_all()
 
     def works(self, connection: socket.socket) -> None:
         with self._changed:
@@ -177,12 +176,16 @@ class Connections:
                 _cut(connection)
             self._changed.wait_for(lambda: not self._waiting_since, grace_s)
 
-    def _evict_slowest(self) -> None:
-        waiting = [(since, connection) for connection, since in self._waiting_since.items() if since is not None and connection not in self._evicted]
-        if waiting:
+    def _has_room(self) -> bool:
+        """Makes some, if it can: asked again whenever a connection begins to wait or leaves."""
+        if len(self._waiting_since) < self._most:
+            return True
+        waiting = [(since, connection) for connection, since in self._waiting_since.items() if since is not None]
+        if waiting and not self._evicted:
             _, slowest = min(waiting, key=lambda entry: entry[0])
             self._evicted.add(slowest)
             _cut(slowest)
+        return False
 
 
 class _Server(TCPServer):

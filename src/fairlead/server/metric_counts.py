@@ -72,8 +72,10 @@ class Counts:
         self._labels = labels
         self._claims: dict[int, _Granted] = {}
         self._cleared: list[int] = []
-        #: Timings come from any thread; facts only from the one that holds the engine lock.
+        #: Syncs and hooks are timed in any thread.
         self._timing = threading.Lock()
+        self._commit_seconds, self._sync_seconds = self._spread(names.COMMIT_SECONDS), self._spread(names.SYNC_SECONDS)
+        self._enqueue_sizes, self._claim_sizes, self._settle_sizes = [self._spread(names.BATCH, verb) for verb in ("enqueue", "claim", "settle")]
 
     def observe(self, facts: Sequence[f.Fact]) -> None:
         settled = 0
@@ -82,18 +84,20 @@ class Counts:
             if handler is not None:
                 settled += handler(self, fact) or 0
         if settled:
-            self._spread(names.BATCH, "settle").add(settled)
+            self._settle_sizes.add(settled)
         while self._cleared:
             gone = self._labels.cleared(self._cleared.pop())
             if gone is not None:
                 self.forget(gone)
 
     def timed(self, timing: Timing) -> None:
+        if timing.what == "commit":
+            # Under the engine lock, as facts are.
+            self._commit_seconds.add(timing.seconds)
+            return
         with self._timing:
-            if timing.what == "commit":
-                self._spread(names.COMMIT_SECONDS).add(timing.seconds)
-            elif timing.what == "sync":
-                self._spread(names.SYNC_SECONDS).add(timing.seconds)
+            if timing.what == "sync":
+                self._sync_seconds.add(timing.seconds)
             else:
                 self._spread(names.HOOK_SECONDS, timing.what).add(timing.seconds)
                 label = self._labels.of(timing.queue_id)
@@ -114,7 +118,7 @@ class Counts:
     def _enqueued(self, fact: f.Enqueued) -> None:
         count = len(fact.messages)
         self._count(names.ENQUEUED, count, self._labels.of(fact.queue_id))
-        self._spread(names.BATCH, "enqueue").add(count)
+        self._enqueue_sizes.add(count)
 
     def _quarantined(self, fact: f.Quarantined) -> None:
         self._count(names.QUARANTINED, len(fact.messages), self._labels.of_source(fact.queue_id))
@@ -123,11 +127,10 @@ class Counts:
         leases = fact.leases + fact.followers if fact.followers else fact.leases
         label, count = self._labels.of(leases[0].queue_id), len(leases)
         self._count(names.DELIVERED, count, label)
-        self._spread(names.BATCH, "claim").add(count)
+        self._claim_sizes.add(count)
         self._claims[fact.claim.claim_id] = _Granted(self._clock.monotonic_ms(), label, count)
         # An id begins with its millisecond. Whatever happened to a message before (a delay, a release, a redrive) is in its state.
-        rows = [lease.row for lease in leases]
-        fresh = [row[8:14] for row in rows if not row[26] & _STATE]
+        fresh = [row[8:14] for row in [lease.row for lease in leases] if not row[26] & _STATE]
         if fresh:
             latency, granted_ms = self._spread(names.DELIVERY_LATENCY, label), fact.claim.granted_ms
             for stamp, times in _tally(fresh).items():
@@ -242,8 +245,9 @@ def _reason(number: int) -> str:
 
 
 def _tally(values: list[Any]) -> Mapping[Any, int]:
-    """Most calls are about one message, and a Counter costs more than all the rest."""
-    return Counter(values) if len(values) > 1 else dict.fromkeys(values, 1)
+    """How often each occurs. Mostly there is one message, or one claim, or one millisecond, and a Counter is dear."""
+    count = len(values)
+    return {values[0]: count} if values and values.count(values[0]) == count else Counter(values)
 
 
 #: What a move of each kind counts; a kind that is missing here fails a test.

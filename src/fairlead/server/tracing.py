@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from fairlead.broker.broker import Broker
@@ -11,7 +11,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Settlement, SettleResult
 from fairlead.model.views import ExchangeResult
-from fairlead.wire.tracing import MOST_LINKS, OperationType, Tracing
+from fairlead.wire.tracing import OperationType, Tracing
 
 _A = TypeVar("_A")
 
@@ -69,7 +69,7 @@ class _TracedBroker:
         count: int | Callable[[_A], int],
         parent: Mapping[str, str] | None = None,
         keep: Callable[[_A], bool] = lambda answer: True,
-        linked: Callable[[_A], Sequence[Mapping[str, str]]] = lambda answer: (),
+        linked: Callable[[_A], Iterable[Mapping[str, str]]] = lambda answer: (),
     ) -> _A:
         began_ns = time.time_ns()
         try:
@@ -84,8 +84,8 @@ class _TracedBroker:
         return answer
 
 
-def _carried(deliveries: Sequence[Delivery]) -> list[Mapping[str, str]]:
-    return [delivery.headers for delivery in deliveries[:MOST_LINKS]]
+def _carried(deliveries: Sequence[Delivery]) -> Iterator[Mapping[str, str]]:
+    return (delivery.headers for delivery in deliveries)
 
 
 def _headers(given: object) -> Mapping[str, str]:

@@ -7,8 +7,9 @@ the text of an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -28,7 +29,7 @@ _SYSTEM = {"messaging.system": "fairlead"}
 _PARENT, _STATE = "traceparent", "tracestate"
 _NO_MORE: Mapping[str, str | int] = {}
 #: Spans are exported whole: a claim of ten thousand must not make one of megabytes.
-MOST_LINKS = 128
+MOST_LINKS = 64
 #: A stop waits no longer than that for a collector that is away.
 _EXPORT_S = 2.0
 
@@ -107,14 +108,14 @@ class Tracing:
         count: int,
         began_ns: int,
         parent: Mapping[str, str] | None = None,
-        linked: Sequence[Mapping[str, str]] = (),
+        linked: Iterable[Mapping[str, str]] = (),
         error: BaseException | None = None,
     ) -> None:
         """A server's span, written down after the call: a claim that waited for nothing leaves none.
 
         `parent` and `linked` are headers of messages, which may carry a trace.
         """
-        links = [self._trace.Link(found) for headers in linked[:MOST_LINKS] if (found := self._span_in(headers)) is not None]
+        links = [self._trace.Link(found) for headers in islice(linked, MOST_LINKS) if (found := self._span_in(headers)) is not None]
         span = self._tracer.start_span(
             _name(verb, queue),
             context=self._context_in(parent or {}),
@@ -173,10 +174,8 @@ class Tracing:
 
     def _context_in(self, headers: Mapping[str, str]) -> Context:
         """What the headers carry, and nothing else: what is current here is not the parent of another's message."""
-        from opentelemetry.context import Context
-
         carried = {name: value for name in (_PARENT, _STATE) if isinstance(value := headers.get(name), str)}
-        return self._carried.extract(carried, context=Context())
+        return self._carried.extract(carried)
 
     def _span_in(self, headers: Mapping[str, str]) -> SpanContext | None:
         if _PARENT not in headers:

@@ -145,6 +145,9 @@ def test_head_has_the_headers_of_get_and_no_body(door: HttpDoor, path: str) -> N
     status, headers, body = get(door, path)
     head_status, head_headers, head_body = get(door, path, "HEAD")
     assert (head_status, head_body) == (status, b"")
+    with raw(door, f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()) as client:
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.endswith(b"\r\n\r\n")
     assert head_headers["Content-Type"] == headers["Content-Type"]
     assert int(head_headers["Content-Length"]) > 0
     assert int(headers["Content-Length"]) == len(body)
@@ -238,7 +241,7 @@ def test_a_silent_connection_is_closed_after_its_time(world: World, metrics: Met
 
 
 def test_a_stop_ends_every_connection_and_thread_and_may_be_repeated(world: World, metrics: Metrics) -> None:
-    door = HttpDoor(world.broker, "127.0.0.1:0", metrics)
+    door = HttpDoor(world.broker, "127.0.0.1:0", metrics, timeout_s=600)
     door.start()
     idle = raw(door)
     with connected(door) as connection:
