@@ -145,7 +145,7 @@ class _Watch:
 
 
 def _where() -> str:
-    return "on the server" if isinstance(chosen().target(), str) else "whenever the data directory is open"
+    return "in the server" if isinstance(chosen().target(), str) else "whenever the data directory is open"
 
 
 def _how_to_stop(intent_id: int) -> str:

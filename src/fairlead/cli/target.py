@@ -6,14 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import fairlead
-from fairlead.cli.chosen import chosen, wrong_usage
-from fairlead.errors import FairleadError, QueueNotFound, StoreLocked
+from fairlead.cli.chosen import Chosen, chosen, wrong_usage
+from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
 
-#: A `Broker` or a `Client`: they have the same verbs, so no command asks which one it has.
-Target = fairlead.Broker
+if TYPE_CHECKING:
+    from fairlead.client.client import Client
+
+    #: They have the same verbs, so no command asks which one it has.
+    Target = fairlead.Broker | Client
+else:
+    Target = fairlead.Broker
+
+#: How long a command tries to reach a server: someone is sitting there.
+_PATIENCE = "5s"
 
 
 @contextmanager
@@ -43,11 +51,12 @@ def _open(path: Path, create: bool) -> Target:
 
 
 def _connect(addr: str) -> Target:
-    connect: Any = getattr(fairlead, "connect", None)
-    if connect is None:
-        wrong_usage("expected --data DIR: this build of fairlead has no client")
-    client: Target = connect(addr)
-    return client
+    try:
+        return fairlead.connect(addr, retry_for=_PATIENCE)
+    except ServerUnreachable as unreachable:
+        if chosen() == Chosen(output=chosen().output):
+            unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
+        raise
 
 
 def _suggest(target: Target, unknown: QueueNotFound) -> None:
