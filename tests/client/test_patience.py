@@ -37,8 +37,8 @@ def tries(retry_for_ms: int, chance: float = 1.0) -> list[int]:
     return clock.waits
 
 
-def test_pauses_double_up_to_two_seconds() -> None:
-    assert tries(10_000)[:9] == [25, 50, 100, 200, 400, 800, 1600, 2000, 2000]
+def test_pauses_double_up_to_a_second() -> None:
+    assert tries(10_000)[:9] == [25, 50, 100, 200, 400, 800, 1000, 1000, 1000]
 
 
 def test_chance_takes_up_to_half_of_a_pause() -> None:

@@ -104,6 +104,8 @@ class Watchdog:
         self._wakes_ms = _NEVER
         self._closed = False
         self._thread: threading.Thread | None = None
+        #: Calls that had no answer in time, so far.
+        self.late = 0
 
     def add(self, channel: Channel) -> None:
         with self._changed:
@@ -153,6 +155,7 @@ class Watchdog:
             for channel in late:
                 channel.deadline_ms = _NEVER
                 channel.late = True
+                self.late += 1
                 channel.cancel()
 
 

@@ -220,6 +220,7 @@ class Puller:
             except ConnectionBroken as broken:
                 trouble: Exception = broken
             except (ServerStopping, BrokerClosed) as stopping:
+                self.core.let_go()
                 trouble = stopping
             except Overloaded as overloaded:
                 trouble = overloaded

@@ -137,6 +137,7 @@ class Core:
                 sent = sent or broken.sent
                 trouble: Exception = broken
             except (ServerStopping, BrokerClosed) as stopping:
+                self.let_go()
                 trouble = stopping
             except Overloaded as overloaded:
                 trouble = overloaded
@@ -153,6 +154,11 @@ class Core:
                 if sent and repeat == "by id":
                     raise AnswerLost(name or verb) from trouble
                 self.give_up(trouble)
+
+    def let_go(self) -> None:
+        """Close every idle channel: a server that is stopping waits for those who keep one open."""
+        for pool in self._pools.values():
+            pool.forget()
 
     def give_up(self, trouble: Exception) -> None:
         if isinstance(trouble, Overloaded):
@@ -200,8 +206,7 @@ class Core:
             self.crew.close()
             self.reaper.close()
             self._watchdog.cancel_all()
-            for pool in self._pools.values():
-                pool.forget()
+            self.let_go()
             self._watchdog.close()
             self._transport.close()
 

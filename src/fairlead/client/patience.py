@@ -10,7 +10,7 @@ from fairlead.clock import Clock
 from fairlead.errors import ClientClosed
 
 _FIRST_MS = 25
-_LONGEST_MS = 2000
+_LONGEST_MS = 1000
 
 
 class Pauses:
@@ -50,7 +50,7 @@ class Patience:
     def wait(self, at_least_ms: int = 0) -> bool:
         """Before the next try. False when the time allowed is over: give up.
 
-        Doubles up to two seconds, and takes half of it by chance, so that a thousand clients do not come back in step.
+        Doubles up to a second, and takes half of it by chance, so that a thousand clients do not come back in step.
         """
         now_ms = self._pauses.clock.monotonic_ms()
         if self._ends_ms is None:
