@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from types import FrameType
@@ -28,6 +29,8 @@ from fairlead.wire import tracing
 
 #: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open it again.
 HEALTH_CHECK_S = 0.5
+#: What closing a door may take when no call is in flight any longer.
+CLOSING_S = 3.0
 
 _log = logging.getLogger("fairlead.serve")
 
@@ -73,7 +76,7 @@ class Server:
                 self.doors.append(door)
         except BaseException:
             self.limits.close()
-            self._close()
+            self._close(time.monotonic())
             raise
         event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
 
@@ -96,18 +99,20 @@ class Server:
         """Everything confirmed is durable when this returns, whatever became of the doors."""
         assert self._broker is not None
         event(_log, logging.INFO, "stopping", calls_in_flight=self.limits.in_flight, grace_ms=self.settings.limits.drain_grace_ms)
+        deadline = time.monotonic() + self.settings.limits.drain_grace_ms / 1000
         for door in self.doors:
             door.drain()
         self.limits.close()
         self._broker.interrupt_waits()
         if not self.limits.wait_until_idle(self.settings.limits.drain_grace_ms, self._hurry.is_set):
             event(_log, logging.WARNING, "calls are cut off", calls_in_flight=self.limits.in_flight, hurried=self._hurry.is_set())
-        self._close()
+        self._close(deadline)
         event(_log, logging.INFO, "stopped")
 
-    def _close(self) -> None:
+    def _close(self, deadline: float) -> None:
+        """A door that counts its calls itself has what is left of the grace for them."""
         for door in self.doors:
-            _bounded(door, self.settings.limits.drain_grace_ms, self._hurry)
+            _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
         assert self._broker is not None
         self._broker.close()
         if self._tracing is not None:
@@ -177,8 +182,8 @@ def _check_free(door: str, address: str) -> None:
         raise AddressUnavailable(door, address, error.strerror or str(error)) from error
 
 
-def _bounded(door: Door, grace_ms: int, hurry: threading.Event) -> None:
-    """Stop a door, but do not wait for ever: a library that hangs must not keep the broker from being closed."""
+def _stop_door(door: Door, deadline: float, hurry: threading.Event) -> None:
+    """But do not wait for ever: a library that hangs must not keep the broker from being closed."""
     done = threading.Event()
 
     def stop() -> None:
@@ -190,10 +195,10 @@ def _bounded(door: Door, grace_ms: int, hurry: threading.Event) -> None:
             done.set()
 
     threading.Thread(target=stop, name=f"fairlead-stop-{door.name}", daemon=True).start()
-    for _ in range(max(10, grace_ms // 100)):
-        if done.wait(0.1) or hurry.is_set():
+    while not done.wait(0.1):
+        if time.monotonic() > deadline or hurry.is_set():
+            event(_log, logging.WARNING, "a door is left behind", door=door.name)
             return
-    event(_log, logging.WARNING, "a door is left behind", door=door.name)
 
 
 def notify(state: str) -> None:
