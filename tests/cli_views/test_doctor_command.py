@@ -75,6 +75,11 @@ def test_the_hook_host_really_runs_a_script() -> None:
     assert machine_checks.hook_host().level == "ok"
 
 
+def test_a_hook_that_does_not_do_what_it_says_is_bad() -> None:
+    found = machine_checks.hook_host("function on_enqueue(msg) error('no such thing') end")
+    assert (found.level, "no such thing" in found.found) == ("bad", True)
+
+
 def test_a_hook_host_that_does_not_start_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert machine_checks.hook_host().level == "bad"

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from fairlead.cli.looks import Look, Rates, key_shares, rates_between, stats_document
-from fairlead.model.views import QueueStats
+from fairlead.model.views import KeyStats, QueueStats
 from tests.cli_views.values import key, queue
 
 
@@ -46,6 +46,48 @@ def test_a_key_that_grew_gave_nothing_away_and_a_new_one_is_not_known() -> None:
     assert {share.key: (share.got, share.out_per_s) for share in key_shares(before, now, 1.0)} == {
         "acme": (0.0, 0.0), "globex": (1.0, 4.0), "initech": (0.0, None),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    enqueued: int
+    delivered: int
+    completed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedQueue(QueueStats):
+    """Of a broker that counts what passes."""
+
+    totals: Passed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountedKey(KeyStats):
+    delivered: int | None = None
+
+
+def counted(totals: Passed, **delivered: int) -> CountedQueue:
+    keys = tuple(CountedKey(name, 1, 0, 10_000, True, count) for name, count in delivered.items())
+    return CountedQueue("q", 0, 0, 0, 0, 0, 0, 0, 0, False, keys, totals=totals)
+
+
+def test_flows_are_known_where_totals_are_kept_even_when_no_count_changes() -> None:
+    before, now = Look(1.0, (counted(Passed(100, 90, 80, 10)),)), Look(3.0, (counted(Passed(160, 130, 118, 12)),))
+    assert rates_between(before, now)["q"].flow == {"enqueued": 30, "delivered": 20, "completed": 19, "failed": 1}
+    assert rates_between(before, Look(3.0, (queue("q"),)))["q"].flow == {}
+
+
+def test_totals_that_shrank_are_those_of_a_broker_started_anew() -> None:
+    before, now = Look(1.0, (counted(Passed(100, 90, 80, 10), a=50),)), Look(2.0, (counted(Passed(8, 4, 2, 0), a=4),))
+    assert rates_between(before, now)["q"].flow == {"enqueued": 8, "delivered": 4, "completed": 2, "failed": 0}
+    assert [share.out_per_s for share in key_shares(before.queues[0], now.queues[0], 1.0)] == [4]
+
+
+def test_a_share_is_one_of_all_that_went_out_also_to_keys_that_ran_dry_since() -> None:
+    before, now = counted(Passed(0, 100, 0, 0), a=10, b=10), counted(Passed(0, 200, 0, 0), a=50, b=30)
+    assert {share.key: (share.got, share.out_per_s) for share in key_shares(before, now, 10.0)} == {"a": (0.4, 4.0), "b": (0.2, 2.0)}
 
 
 def test_the_heaviest_key_comes_first_and_then_the_longest_backlog() -> None:

@@ -77,18 +77,20 @@ def _grown(before: int, now: int) -> int:
 
 
 def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> list[KeyShare]:
-    """Heaviest first. What went out is the key's total where it is kept, else what its backlog lost."""
+    """Heaviest first. What went out is the key's total where it is kept, else what its backlog lost.
+
+    The whole is what went out of the queue: keys that have run dry since are not shown, and had their part of it.
+    """
     earlier = {entry.key: entry for entry in before.keys} if before is not None and seconds > 0 else {}
     out = [_went_out(earlier[entry.key], entry) if entry.key in earlier else None for entry in now.keys]
-    known = shares([part or 0.0 for part in out])
-    moved = any(out)
+    whole = sum(part or 0.0 for part in out)
+    if before is not None and (totals := totals_of(now)) and (totals_before := totals_of(before)):
+        whole = max(whole, _grown(totals_before["delivered"], totals["delivered"]))
     fair = shares([float(entry.weight) for entry in now.keys])
-    found = [
-        KeyShare(
-            entry.key, entry.weight, entry.pending, entry.more, None if went is None else went / seconds, fair[at], known[at] if moved else None
-        )
-        for at, (entry, went) in enumerate(zip(now.keys, out, strict=True))
-    ]
+    found = []
+    for entry, went, due in zip(now.keys, out, fair, strict=True):
+        got = (went or 0.0) / whole if whole else None
+        found.append(KeyShare(entry.key, entry.weight, entry.pending, entry.more, None if went is None else went / seconds, due, got))
     return sorted(found, key=lambda share: (-share.fair, -share.pending, share.key))
 
 
