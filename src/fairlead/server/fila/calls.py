@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -23,10 +24,14 @@ Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class CallGate(grpc.ServerInterceptor):
-    """The one way in for all services but health, which must answer whatever state the server is in."""
+    """The one way in for all services but health, which must answer whatever state the server is in.
 
-    def __init__(self, streams: OpenStreams) -> None:
+    Streams run on threads of their own: those of single calls are never theirs to take.
+    """
+
+    def __init__(self, streams: OpenStreams, stream_threads: ThreadPoolExecutor) -> None:
         self._streams = streams
+        self._stream_threads = stream_threads
         self._stopping = threading.Event()
 
     def stop_admitting(self) -> None:
@@ -73,6 +78,8 @@ class CallGate(grpc.ServerInterceptor):
             except Exception as error:
                 refuse(context, error)
 
+        # What gRPC itself looks for, and its health service uses.
+        answer.experimental_thread_pool = self._stream_threads  # type: ignore[attr-defined]
         return answer
 
 

@@ -25,15 +25,17 @@ _SERVICES = (
 )
 #: Headers take more room in a request than they do packed.
 _MOST_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
+#: A stream beyond the limit needs a thread to be told so.
+_REFUSING_THREADS = 2
 
 
 class FilaDoor:
     """Serves Fila's clients at `address`.
 
-    An open stream keeps a thread; at most `max_streams` may be open, and `call_threads` more threads are there for single
-    calls, so that streams never take the last one. Up to `max_calls` single calls wait for a thread. Beyond either limit a
-    call is answered with RESOURCE_EXHAUSTED and nothing is carried out. With `trace_headers` the W3C trace context of an
-    enqueue becomes headers of its message. `stop` lets calls in flight take `grace_s` before it cancels them.
+    An open stream keeps a thread; at most `max_streams` may be open. Single calls have `call_threads` of their own, and up
+    to `max_calls` of them may wait for one. Beyond either limit a call is answered with RESOURCE_EXHAUSTED and nothing is
+    carried out. With `trace_headers` the W3C trace context of an enqueue becomes headers of its message. `stop` lets calls
+    in flight take `grace_s` before it cancels them.
     """
 
     name = "grpc"
@@ -53,15 +55,16 @@ class FilaDoor:
         self.address = address
         self._grace_s = grace_s
         self._streams = OpenStreams(max_streams)
-        self._gate = CallGate(self._streams)
+        self._stream_threads = ThreadPoolExecutor(max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream")
+        self._gate = CallGate(self._streams, self._stream_threads)
         self._starter = Starter(broker)
         self._health = health.HealthServicer()
         self.service = FilaService(
             broker, self._streams, self._starter, clock=clock or SystemClock(), stopping=lambda: self._gate.stopping, trace_headers=trace_headers
         )
-        self._threads = ThreadPoolExecutor(max_streams + call_threads, thread_name_prefix="fila")
+        self._call_threads = ThreadPoolExecutor(call_threads, thread_name_prefix="fila-call")
         self._server = grpc.server(
-            self._threads, interceptors=[self._gate], options=_options(), maximum_concurrent_rpcs=max_streams + max_calls
+            self._call_threads, interceptors=[self._gate], options=_options(), maximum_concurrent_rpcs=max_streams + max_calls
         )
         service_pb2_grpc.add_FilaServiceServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(broker, self._streams), self._server)  # type: ignore[no-untyped-call]
@@ -90,7 +93,8 @@ class FilaDoor:
         self._server.stop(self._grace_s).wait(2 * self._grace_s)
         self._streams.wait_for_none(self._grace_s)
         self._starter.close()
-        self._threads.shutdown(wait=False)
+        self._stream_threads.shutdown(wait=False)
+        self._call_threads.shutdown(wait=False)
 
     def _say_health(self, status: int) -> None:
         for service in ("", *_SERVICES):
