@@ -36,7 +36,7 @@ class _TracedBroker:
         return self._record("enqueue", "send", lambda: self._broker.enqueue(queue, payload, **options), queue=queue, count=1, parent=parent)
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
-        parent = _headers(messages[0].headers) if _size(messages) and isinstance(messages[0], NewMessage) else {}
+        parent = _first_headers(messages)
         return self._record(
             "enqueue", "send", lambda: self._broker.enqueue_many(queue, messages), queue=queue, count=_size(messages), parent=parent
         )
@@ -53,10 +53,20 @@ class _TracedBroker:
         return self._record("settle", "settle", lambda: self._broker.settle(items), count=_size(items))
 
     def exchange(self, consumer: str, **parts: Any) -> ExchangeResult:
-        """Counts what it settled, enqueued and claimed; one that did none of it leaves no span."""
+        """Counts what it settled, enqueued and claimed; one that did none of it leaves no span.
+
+        One that is only an enqueue or only a settle, under a request id, is written down as such.
+        """
+        settles, sent, claims = parts.get("settle") or parts.get("extend"), parts.get("enqueue"), parts.get("claim")
+        verb, operation, queue, parent = "exchange", "settle", None, None
+        if sent and isinstance(sent, Mapping) and not settles and not claims:
+            verb, operation, parent = "enqueue", "send", _first_headers(next(iter(sent.values())))
+            queue = next(iter(sent)) if len(sent) == 1 else None
+        elif settles and not sent and not claims:
+            verb = "settle"
         return self._record(
-            "exchange", "settle", lambda: self._broker.exchange(consumer, **parts), count=_moved, keep=lambda result: _moved(result) > 0,
-            linked=lambda result: _carried(result.deliveries),
+            verb, cast(OperationType, operation), lambda: self._broker.exchange(consumer, **parts), queue=queue, parent=parent,
+            count=_moved, keep=lambda result: _moved(result) > 0, linked=lambda result: _carried(result.deliveries),
         )
 
     def _record(
@@ -86,6 +96,11 @@ class _TracedBroker:
 
 def _carried(deliveries: Sequence[Delivery]) -> Iterator[Mapping[str, str]]:
     return (delivery.headers for delivery in deliveries)
+
+
+def _first_headers(messages: object) -> Mapping[str, str]:
+    first = messages[0] if isinstance(messages, Sequence) and messages else None
+    return _headers(first.headers) if isinstance(first, NewMessage) else {}
 
 
 def _headers(given: object) -> Mapping[str, str]:

@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent import futures
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -17,6 +14,7 @@ from fairlead import Broker, Complete, NewMessage
 from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.server.tracing import traced
 from fairlead.wire.tracing import MOST_LINKS, Tracing, ambient, setup
+from tests.doors.http.collector import running_collector
 from tests.integration.world import World
 
 SECRET = "the payload of somebody's life"
@@ -130,6 +128,16 @@ def test_an_exchange_is_one_span_with_all_it_moved(broker: Broker, server: Trace
     assert (server.spans()["exchange"].attributes or {})["messaging.batch.message_count"] == 5
 
 
+def test_an_exchange_that_is_only_an_enqueue_or_a_settle_is_shown_as_such(broker: Broker, producer: Traced, server: Traced) -> None:
+    with producer.tracing.enqueue_span("q", [NewMessage(b"")]) as messages:
+        broker.exchange("", enqueue={"q": messages})
+    broker.exchange("", settle=[Complete(delivery) for delivery in broker.claim("q")])
+    taken, sent = server.spans()["enqueue q"], producer.spans()["enqueue q"]
+    assert taken.parent is not None
+    assert taken.parent.span_id == sent.context.span_id
+    assert server.spans().keys() == {"enqueue q", "claim q", "settle"}
+
+
 def test_a_claim_that_finds_nothing_leaves_no_span(broker: Broker, server: Traced) -> None:
     assert broker.claim("q") == []
     broker.exchange("worker", claim={"queue": "q"})
@@ -222,24 +230,10 @@ def test_ambient_spans_go_nowhere_when_the_program_traces_nothing(world: World) 
 
 
 def test_setup_sends_spans_to_a_collector_under_the_name_of_the_service() -> None:
-    received: list[trace_service_pb2.ExportTraceServiceRequest] = []
-
-    class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-        def Export(self, request: Any, context: Any) -> trace_service_pb2.ExportTraceServiceResponse:
-            received.append(request)
-            return trace_service_pb2.ExportTraceServiceResponse()
-
-    collector = grpc.server(futures.ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Collector(), collector)
-    port = collector.add_insecure_port("127.0.0.1:0")
-    collector.start()
-    try:
-        tracing = setup(f"http://127.0.0.1:{port}", "orders")
+    with running_collector() as collector:
+        tracing = setup(collector.endpoint, "orders")
         with tracing.enqueue_span("q", [NewMessage(b"")]):
             pass
         tracing.close()
-    finally:
-        collector.stop(None).wait()
-    (resource,) = [spans for request in received for spans in request.resource_spans]
-    assert {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}["service.name"] == "orders"
-    assert [span.name for scope in resource.scope_spans for span in scope.spans] == ["enqueue q"]
+    assert collector.services() == {"orders"}
+    assert list(collector.spans()) == ["enqueue q"]
