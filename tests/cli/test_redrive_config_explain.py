@@ -59,6 +59,18 @@ def test_a_redrive_at_a_rate_is_followed_to_its_end(cli: Commands, dead: list[st
     assert cli.json("intent", "list") == []
 
 
+def test_a_program_that_is_interrupted_while_it_watches_learns_which_redrive_goes_on(
+    cli: Commands, dead: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairlead.cli.redrive.sleep", interrupted)
+    ran = cli("redrive", "bulk", "--rate", "0.01", "-y", "-o", "json")
+    (intent,) = cli.json("intent", "list")
+    assert (ran.code, ran.err, ran.json()["matched"], ran.json()["intent_id"]) == (130, "", 12, intent["intent_id"])
+
+
 def test_a_detached_redrive_is_listed_and_can_be_stopped(cli: Commands, dead: list[str]) -> None:
     assert cli("redrive", "bulk", "--detach").code == 2
     result = cli.json("redrive", "bulk", "--rate", "0.01", "--detach", "-y")

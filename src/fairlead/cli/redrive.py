@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -91,6 +91,7 @@ class _Watch:
         self._target = target
         self._matched = matched
         self._before = {intent.intent_id for intent in target.intents()}
+        self._done = 0
         self._intent_id: int | None = None
         self._result: list[RedriveResult] = []
         self._error: list[BaseException] = []
@@ -106,11 +107,12 @@ class _Watch:
                 while True:
                     intent = self._intent()
                     if intent is not None:
+                        self._done = intent.done
                         progress.update(bar, completed=intent.done)
                     elif not caller.is_alive():
                         break
                     # Without a rate the call lasts as long as the work; with one it returns at once.
-                    caller.join(_LOOK_EVERY_S) if caller.is_alive() else time.sleep(_LOOK_EVERY_S)
+                    caller.join(_LOOK_EVERY_S) if caller.is_alive() else sleep(_LOOK_EVERY_S)
             except KeyboardInterrupt:
                 progress.stop()
                 self._say_that_it_goes_on()
@@ -138,7 +140,9 @@ class _Watch:
         return None
 
     def _say_that_it_goes_on(self) -> None:
-        if self._intent_id is None:
+        if wants_json():
+            show(RedriveResult(self._matched, self._done, self._intent_id))
+        elif self._intent_id is None:
             tell(f"stopped watching; what was begun goes on {_where()}")
         else:
             tell(f"stopped watching; it goes on {_where()}; {_how_to_stop(self._intent_id)}")
