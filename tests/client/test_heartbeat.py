@@ -82,8 +82,12 @@ def delivery(number: int, server: Server, *, claim_id: int = 7, lease_ms: int = 
     return Delivery(message, None, "q", claim_id, server.now_ms() + lease_ms, 1)
 
 
+def raw(number: int) -> bytes:
+    return bytes([number]) * 16
+
+
 def lease(number: int, claim_id: int = 7) -> tuple[bytes, int]:
-    return bytes([number]) * 16, claim_id
+    return raw(number), claim_id
 
 
 def asleep(heartbeat: Heartbeat, clock: ManualClock) -> bool:
@@ -119,7 +123,7 @@ def test_it_stops_at_the_cap(heartbeat: Heartbeat, server: Server, clock: Counti
 
 def test_a_settled_delivery_is_extended_no_more(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
-    assert heartbeat.drop([lease(1), lease(9)]) == [lease(1)]
+    assert heartbeat.drop({7: {raw(1), raw(9)}, 8: {raw(1)}}) == {7: {raw(1)}}
     pass_time(heartbeat, clock, 10_000)
     assert [numbers for _, numbers, _ in server.asked] == [[2]]
 
@@ -137,7 +141,7 @@ def test_a_lost_lease_is_remembered_and_left_alone(heartbeat: Heartbeat, server:
 
 def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     server.outcomes = {1: "not_found"}
-    server.during = lambda: (heartbeat.drop([lease(1)]), None)[1]
+    server.during = lambda: (heartbeat.drop({7: {raw(1)}}), None)[1]
     heartbeat.hold([delivery(1, server)], server.now_ms())
     pass_time(heartbeat, clock, 10_000)
     assert len(server.asked) == 1
@@ -146,14 +150,14 @@ def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(heartbeat: H
 
 def test_a_settle_that_came_to_nothing_leaves_the_lease_held(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     heartbeat.hold([delivery(1, server)], server.now_ms())
-    heartbeat.keep(heartbeat.drop([lease(1)]))
+    heartbeat.keep(heartbeat.drop({7: {raw(1)}}))
     pass_time(heartbeat, clock, 10_000)
     assert server.asked[0][1] == [1]
 
 
 def test_an_extension_by_the_caller_is_not_cut_short(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
-    heartbeat.keep([lease(1)], lease_ms=300_000, asked=timedelta(minutes=5))
+    heartbeat.keep({7: {raw(1)}}, lease_ms=300_000, asked=timedelta(minutes=5))
     for _ in range(10):
         pass_time(heartbeat, clock, 10_000)
     asked = [(at, durations) for at, numbers, durations in server.asked if 1 in numbers]
@@ -174,7 +178,7 @@ def test_a_server_that_is_away_is_asked_again(heartbeat: Heartbeat, server: Serv
 def test_a_claim_that_is_repeated_is_held_once(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     for _ in range(2):
         heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
-    heartbeat.drop([lease(1)])
+    heartbeat.drop({7: {raw(1)}})
     pass_time(heartbeat, clock, 10_000)
     assert [numbers for _, numbers, _ in server.asked] == [[2]]
 
@@ -190,7 +194,7 @@ def test_a_lease_that_is_nearly_over_is_extended_soon(heartbeat: Heartbeat, serv
 def test_without_a_cap_nothing_is_kept_alive(server: Server, clock: CountingClock) -> None:
     heartbeat = Heartbeat(server.extend, clock, cap_ms=None)
     heartbeat.hold([delivery(1, server)], server.now_ms())
-    heartbeat.keep([lease(1)])
+    heartbeat.keep({7: {raw(1)}})
     assert not heartbeat.holds(*lease(1))
     assert heartbeat._thread is None
 

@@ -7,7 +7,7 @@ server's clock alone: its end minus the server's now, both from one answer. So t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from fairlead.clock import Clock
@@ -21,6 +21,10 @@ _SHORTEST_MS = 20
 _AGAIN_MS = 1000
 _MOST_LOST = 100_000
 _NEVER = 1 << 62
+
+
+#: Raw message ids by claim.
+Held = dict[int, set[bytes]]
 
 
 class Leases:
@@ -61,8 +65,13 @@ class Heartbeat:
             return
         now_ms = self._clock.monotonic_ms()
         groups: dict[tuple[int, int], set[bytes]] = {}
-        for delivery in deliveries:
-            groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.message.id)
+        claim_id, lease_until = deliveries[0].claim_id, deliveries[0].lease_until
+        alike = {delivery.message.id for delivery in deliveries if delivery.claim_id == claim_id and delivery.lease_until == lease_until}
+        if len(alike) == len(deliveries):
+            groups[claim_id, lease_until] = alike
+        else:
+            for delivery in deliveries:
+                groups.setdefault((delivery.claim_id, delivery.lease_until), set()).add(delivery.message.id)
         with self._changed:
             for (claim_id, lease_until), ids in groups.items():
                 # A claim that is repeated under its token hands out the same again.
@@ -70,34 +79,27 @@ class Heartbeat:
                 due_ms = now_ms + _third(lease_until - server_now_ms)
                 self._add(Leases(claim_id, ids, due_ms=due_ms, cap_ms=now_ms + self._cap_ms))
 
-    def drop(self, leases: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
+    def drop(self, leases: Held) -> Held:
         """They are being settled. Gives those that were held, for `keep` if it comes to nothing."""
-        if not self._held:
-            return []
-        dropped = []
-        with self._changed:
-            for raw_id, claim_id in leases:
-                for group in self._held.get(claim_id, ()):
-                    if raw_id in group.ids:
-                        group.ids.remove(raw_id)
-                        dropped.append((raw_id, claim_id))
-                        break
-                else:
-                    continue
-                if not group.ids:
-                    self._remove(group)
+        dropped: Held = {}
+        if self._held:
+            with self._changed:
+                for claim_id, ids in leases.items():
+                    held = self._drop(claim_id, ids)
+                    if held:
+                        dropped[claim_id] = held
         return dropped
 
-    def keep(self, leases: Iterable[tuple[bytes, int]], *, lease_ms: int | None = None, asked: timedelta | None = None) -> None:
+    def keep(self, leases: Held, *, lease_ms: int | None = None, asked: timedelta | None = None) -> None:
         """Hold by what names them: after an extension by the caller, a start, or a settle that did not happen."""
         if self._cap_ms is None:
             return
         now_ms = self._clock.monotonic_ms()
+        due_ms = now_ms + (_third(lease_ms) if lease_ms is not None else _SHORTEST_MS)
         with self._changed:
-            for raw_id, claim_id in leases:
-                self._drop(claim_id, {raw_id})
-                due_ms = now_ms + (_third(lease_ms) if lease_ms is not None else _SHORTEST_MS)
-                self._add(Leases(claim_id, {raw_id}, due_ms=due_ms, cap_ms=now_ms + self._cap_ms, duration=asked))
+            for claim_id, ids in leases.items():
+                self._drop(claim_id, ids)
+                self._add(Leases(claim_id, set(ids), due_ms=due_ms, cap_ms=now_ms + self._cap_ms, duration=asked))
 
     def holds(self, raw_id: bytes, claim_id: int) -> bool:
         return any(raw_id in group.ids for group in self._held.get(claim_id, ()))
@@ -131,11 +133,14 @@ class Heartbeat:
         elif group.due_ms < self._wakes_ms:
             self._changed.notify()
 
-    def _drop(self, claim_id: int, ids: set[bytes]) -> None:
+    def _drop(self, claim_id: int, ids: set[bytes]) -> set[bytes]:
+        found: set[bytes] = set()
         for group in list(self._held.get(claim_id, ())):
+            found |= group.ids & ids
             group.ids -= ids
             if not group.ids:
                 self._remove(group)
+        return found
 
     def _remove(self, group: Leases) -> None:
         groups = self._held.get(group.claim_id, [])
@@ -184,7 +189,7 @@ class Heartbeat:
             elif raw_id in group.ids:
                 # Settled meanwhile is not lost: then it is held no longer.
                 self.mark_lost(raw_id, group.claim_id)
-                self.drop([(raw_id, group.claim_id)])
+                self.drop({group.claim_id: {raw_id}})
 
 
 def _third(lease_ms: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fairlead.client.core import Asked, Core, Once
 from fairlead.client.gather import Gatherer
-from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.heartbeat import Heartbeat, Held
 from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
@@ -223,7 +223,7 @@ class Settling:
         rows, self.refused = settlement_rows(_check_items(items, "items"))
         self.said = Said(rows)
         self._heartbeat = heartbeat
-        self._dropped = heartbeat.drop([(row.id, row.lease) for row in rows if row.action < _EXTEND])
+        self._dropped = heartbeat.drop(_ending(rows))
 
     def undo(self) -> None:
         """It did not happen, as far as is known: what was held is held on."""
@@ -240,16 +240,31 @@ class Settling:
         return [self.refused[at] if at in self.refused else next(rest) for at in range(len(self.refused) + len(results))]
 
     def _follow(self, row: Row, result: SettleResult, server_now_ms: int) -> None:
-        lease = (row.id, row.lease)
+        lease = {row.lease: {row.id}}
         if result.outcome == "invalid":
-            if lease in self._dropped:
-                self._heartbeat.keep([lease])
+            if row.id in self._dropped.get(row.lease, ()):
+                self._heartbeat.keep(lease)
         elif not result.ok:
-            self._heartbeat.drop([lease])
-            self._heartbeat.mark_lost(*lease)
-        elif row.action in (_EXTEND, _START) and self._heartbeat.holds(*lease):
+            self._heartbeat.drop(lease)
+            self._heartbeat.mark_lost(row.id, row.lease)
+        elif row.action in (_EXTEND, _START) and self._heartbeat.holds(row.id, row.lease):
             asked = None if row.duration_ms is None else timedelta(milliseconds=row.duration_ms)
-            self._heartbeat.keep([lease], lease_ms=result.lease_until - server_now_ms, asked=asked)
+            self._heartbeat.keep(lease, lease_ms=result.lease_until - server_now_ms, asked=asked)
+
+
+def _ending(rows: list[Row]) -> Held:
+    """The leases that a settle ends; nearly always those of one claim."""
+    if not rows:
+        return {}
+    claim_id = rows[0].lease
+    alike = {row.id for row in rows if row.lease == claim_id and row.action < _EXTEND}
+    if len(alike) == len(rows):
+        return {claim_id: alike}
+    leases: Held = {}
+    for row in rows:
+        if row.action < _EXTEND:
+            leases.setdefault(row.lease, set()).add(row.id)
+    return leases
 
 
 def _check_items(items: object, field: str) -> Sequence[Any]:
