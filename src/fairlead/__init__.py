@@ -85,13 +85,15 @@ def connect(
     retry_for: Duration = "30s",
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
+    tracing: bool = False,
 ) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
 
     `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any later call goes on
     trying when the server cannot be reached. `timeout` is how long one request may go unanswered before its connection counts
-    as dead. `heartbeat_cap` is how long a delivery is kept alive after it was handed out; None: not at all.
+    as dead. `heartbeat_cap` is how long a delivery is kept alive after it was handed out; None: not at all. `tracing` makes
+    OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
     """
     from fairlead.client.client import connect as connect_client
 
-    return connect_client(address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap)
+    return connect_client(address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing)

@@ -12,6 +12,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -40,10 +41,11 @@ async def connect(
     retry_for: Duration = "30s",
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
+    tracing: bool = False,
 ) -> AsyncClient:
     """As `fairlead.connect`, without blocking the event loop."""
     make = functools.partial(
-        connect_blocking, address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap
+        connect_blocking, address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing
     )
     return AsyncClient(await asyncio.get_running_loop().run_in_executor(None, make))
 
@@ -131,7 +133,8 @@ class AsyncClient:
 
     async def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
         self._core.check()
-        return await asyncio.wrap_future(self._requests.enqueues.submit(Put.of(queue, messages)))
+        with self._client._traces.enqueuing(queue, messages) as carried:
+            return await asyncio.wrap_future(self._requests.enqueues.submit(Put.of(queue, carried)))
 
     async def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         self._core.check()
@@ -150,6 +153,10 @@ class AsyncClient:
         puller = Puller(self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer)
         puller.start()
         return AsyncConsumption(puller, self)
+
+    def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
+        """A plain `with`: the span is that of the task around it."""
+        return self._client.process_span(delivery)
 
     def is_lost(self, delivery: Handle) -> bool:
         return self._client.is_lost(delivery)

@@ -25,7 +25,7 @@ NOT_REMOTE = {
     "clock": "the server's own; answers carry its time",
 }
 #: What a client has beside the engine's verbs.
-CLIENTS_OWN = {"consume", "is_lost", "consumer"}
+CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span"}
 
 
 def public(kind: type) -> set[str]:

@@ -9,6 +9,7 @@ the way is tried again for as long as `retry_for` says. Thread-safe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
 from fairlead.client.requests import Put, Requests
-from fairlead.clock import Clock
+from fairlead.client.traces import Traces
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -32,6 +33,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Handle, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
 from fairlead.wire.schemas import ADMIN_CALL
+from fairlead.wire.tracing import ambient
 from fairlead.wire.views import ADMIN, decode_result, encode_arguments
 
 
@@ -42,12 +44,13 @@ def connect(
     retry_for: Duration = "30s",
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
-    clock: Clock | None = None,
+    tracing: bool = False,
 ) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
 
     `timeout` is how long one request may go unanswered before its connection counts as dead (a claim's wait comes on top).
     `heartbeat_cap` is how long after it was handed out a delivery is kept alive; None: not at all.
+    `tracing` makes OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
     """
     options = Options(
         address,
@@ -56,7 +59,8 @@ def connect(
         max(1, to_ms(timeout, "timeout")),
         None if heartbeat_cap is None else to_ms(heartbeat_cap, "heartbeat_cap"),
     )
-    client = Client(Core(options, clock=clock))
+    traces = Traces(ambient() if tracing else None)
+    client = Client(Core(options), traces)
     try:
         client.intents()
     except BaseException:
@@ -68,9 +72,10 @@ def connect(
 class Client:
     """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, traces: Traces | None = None) -> None:
         self._core = core
         self._requests = Requests(core)
+        self._traces = traces or Traces()
         self.config = ClientConfig(self)
 
     @property
@@ -126,7 +131,8 @@ class Client:
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
         self._core.check()
-        return self._requests.enqueues.call(Put.of(queue, messages))
+        with self._traces.enqueuing(queue, messages) as carried:
+            return self._requests.enqueues.call(Put.of(queue, carried))
 
     def quarantine(
         self, queue: str, messages: Sequence[NewMessage], *, reason: FailureReason | str | int = FailureReason.UNKNOWN, error: str = ""
@@ -166,6 +172,10 @@ class Client:
         """Has a heartbeat or a settle been told that the lease is over? Then the work may be under way elsewhere."""
         return self._requests.heartbeat.is_lost(*read_handle(delivery))
 
+    def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
+        """`with client.process_span(delivery):` around the work: a span in the producer's trace. Without tracing, nothing."""
+        return self._traces.processing(delivery)
+
     def ack(self, queue: str, message_id: str) -> SettleResult:
         return self._admin("ack", queue=queue, message_id=message_id)
 
@@ -192,7 +202,7 @@ class Client:
             consumer,
             extend=extend,
             settle=settle,
-            enqueue={} if enqueue is None else enqueue,
+            enqueue={} if enqueue is None else self._traces.carried(enqueue),
             claim=claim,
             request_id=request_id,
             answered=answered,

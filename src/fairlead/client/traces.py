@@ -1,0 +1,47 @@
+"""Traces of a client, where `connect(tracing=True)` asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.model.delivery import Delivery
+from fairlead.model.message import NewMessage
+
+if TYPE_CHECKING:
+    from fairlead.wire.tracing import Tracing
+
+
+class Traces:
+    """Does nothing unless there is a `Tracing`."""
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self._tracing = tracing
+
+    def enqueuing(self, queue: str, messages: Sequence[NewMessage]) -> AbstractContextManager[Sequence[NewMessage]]:
+        """A span around an enqueue, and the messages that carry it. What is no list of messages is left for the checks to refuse."""
+        if self._tracing is None or not _are_messages(messages):
+            return nullcontext(messages)
+        return self._tracing.enqueue_span(queue, messages)
+
+    def carried(self, enqueue: Mapping[str, Sequence[NewMessage]]) -> Mapping[str, Sequence[NewMessage]]:
+        """The messages of an exchange, which carry the span that is current."""
+        tracing = self._tracing
+        if tracing is None or not isinstance(enqueue, Mapping) or not all(_are_messages(messages) for messages in enqueue.values()):
+            return enqueue
+        return {
+            queue: [msgspec.structs.replace(message, headers=tracing.inject(message.headers)) for message in messages]
+            for queue, messages in enqueue.items()
+        }
+
+    def processing(self, delivery: Delivery) -> AbstractContextManager[None]:
+        return nullcontext() if self._tracing is None else self._tracing.process_span(delivery)
+
+
+def _are_messages(messages: object) -> bool:
+    return isinstance(messages, (list, tuple)) and all(
+        isinstance(message, NewMessage) and isinstance(message.headers, (Mapping, type(None))) for message in messages
+    )
