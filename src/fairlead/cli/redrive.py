@@ -112,7 +112,10 @@ class _Watch:
                     elif not caller.is_alive():
                         break
                     # Without a rate the call lasts as long as the work; with one it returns at once.
-                    caller.join(_LOOK_EVERY_S) if caller.is_alive() else sleep(_LOOK_EVERY_S)
+                    if caller.is_alive():
+                        caller.join(_LOOK_EVERY_S)
+                    else:
+                        sleep(_LOOK_EVERY_S)
             except KeyboardInterrupt:
                 progress.stop()
                 self._say_that_it_goes_on()
