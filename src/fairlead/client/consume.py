@@ -91,6 +91,7 @@ class Puller:
             consumer=consumer or self.core.options.consumer,
             max_per_stream=max_per_stream,
             started=False,
+            in_rows=True,
         )
         self._prefetch = prefetch
         self._changed = threading.Condition()

@@ -25,8 +25,9 @@ from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
+from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlements import Row, decode_results, encode_settlements, settlement_columns, settlement_rows
+from fairlead.wire.settlements import Row, decode_results, encode_settlements, read_results, settlement_columns, settlement_rows
 
 _POLL_MS = 20_000
 _POLL_IN_MAIN_THREAD_MS = 1000
@@ -106,7 +107,8 @@ class Requests:
         clock, core = self.core.clock, self.core
         wait_ms = 0 if wait is None else to_ms(wait, "wait")
         most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
-        call = ClaimCall(_plain_names(queue), limit, 0, consumer or core.options.consumer, max_per_stream, token or core.new_id(), started)
+        whose = consumer or core.options.consumer
+        call = ClaimCall(_plain_names(queue), limit, 0, whose, max_per_stream, token or core.new_id(), started, in_rows=True)
         until_ms = clock.monotonic_ms() + wait_ms
 
         def metadata() -> bytes:
@@ -166,15 +168,18 @@ class Requests:
         except BaseException:
             settling.undo()
             raise
-        settled = settling.finish(([SettleResult(*fields) for fields in answer.settled], answer.now_ms))  # type: ignore[arg-type]
+        settled = settling.finish((read_results(answer.settled), answer.now_ms))
         return ExchangeResult(tuple(settled), answer.enqueued, self.deliveries((answer, body)))
 
     def deliveries(self, asked: Asked) -> list[Delivery]:
         """From now on they are kept alive."""
         answer, body = asked
-        if body is None or not body.num_rows:
+        if answer.rows:
+            found = read_delivery_rows(answer.rows, answer.queues)
+        elif body is not None and body.num_rows:
+            found = decode_deliveries(body, answer.queues)
+        else:
             return []
-        found = decode_deliveries(body, answer.queues)
         self.heartbeat.hold(found, answer.now_ms)
         return found
 
@@ -183,11 +188,13 @@ class Requests:
         for put in puts:
             by_queue.setdefault(put.queue, []).extend(put.messages)
         queues = [(queue, len(messages)) for queue, messages in by_queue.items()]
-        batch = encode_messages([message for messages in by_queue.values() for message in messages])
-        _, body = self._enqueue_once.ask(lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered)), batch)
-        ids = decode_ids(body) if body is not None else []
-        if len(ids) != batch.num_rows:
-            raise ProtocolMismatch(f"{batch.num_rows} ids", f"{len(ids)}")
+        messages = [message for messages in by_queue.values() for message in messages]
+        few = len(messages) <= FEW_ROWS and sum([put.bytes for put in puts]) <= FEW_BYTES
+        rows, batch = (message_rows(messages), None) if few else (None, encode_messages(messages))
+        answer, body = self._enqueue_once.ask(lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)), batch)
+        ids = decode_ids(body) if body is not None else answer.ids
+        if len(ids) != len(messages):
+            raise ProtocolMismatch(f"{len(messages)} ids", f"{len(ids)}")
         start, at = 0, {}
         for queue, count in queues:
             at[queue] = start
@@ -201,8 +208,9 @@ class Requests:
 
     def _send_settles(self, said: Sequence[Said]) -> list[Results]:
         rows = [row for one in said for row in one.rows]
-        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered)), encode_settlements(rows))
-        results = decode_results(body) if body is not None else []
+        few, batch = (rows, None) if len(rows) <= FEW_ROWS and sum([one.bytes for one in said]) <= FEW_BYTES else (None, encode_settlements(rows))
+        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch)
+        results = decode_results(body) if body is not None else read_results(answer.settled)
         if len(results) != len(rows):
             raise ProtocolMismatch(f"{len(rows)} results", f"{len(results)}")
         given: list[Results] = []

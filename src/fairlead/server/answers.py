@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from fairlead.broker.broker import Broker
 from fairlead.errors import InvalidRequest
@@ -18,8 +19,9 @@ from fairlead.model.settle import Extend
 from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
+from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import ADMIN_CALL, ADMIN_RESULT, EXCHANGE
-from fairlead.wire.settlements import decode_settlements, encode_results, read_settlements
+from fairlead.wire.settlements import decode_settlements, encode_results, read_settlement_rows, read_settlements
 from fairlead.wire.views import decode_arguments, encode_result
 
 #: A waiting claim is looked after by its client at least this often, so that a client that vanished is noticed.
@@ -33,24 +35,27 @@ Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
-    parts = _by_queue(decode_messages(_rows(batch)), call.queues)
+    parts = _by_queue(decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues)
     if call.request_id is None and len(parts) == 1:
         ((queue, messages),) = parts.items()
         ids = broker.enqueue_many(queue, messages)
     else:
         done = broker.exchange("", enqueue=parts, request_id=call.request_id, answered=call.answered)
         ids = [message_id for queue in parts for message_id in done.enqueued[queue]]
-    return Answer(), encode_ids(ids), []
+    return (Answer(), encode_ids(ids), []) if call.rows is None else (Answer(ids=ids), None, [])
 
 
 def settle(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
-    items = decode_settlements(_rows(batch))
+    items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
     if call.request_id is None:
         results = broker.settle(items)
     else:
         results = list(broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled)
-    return Answer(now_ms=broker.clock.now_ms()), encode_results(results), []
+    now_ms = broker.clock.now_ms()
+    if call.rows is not None:
+        return Answer(now_ms=now_ms, settled=[astuple(result) for result in results]), None, []
+    return Answer(now_ms=now_ms), encode_results(results), []
 
 
 def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:

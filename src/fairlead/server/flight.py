@@ -23,6 +23,7 @@ from fairlead.server.limits import Limits
 from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
+from fairlead.wire.rows import are_few, delivery_rows
 from fairlead.wire.schemas import CHANNELS, VERSION
 
 log = logging.getLogger(__name__)
@@ -117,9 +118,9 @@ class _Channel:
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
-        with self._limits.call(batch.nbytes if batch is not None else 0):
+        with self._limits.call(len(metadata) + (batch.nbytes if batch is not None else 0)):
             answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
-        if body is None:
+        if self._verb == "exchange":
             self._hand_out(deliveries, answer)
         else:
             self._write(answer, body)
@@ -127,21 +128,24 @@ class _Channel:
     def _claim(self, call: ClaimCall) -> None:
         with self._limits.waiting_call():
             if not call.credit:
-                self._hand_out(answers.claim(self._broker, call, call.limit, call.wait_ms), Answer())
+                self._hand_out(answers.claim(self._broker, call, call.limit, call.wait_ms), Answer(), in_rows=call.in_rows)
                 return
             left = call.credit
             for deliveries in answers.claim_by_credit(self._broker, call):
                 left -= len(deliveries)
-                self._hand_out(deliveries, Answer(done=False))
+                self._hand_out(deliveries, Answer(done=False), in_rows=call.in_rows)
             self._write(Answer(now_ms=self._broker.clock.now_ms(), credit=left))
 
-    def _hand_out(self, deliveries: list[Delivery], answer: Answer) -> None:
+    def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:
         """What cannot be written never left: it goes back to its place, and no attempt is counted."""
         try:
             if self._is_cancelled():
                 raise _ClientGone
             told = msgspec.structs.replace(answer, now_ms=self._broker.clock.now_ms(), queues=runs_of(deliveries))
-            self._write(told, encode_deliveries(deliveries) if deliveries else None)
+            if in_rows and are_few(deliveries):
+                self._write(msgspec.structs.replace(told, rows=delivery_rows(deliveries)))
+            else:
+                self._write(told, encode_deliveries(deliveries) if deliveries else None)
         except BaseException:
             if deliveries:
                 self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])

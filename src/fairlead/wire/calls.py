@@ -11,7 +11,9 @@ import msgspec
 
 from fairlead.errors import InvalidRequest
 from fairlead.wire.faults import Fault
+from fairlead.wire.rows import DeliveryRow, MessageRow
 from fairlead.wire.schemas import VERSION
+from fairlead.wire.settlements import Row
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,21 +27,28 @@ class EnqueueCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """`queues` says how many of the rows, in their order, go into which queue; each queue once.
 
     With a `request_id` (a UUIDv7) the call may be repeated for ten minutes and takes effect once; `answered` are earlier
-    request ids whose answers have arrived, which the server may forget.
+    request ids whose answers have arrived, which the server may forget. `rows` take the place of the batch.
     """
 
     queues: list[tuple[Any, int]]
     request_id: Any = None
     answered: Any = ()
+    rows: list[MessageRow] | None = None
 
 
 class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`rows` take the place of the batch."""
+
     request_id: Any = None
     answered: Any = ()
+    rows: list[Row] | None = None
 
 
 class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until `wait_ms` have passed."""
+    """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until `wait_ms` have passed.
+
+    `in_rows`: few deliveries come as rows of the answer instead of a batch.
+    """
 
     queue: Any
     limit: Any = 1
@@ -49,6 +58,7 @@ class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     token: Any = None
     started: Any = True
     credit: int = 0
+    in_rows: bool = False
 
 
 class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -67,7 +77,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """`now_ms` is the server's clock, so that a client can tell how long a lease lasts without trusting its own.
 
     `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer follow; the last
-    one says how much `credit` was not used. `settled` and `enqueued` are those of an exchange.
+    one says how much `credit` was not used. `settled` and `enqueued` are those of an exchange; `settled`, `ids` and `rows`
+    take the place of the batch when results, ids or deliveries were asked for in rows.
     """
 
     error: Fault | None = None
@@ -77,6 +88,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     credit: int = 0
     settled: list[tuple[bytes, str, str, int, int, str]] = []
     enqueued: dict[str, list[str]] = {}
+    ids: list[str] = []
+    rows: list[DeliveryRow] = []
 
 
 Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)

@@ -124,6 +124,10 @@ def read_settlements(columns: Columns) -> list[Settlement]:
     return [_item(action, ref, *fields) for action, ref, *fields in zip(actions, refs, *filled, strict=True)]
 
 
+def read_settlement_rows(rows: Sequence[Row]) -> list[Settlement]:
+    return [_item(row.action, LeaseRef(row.id, row.lease), *astuple(row)[3:]) for row in rows]
+
+
 def _item(
     action: int,
     ref: LeaseRef,
@@ -171,6 +175,11 @@ def encode_results(results: Sequence[SettleResult]) -> pa.RecordBatch:
     add_column(columns, "lease_until", pa.int64(), untils, 0)
     add_column(columns, "error", pa.utf8(), errors, "")
     return make_batch(RESULTS, len(results), columns)
+
+
+def read_results(told: Sequence[tuple[bytes, str, str, int, int, str]]) -> list[SettleResult]:
+    """Results that were told in rows."""
+    return [SettleResult(*fields) for fields in told]  # type: ignore[arg-type]
 
 
 def decode_results(batch: pa.RecordBatch) -> list[SettleResult]:
