@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import fairlead
+from fairlead import NewMessage
 from fairlead.cli.top import read_keys
 from tests.cli_views.conftest import Run
 from tests.cli_views.terminal import Terminal
@@ -80,6 +82,13 @@ def test_once_as_json_has_the_details_of_the_selected_queue(run: Run, data: Path
     assert found["selected"] == found["failures"]["queue"] == "emails"
     assert {share["key"] for share in found["shares"]} == {"acme", "globex"}
     assert found["queues"][0]["rates"]["ready_change"] == 0
+
+
+def test_the_fullest_queue_is_shown_when_none_is_named(run: Run, data: Path) -> None:
+    with fairlead.open(data, durability="os") as broker:
+        broker.create_queue("zebra")
+        broker.enqueue_many("zebra", [NewMessage(b"") for _ in range(100)])
+    assert json.loads(run("--data", data, "top", "--once", "--interval", "10ms", "-o", "json").stdout)["selected"] == "zebra"
 
 
 def test_a_queue_that_does_not_exist_cannot_be_chosen(run: Run, data: Path) -> None:

@@ -103,8 +103,9 @@ class Watcher:
             rates = rates_between(self.scene.look, look)
             for name, passed in rates.items():
                 self._trail.setdefault(name, deque(maxlen=_KEPT)).append(passed.flow.get("delivered"))
-            names = [stats.queue for stats in look.queues]
-            self._select(self.wanted if self.wanted in names else names[0] if names else "")
+            if look.find(self.wanted) is None:
+                self.wanted = _fullest(look)
+            self._select(self.wanted)
             self._look_closer()
         except FairleadError as error:
             self.scene = replace(self.scene, trouble=f"{error.message} (this is what was seen last)")
@@ -140,6 +141,11 @@ class Watcher:
             return []
         (first_s, first), (last_s, last) = self._details[0], self._details[-1]
         return key_shares(first if last_s > first_s else None, last, last_s - first_s)
+
+
+def _fullest(look: Look) -> str:
+    """Where most is going on, to begin with."""
+    return max(look.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue if look.queues else ""
 
 
 def _clock() -> str:
