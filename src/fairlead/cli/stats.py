@@ -47,7 +47,7 @@ def stats(
 ) -> None:
     """Show how many messages of each queue are where.
 
-    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch one per line.
+    With --watch, rates are changes per second between two looks. With -o json one document, with --watch one per line.
     """
     pause_s = read_interval(interval)
     with open_target() as target:
