@@ -12,9 +12,10 @@ from fairlead.broker.exchange import exchange as real_exchange
 from fairlead.client.client import Client
 from fairlead.errors import AnswerLost, Overloaded, RequestExpired, ServerStopping, ServerUnreachable
 from fairlead.model.ids import find_id, show_id
+from fairlead.model.limits import MAX_ANSWERED
 from fairlead.testing import ManualClock
-from fairlead.wire.calls import ClaimCall, EnqueueCall, SettleCall, decode
-from tests.client.scene import Scene, until
+from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
+from tests.client.scene import PATIENCE_S, Scene, until
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -155,6 +156,33 @@ def test_a_request_that_was_refused_does_not_make_the_server_forget(scene: Scene
     client.enqueue("q", b"")
     first, _, third = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
     assert list(third.answered) == [first.request_id]
+
+
+def test_of_requests_under_way_together_each_is_told_to_be_answered_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, transport = scene.client()
+    client.exchange("me")
+    together = threading.Barrier(2)
+
+    def meet(*args: object, **fields: object) -> object:
+        together.wait(PATIENCE_S)
+        return real_exchange(*args, **fields)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fairlead.broker.exchange.exchange", meet)
+        threads = [threading.Thread(target=client.exchange, args=("me",)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    client.exchange("me")
+    calls = [decode(metadata, ExchangeCall) for metadata in transport.requests("exchange")]
+    assert sorted(told for call in calls for told in call.answered) == sorted(call.request_id for call in calls[:-1])
+
+
+def test_requests_that_the_caller_says_are_answered_leave_no_room_for_our_own(scene: Scene) -> None:
+    client, _ = scene.client()
+    client.exchange("me")
+    client.exchange("me", answered=[client._core.new_id() for _ in range(MAX_ANSWERED)])
 
 
 def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(scene: Scene) -> None:

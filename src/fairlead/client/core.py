@@ -216,28 +216,37 @@ class Core:
 
 
 class Once:
-    """Requests of one kind that take effect once, however often they are sent."""
+    """Requests of one kind that take effect once, however often they are sent. Thread-safe."""
 
     def __init__(self, core: Core, verb: str) -> None:
         self._core = core
         self._verb = verb
+        self._lock = threading.Lock()
         #: Ids whose answers are here, which the server is told with the next request and may forget.
         self._answered: list[str] = []
 
-    def ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch) -> Asked:
-        """`metadata` puts the id of this request and those of answered ones in."""
+    def ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, *, room: int = MAX_ANSWERED) -> Asked:
+        """`metadata` puts the id of this request and those of up to `room` answered ones in."""
         try:
-            return self._ask(metadata, batch)
+            return self._ask(metadata, batch, room)
         except RequestExpired as expired:
             # A new id that was refused as it came: nothing was carried out, and our clock is far from the server's.
             self._core.learn_skew(expired)
-        return self._ask(metadata, batch)
+        return self._ask(metadata, batch, room)
 
-    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch) -> Asked:
-        request_id, answered = self._core.new_id(), self._answered[:MAX_ANSWERED]
-        asked = self._core.ask(self._verb, metadata(request_id, answered), batch, repeat="by id")
-        del self._answered[: len(answered)]
-        self._answered.append(request_id)
+    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, room: int) -> Asked:
+        request_id = self._core.new_id()
+        with self._lock:
+            # Taken out, so that of several requests under way only one tells of each.
+            answered, self._answered = self._answered[: max(0, room)], self._answered[max(0, room) :]
+        try:
+            asked = self._core.ask(self._verb, metadata(request_id, answered), batch, repeat="by id")
+        except BaseException:
+            with self._lock:
+                self._answered[:0] = answered
+            raise
+        with self._lock:
+            self._answered.append(request_id)
         return asked
 
 

@@ -17,7 +17,7 @@ from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
-from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult
@@ -162,7 +162,7 @@ class Requests:
         batch = _exchange_batch(rows, messages)
         try:
             if request_id is None:
-                answer, body = self._exchange_once.ask(metadata, batch)
+                answer, body = self._exchange_once.ask(metadata, batch, room=MAX_ANSWERED - len(answered))
             else:
                 answer, body = self.core.ask("exchange", metadata(request_id, ()), batch, repeat="by id")
         except BaseException:
