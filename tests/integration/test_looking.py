@@ -60,6 +60,15 @@ def test_pending_is_counted_to_10000_and_then_says_more(memory_world: World) -> 
     assert (key.pending, key.more) == (10_000, True)
 
 
+def test_all_keys_together_count_no_more_rows_than_one_look_may(memory_world: World) -> None:
+    memory_world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=f"k{at:03}") for at in range(499)])
+    memory_world.fill("q", key="big", count=300)
+    keys = memory_world.broker.stats("q", keys=True).keys
+    assert (keys[0].key, keys[0].pending, keys[0].more) == ("big", 200, True)
+    assert {(key.pending, key.more) for key in keys[1:]} == {(1, False)}
+
+
+
 def test_a_message_of_a_stream_shows_its_order_wherever_it_is(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"leased", b"behind")])
     world.broker.enqueue_many("q", [NewMessage(b"plain"), NewMessage(b"late", stream="s", delay="1m"), NewMessage(b"last", stream="s")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import dropwhile, islice
 
 from fairlead.broker.core import Core
@@ -35,7 +36,7 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
         dlq_id = queue.queue_id if queue.is_dead_letter_queue else queue.record.dlq_id
         dead = core.store.counters(dlq_id)
         waiting = {waiter.consumer for waiter in queue.waiters}
-        return QueueStats(
+        found = QueueStats(
             queue=name,
             ready=counters.ready,
             waiting=counters.waiting,
@@ -46,18 +47,24 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
             consumers=len(waiting | core.leases.consumers(queue.queue_id)),
             active_keys=queue.scheduler.active_keys,
             paused=queue.record.paused,
-            keys=_key_stats(core, queue, key_limit) if keys else (),
             throttles=_throttle_stats(core),
             hooks=tuple(core.hooks.stats(queue.queue_id)),
         )
+        shares = [(key.name, key.weight, key.deficit) for key in islice(queue.scheduler.keys(), key_limit)] if keys else []
+    return replace(found, keys=_key_stats(core, queue.queue_id, shares)) if shares else found
 
 
-def _key_stats(core: Core, queue: QueueState, key_limit: int) -> tuple[KeyStats, ...]:
+def _key_stats(core: Core, queue_id: int, shares: Sequence[tuple[str, int, int]]) -> tuple[KeyStats, ...]:
+    """The lock is given back after each key, and all keys together count no more rows than one look may: whoever watches a
+    queue must not hold it up."""
+    most = min(COUNT_LIMIT, SCAN_LIMIT // len(shares))
     found = []
-    for key in list(queue.scheduler.keys())[:key_limit]:
-        pending = core.store.count_ready(queue.queue_id, key_prefix(key.name), COUNT_LIMIT + 1)
-        found.append(KeyStats(key.name, key.weight, key.deficit, min(pending, COUNT_LIMIT), pending > COUNT_LIMIT))
-    return tuple(sorted(found, key=lambda entry: entry.key))
+    for name, weight, deficit in sorted(shares):
+        with core.lock:
+            core.check_open()
+            pending = core.store.count_ready(queue_id, key_prefix(name), most + 1)
+        found.append(KeyStats(name, weight, deficit, min(pending, most), pending > most))
+    return tuple(found)
 
 
 def _throttle_stats(core: Core) -> tuple[ThrottleStats, ...]:

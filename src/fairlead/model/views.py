@@ -24,7 +24,10 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyStats:
-    """`pending` is counted up to 10,000; `more` says that there are more. A stream counts as the one message at its front."""
+    """`pending` is counted up to 10,000, or less where there are many keys; `more` says that there are more.
+
+    A stream counts as the one message at its front.
+    """
 
     key: str
     weight: int
