@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fairlead.client.client import Client
-from fairlead.client.heartbeat import Heartbeat
+from fairlead.client.heartbeat import AT_ONCE, Heartbeat
 from fairlead.errors import ServerUnreachable
 from fairlead.model.delivery import Delivery
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
 from fairlead.testing import ManualClock
@@ -119,6 +120,20 @@ def test_it_stops_at_the_cap(heartbeat: Heartbeat, server: Server, clock: Counti
     assert server.asked[-1][0] == 590_000
     assert not heartbeat.holds(*lease(1))
     assert not heartbeat.is_lost(*lease(1))
+
+
+def test_more_leases_than_fit_into_one_request_are_extended_by_several(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.client.heartbeat.AT_ONCE", 3)
+    heartbeat.hold([delivery(number, server) for number in range(1, 9)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    assert [len(numbers) for _, numbers, _ in server.asked] == [3, 3, 2]
+    assert sorted(number for _, numbers, _ in server.asked for number in numbers) == list(range(1, 9))
+
+
+def test_a_request_of_extensions_is_no_larger_than_a_broker_takes() -> None:
+    assert AT_ONCE <= MAX_BATCH_MESSAGES
 
 
 def test_a_settled_delivery_is_extended_no_more(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:

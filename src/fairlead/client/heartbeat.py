@@ -17,11 +17,12 @@ from fairlead.model.settle import Extend, LeaseRef, SettleResult
 
 #: Asked at most so often, however short a lease is.
 _SHORTEST_MS = 20
+#: So many in one request: a broker takes no more than a certain number, and settles of others wait behind it.
+AT_ONCE = 10_000
 #: After an answer that did not come: the lease may still be there.
 _AGAIN_MS = 1000
 _MOST_LOST = 100_000
 _NEVER = 1 << 62
-
 
 #: Raw message ids by claim.
 Held = dict[int, set[bytes]]
@@ -161,7 +162,8 @@ class Heartbeat:
                     self._clock.wait(self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms)
                     continue
                 asked = [(group, raw_id) for group in due for raw_id in group.ids]
-            self._beat(asked)
+            for start in range(0, len(asked), AT_ONCE):
+                self._beat(asked[start : start + AT_ONCE])
 
     def _take_due(self, now_ms: int) -> list[Leases]:
         due = []
