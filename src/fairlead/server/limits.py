@@ -1,7 +1,7 @@
 """What all doors together have in hand: refuses what would be too much, and knows when nothing is in flight.
 
-One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and every long-lived
-channel or stream in `channel()`; they raise before anything was carried out.
+One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and what a client keeps
+open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Limits:
         self._waiting = 0
         self._bytes = 0
         self._channels = 0
+        self._streams = 0
         self._closed = False
         #: How often something was too much.
         self.refused = 0
@@ -66,7 +67,7 @@ class Limits:
 
     @contextmanager
     def channel(self) -> Iterator[None]:
-        """For as long as a client keeps a channel or stream open. An open channel with no call on it is not in flight."""
+        """For as long as a client keeps one open. An open channel with no call on it is not in flight."""
         with self._changed:
             self._check_open()
             if self._channels >= self._settings.max_channels:
@@ -77,6 +78,21 @@ class Limits:
         finally:
             with self._changed:
                 self._channels -= 1
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """For as long as a client keeps one open. It ends by itself once the waits of the broker are over, so it is not in flight."""
+        with self._changed:
+            self._check_open()
+            if self._streams >= self._settings.max_streams:
+                self._refuse("open streams", self._settings.max_streams)
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._streams -= 1
+                self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -93,7 +109,12 @@ class Limits:
 
     @property
     def channels(self) -> int:
-        return self._channels
+        """What clients keep open, streams included."""
+        return self._channels + self._streams
+
+    @property
+    def max_streams(self) -> int:
+        return self._settings.max_streams
 
     @property
     def bytes_in_flight(self) -> int:
@@ -119,3 +140,7 @@ class Limits:
                 # In slices: a second signal only sets a flag, because a handler that took this lock could wait for itself.
                 self._changed.wait(min(left, 0.1))
             return True
+
+    def wait_until_no_stream(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._streams, timeout_s)

@@ -110,7 +110,7 @@ class Server:
         event(_log, logging.INFO, "stopped")
 
     def _close(self, deadline: float) -> None:
-        """A door that counts its calls itself has what is left of the grace for them."""
+        """What streams of the gRPC door have claimed ahead is given back in what is left of the grace."""
         for door in self.doors:
             _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
         assert self._broker is not None
@@ -160,7 +160,7 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
         from fairlead.server.fila.door import FilaDoor
 
         grace_s, carries_traces = settings.limits.drain_grace_ms / 1000, bool(settings.tracing.otlp_endpoint)
-        doors.append(FilaDoor(broker, addresses["grpc"], max_streams=settings.limits.max_streams, grace_s=grace_s, trace_headers=carries_traces))
+        doors.append(FilaDoor(broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces))
     if "http" in addresses:
         from fairlead.server.http import HttpDoor
         from fairlead.server.metrics import Metrics

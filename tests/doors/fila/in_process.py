@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairlead.broker.broker import Broker
+from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
-from fairlead.server.fila.streams import OpenStreams
 from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.testing import ManualClock, MemoryStore
 
@@ -45,7 +45,7 @@ class Workbench:
         self.starter.open()
         self.stopping = False
         self.service = FilaService(
-            self.broker, OpenStreams(10), self.starter, clock=self.clock, stopping=lambda: self.stopping, trace_headers=False
+            self.broker, Consumers(), self.starter, clock=self.clock, stopping=lambda: self.stopping, trace_headers=False
         )
 
     def told(self) -> None:

@@ -1,4 +1,4 @@
-"""A server of its own process, for tests: `python -m tests.doors.fila.runner DATA [PORT] [STREAMS]`.
+"""A server of its own process, for tests: `python -m tests.doors.fila.runner DATA [PORT]`.
 
 Prints its address, then serves until it is told to stop with SIGTERM (in order) or is killed.
 """
@@ -13,11 +13,11 @@ import fairlead
 from fairlead.server.fila.door import FilaDoor
 
 
-def main(data: str, port: str = "0", max_streams: str = "1000") -> None:
+def main(data: str, port: str = "0") -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     with fairlead.open(data, durability="os") as broker:
-        door = FilaDoor(broker, f"127.0.0.1:{port}", max_streams=int(max_streams), trace_headers=True)
+        door = FilaDoor(broker, f"127.0.0.1:{port}", trace_headers=True)
         door.start()
         print(door.address, flush=True)
         told.wait()

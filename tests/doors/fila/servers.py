@@ -23,8 +23,8 @@ PATIENCE_S = 60.0
 class Server:
     """A broker with a fila.v1 door in a process of its own."""
 
-    def __init__(self, data: Path, *, port: int = 0, max_streams: int = 1000) -> None:
-        command = [sys.executable, "-m", "tests.doors.fila.runner", str(data), str(port), str(max_streams)]
+    def __init__(self, data: Path, *, port: int = 0) -> None:
+        command = [sys.executable, "-m", "tests.doors.fila.runner", str(data), str(port)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()

@@ -17,10 +17,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
-from fairlead.errors import SettingInvalid
+from fairlead.config import LimitSettings
+from fairlead.errors import AddressUnavailable
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Settlement, SettleResult
 from fairlead.server.fila.door import FilaDoor
+from fairlead.server.limits import Limits
 from fairlead.testing import ManualClock, MemoryStore
 from tests.doors.fila.servers import PATIENCE_S, Admin, Reader, Server, eventually, status_of
 
@@ -46,8 +48,10 @@ class WatchedBroker(Broker):
 
 
 @contextmanager
-def serving(broker: Broker, *, max_streams: int = 10, call_threads: int = 64, clock: Clock | None = None) -> Iterator[tuple[FilaDoor, Admin]]:
-    door = FilaDoor(broker, "127.0.0.1:0", max_streams=max_streams, call_threads=call_threads, grace_s=1, clock=clock)
+def serving(
+    broker: Broker, *, limits: Limits | None = None, call_threads: int = 64, clock: Clock | None = None
+) -> Iterator[tuple[FilaDoor, Admin]]:
+    door = FilaDoor(broker, "127.0.0.1:0", limits, call_threads=call_threads, grace_s=1, clock=clock)
     door.start()
     admin = Admin(door.address)
     try:
@@ -131,8 +135,10 @@ def test_concurrent_acks_and_nacks_share_a_commit_and_a_stale_one_spoils_none_of
 def test_streams_beyond_the_limit_are_refused_and_never_take_the_threads_of_single_calls() -> None:
     broker = Broker(MemoryStore())
     broker.create_queue("q")
-    with serving(broker, max_streams=2, call_threads=1) as (_, admin):
+    limits = Limits(LimitSettings(max_streams=2))
+    with serving(broker, limits=limits, call_threads=1) as (_, admin):
         streams = [open_stream(admin, "q") for _ in range(2)]
+        assert (limits.channels, limits.in_flight) == (2, 0)
         assert status_of(lambda: next(open_stream(admin, "q"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert enqueue(admin, "q")
         assert admin.stats("q").active_consumers == 2
@@ -144,6 +150,22 @@ def test_streams_beyond_the_limit_are_refused_and_never_take_the_threads_of_sing
 
         eventually(lambda: admin.stats("q").active_consumers == 1)
         eventually(admitted)
+
+
+def test_calls_are_counted_and_bounded_together_with_those_of_other_doors() -> None:
+    broker, limits = WatchedBroker(), Limits(LimitSettings(max_calls=1))
+    broker.create_queue("q")
+    with serving(broker, limits=limits) as (_, admin), ThreadPoolExecutor(1) as callers:
+        first = callers.submit(enqueue, admin, "q")
+        eventually(lambda: broker.enqueued == [1])
+        assert limits.in_flight == 1
+        assert limits.bytes_in_flight > 0
+        assert status_of(lambda: enqueue(admin, "q")) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        broker.go_on.set()
+        first.result()
+        eventually(lambda: limits.in_flight == 0)
+        with limits.call():
+            assert status_of(lambda: enqueue(admin, "q")) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_health_and_reflection_are_served(server: Server) -> None:
@@ -196,6 +218,6 @@ def test_a_server_told_to_stop_ends_in_order_with_consumers_on_it(tmp_path: Path
 
 def test_an_address_that_is_taken_is_refused_by_name(server: Server) -> None:
     broker = Broker(MemoryStore())
-    with pytest.raises(SettingInvalid, match="cannot listen"):
+    with pytest.raises(AddressUnavailable, match=f"expected to listen on {server.address} \\(grpc\\), got: "):
         FilaDoor(broker, server.address).start()
     broker.close()

@@ -10,7 +10,7 @@ from fairlead.broker.broker import Broker
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, QueueNotFound
 from fairlead.model.names import check_queue_name, is_dead_letter_name
 from fairlead.server.fila.config_keys import MAX_LISTED, ConfigKeys
-from fairlead.server.fila.streams import OpenStreams
+from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.v1 import admin_pb2 as pb
 from fairlead.server.fila.v1 import admin_pb2_grpc
 
@@ -19,9 +19,9 @@ _MIN_TIMEOUT_MS = 1000
 
 
 class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
-    def __init__(self, broker: Broker, streams: OpenStreams) -> None:
+    def __init__(self, broker: Broker, consumers: Consumers) -> None:
         self._broker = broker
-        self._streams = streams
+        self._consumers = consumers
         self._config = ConfigKeys(broker)
 
     def CreateQueue(self, request: pb.CreateQueueRequest, context: grpc.ServicerContext) -> pb.CreateQueueResponse:
@@ -58,7 +58,7 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
             depth=stats.ready + stats.waiting,
             in_flight=stats.leased,
             active_fairness_keys=stats.active_keys,
-            active_consumers=self._streams.consumers(request.queue),
+            active_consumers=self._consumers.of(request.queue),
             quantum=self._quantum(request.queue),
             per_key_stats=[
                 pb.PerFairnessKeyStats(key=key.key, pending_count=key.pending, current_deficit=key.deficit, weight=key.weight) for key in stats.keys
@@ -104,7 +104,7 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         except QueueNotFound:
             return None
         return pb.QueueInfo(
-            name=queue, depth=stats.ready + stats.waiting, in_flight=stats.leased, active_consumers=self._streams.consumers(queue)
+            name=queue, depth=stats.ready + stats.waiting, in_flight=stats.leased, active_consumers=self._consumers.of(queue)
         )
 
 

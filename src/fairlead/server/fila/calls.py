@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 
-from fairlead.errors import FairleadError, ServerStopping
-from fairlead.server.fila.streams import OpenStreams
+from fairlead.errors import FairleadError
+from fairlead.server.limits import Limits
 from fairlead.wire.statuses import status_of
 
 #: The trailing metadata that says which of fairlead's errors a status stands for.
@@ -29,17 +28,9 @@ class CallGate(grpc.ServerInterceptor):
     Streams run on threads of their own: those of single calls are never theirs to take.
     """
 
-    def __init__(self, streams: OpenStreams, stream_threads: ThreadPoolExecutor) -> None:
-        self._streams = streams
+    def __init__(self, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
+        self._limits = limits
         self._stream_threads = stream_threads
-        self._stopping = threading.Event()
-
-    def stop_admitting(self) -> None:
-        self._stopping.set()
-
-    @property
-    def stopping(self) -> bool:
-        return self._stopping.is_set()
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = continuation(handler_call_details)
@@ -52,18 +43,12 @@ class CallGate(grpc.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(self._streaming(handler.stream_stream), **coding)
         return grpc.unary_stream_rpc_method_handler(self._streaming(handler.unary_stream), **coding)
 
-    def _admit(self, context: grpc.ServicerContext) -> None:
-        """In the thread of the call, before anything else happens. A key in `authorization: Bearer` is to be checked here."""
-        if self.stopping:
-            raise ServerStopping()
-        if not context.is_active():
-            raise _CallerGone()
-
     def _once(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                self._admit(context)
-                return behaviour(request, context)
+                with self._limits.call(request.ByteSize()):
+                    _admit(context)
+                    return behaviour(request, context)
             except Exception as error:
                 return refuse(context, error)
 
@@ -72,8 +57,8 @@ class CallGate(grpc.ServerInterceptor):
     def _streaming(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                self._admit(context)
-                with self._streams.one_more():
+                with self._limits.stream():
+                    _admit(context)
                     yield from behaviour(request, context)
             except Exception as error:
                 refuse(context, error)
@@ -85,6 +70,12 @@ class CallGate(grpc.ServerInterceptor):
 
 class _CallerGone(Exception):
     """It was cancelled, or its time was up, before a thread was free for it."""
+
+
+def _admit(context: grpc.ServicerContext) -> None:
+    """In the thread of the call, before anything is carried out. A key in `authorization: Bearer` is to be checked here."""
+    if not context.is_active():
+        raise _CallerGone()
 
 
 def refuse(context: grpc.ServicerContext, error: Exception) -> Any:

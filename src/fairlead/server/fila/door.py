@@ -10,14 +10,15 @@ from grpc_reflection.v1alpha import reflection
 
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
-from fairlead.errors import SettingInvalid
+from fairlead.errors import AddressUnavailable
 from fairlead.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import CallGate
+from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
-from fairlead.server.fila.streams import OpenStreams
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
+from fairlead.server.limits import Limits
 
 _SERVICES = (
     service_pb2.DESCRIPTOR.services_by_name["FilaService"].full_name,
@@ -32,9 +33,9 @@ _REFUSING_THREADS = 2
 class FilaDoor:
     """Serves Fila's clients at `address`.
 
-    An open stream keeps a thread; at most `max_streams` may be open. Single calls have `call_threads` of their own, and up
-    to `max_calls` of them may wait for one. Beyond either limit a call is answered with RESOURCE_EXHAUSTED and nothing is
-    carried out. With `trace_headers` the W3C trace context of an enqueue becomes headers of its message. `stop` lets calls
+    An open stream keeps a thread. Single calls have `call_threads` of their own, and up to `max_waiting` of them may wait for
+    one. Beyond that, or beyond the `limits` that it shares with other doors, a call is answered with RESOURCE_EXHAUSTED and
+    nothing is carried out. With `trace_headers` the W3C trace context of an enqueue becomes headers of its message. `stop` lets calls
     in flight take `grace_s` before it cancels them.
     """
 
@@ -44,9 +45,9 @@ class FilaDoor:
         self,
         broker: Broker,
         address: str = "127.0.0.1:5555",
+        limits: Limits | None = None,
         *,
-        max_streams: int = 1000,
-        max_calls: int = 10_000,
+        max_waiting: int = 10_000,
         call_threads: int = 32,
         trace_headers: bool = False,
         grace_s: float = 5.0,
@@ -54,20 +55,23 @@ class FilaDoor:
     ) -> None:
         self.address = address
         self._grace_s = grace_s
-        self._streams = OpenStreams(max_streams)
-        self._stream_threads = ThreadPoolExecutor(max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream")
-        self._gate = CallGate(self._streams, self._stream_threads)
+        self._limits = limits = limits or Limits()
+        self._stream_threads = ThreadPoolExecutor(limits.max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream")
         self._starter = Starter(broker)
         self._health = health.HealthServicer()
+        consumers = Consumers()
         self.service = FilaService(
-            broker, self._streams, self._starter, clock=clock or SystemClock(), stopping=lambda: self._gate.stopping, trace_headers=trace_headers
+            broker, consumers, self._starter, clock=clock or SystemClock(), stopping=lambda: limits.closed, trace_headers=trace_headers
         )
         self._call_threads = ThreadPoolExecutor(call_threads, thread_name_prefix="fila-call")
         self._server = grpc.server(
-            self._call_threads, interceptors=[self._gate], options=_options(), maximum_concurrent_rpcs=max_streams + max_calls
+            self._call_threads,
+            interceptors=[CallGate(limits, self._stream_threads)],
+            options=_options(),
+            maximum_concurrent_rpcs=limits.max_streams + max_waiting,
         )
         service_pb2_grpc.add_FilaServiceServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
-        admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(broker, self._streams), self._server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(broker, consumers), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
@@ -76,7 +80,7 @@ class FilaDoor:
         try:
             port = self._server.add_insecure_port(self.address)
         except RuntimeError as refused:
-            raise SettingInvalid("the grpc door", "address", f"cannot listen at {self.address}: {refused}") from refused
+            raise AddressUnavailable(self.name, self.address, str(refused)) from refused
         self._server.start()
         self._starter.open()
         self.address = f"{host}:{port}"
@@ -85,13 +89,13 @@ class FilaDoor:
     def drain(self) -> None:
         """Consume streams end with UNAVAILABLE as soon as their waits are over."""
         self._say_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._gate.stop_admitting()
+        self._limits.close()
 
     def stop(self) -> None:
         """What a stream had claimed and not written is given back before this returns."""
         self.drain()
         self._server.stop(self._grace_s).wait(2 * self._grace_s)
-        self._streams.wait_for_none(self._grace_s)
+        self._limits.wait_until_no_stream(self._grace_s)
         self._starter.close()
         self._stream_threads.shutdown(wait=False)
         self._call_threads.shutdown(wait=False)

@@ -15,9 +15,9 @@ from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
 from fairlead.server.fila.consume import Consumption
+from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.gather import Gather
 from fairlead.server.fila.starts import Starter
-from fairlead.server.fila.streams import OpenStreams
 from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.server.fila.v1 import service_pb2_grpc
@@ -33,10 +33,10 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
     """
 
     def __init__(
-        self, broker: Broker, streams: OpenStreams, starter: Starter, *, clock: Clock, stopping: Callable[[], bool], trace_headers: bool
+        self, broker: Broker, consumers: Consumers, starter: Starter, *, clock: Clock, stopping: Callable[[], bool], trace_headers: bool
     ) -> None:
         self._broker = broker
-        self._streams = streams
+        self._consumers = consumers
         self._starter = starter
         self._clock = clock
         self._stopping = stopping
@@ -53,7 +53,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
 
     def Consume(self, request: pb.ConsumeRequest, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
         queue = check_queue_name(request.queue)
-        leave = self._streams.enter(queue)
+        leave = self._consumers.enter(queue)
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
             context.add_callback(leave)

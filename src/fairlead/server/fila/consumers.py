@@ -1,0 +1,36 @@
+"""How many consume streams each queue has."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+
+class Consumers:
+    """Thread-safe. A queue without consumers leaves nothing behind here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, queue: str) -> Callable[[], None]:
+        """Count one more consumer of a queue; returns the call that takes it back, which may be made twice."""
+        with self._lock:
+            self._counts[queue] += 1
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            with self._lock:
+                if not left:
+                    left = True
+                    self._counts[queue] -= 1
+                    if not self._counts[queue]:
+                        del self._counts[queue]
+
+        return leave
+
+    def of(self, queue: str) -> int:
+        with self._lock:
+            return self._counts[queue]
