@@ -26,6 +26,8 @@ MEANINGS = {
     "limits.max_channels": "open channels of the Flight door",
     "limits.max_streams": "open consume streams of the gRPC door",
     "limits.drain_grace_ms": "how long a stop waits for calls in flight",
+    "metrics.max_queues": "queues that have a label of their own in `/metrics`; the rest share `__other__`",
+    "metrics.max_throttle_keys": "throttle keys whose tokens are shown",
     "tracing.otlp_endpoint": "where OpenTelemetry spans are sent, such as `http://127.0.0.1:4317`; empty is off",
     "tracing.service_name": "the name this server has in traces",
     "store.read_ahead_rows": "rows of ready messages held in memory, over all queues",

@@ -8,6 +8,6 @@ Promises that no setting is silently ignored. Must not: know what the settings d
 """
 
 from fairlead.config.engine import HookSettings, Settings
-from fairlead.config.server import Address, LimitSettings, LogSettings, ServerSettings, TracingSettings
+from fairlead.config.server import Address, LimitSettings, LogSettings, MetricSettings, ServerSettings, TracingSettings
 
-__all__ = ["Address", "HookSettings", "LimitSettings", "LogSettings", "ServerSettings", "Settings", "TracingSettings"]
+__all__ = ["Address", "HookSettings", "LimitSettings", "LogSettings", "MetricSettings", "ServerSettings", "Settings", "TracingSettings"]

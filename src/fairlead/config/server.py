@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, NewType
@@ -38,10 +38,18 @@ class LimitSettings:
     drain_grace_ms: int = 10_000
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            value, least = getattr(self, setting.name), 0 if setting.name == "drain_grace_ms" else 1
-            if type(value) is not int or not least <= value <= _MOST:
-                raise InvalidRequest(f"limits.{setting.name}", f"a whole number of at least {least}", value)
+        _check_numbers(self, "limits", may_be_zero=("drain_grace_ms",))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSettings:
+    """How many queues, and how many throttle keys, have series of their own: what a monitoring system must be able to hold."""
+
+    max_queues: int = 200
+    max_throttle_keys: int = 100
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "metrics", may_be_zero=("max_queues", "max_throttle_keys"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class ServerSettings:
     insecure_public: bool = False
     log: LogSettings = field(default_factory=LogSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    metrics: MetricSettings = field(default_factory=MetricSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     store: Settings = field(default_factory=Settings)
     lua: HookSettings = field(default_factory=HookSettings)
@@ -82,6 +91,13 @@ class ServerSettings:
 
 
 DOORS = ("flight", "grpc", "http")
+
+
+def _check_numbers(settings: LimitSettings | MetricSettings, table: str, *, may_be_zero: Collection[str]) -> None:
+    for setting in fields(settings):
+        value, least = getattr(settings, setting.name), 0 if setting.name in may_be_zero else 1
+        if type(value) is not int or not least <= value <= _MOST:
+            raise InvalidRequest(f"{table}.{setting.name}", f"a whole number of at least {least}", value)
 
 
 def contradictions(addresses: Mapping[str, Address], insecure_public: bool) -> Iterator[tuple[str, str]]:

@@ -96,7 +96,8 @@ QUEUES_IN_OTHER = _gauge("queues_in_other", "", 'Queues that have no label of th
 STORE_FREE = _gauge("store_free_bytes", "", "Free on the disk of the data directory.")
 CALLS = _gauge("calls_in_flight", "", "Calls the doors are working on, those that wait for messages included.")
 CHANNELS = _gauge("channels_open", "", "Channels and streams that clients hold open.")
-CALL_BYTES = _gauge("calls_in_flight_bytes", "", "What the requests and answers in flight hold in memory.")
+CALL_BYTES = _gauge("calls_in_flight_bytes", "", "What the requests in flight hold in memory.")
+CALLS_REFUSED = _counter("calls_refused", "", "Calls, channels and streams refused because there were too many: Overloaded.")
 
 #: In the order of this file.
 METRICS: tuple[Definition, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Definition))

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
+from fairlead.config import MetricSettings
 from fairlead.errors import FairleadError
 from fairlead.model.measures import Measures, QueueMeasures
 from fairlead.server import metric_names as names
@@ -29,8 +30,8 @@ Sample = tuple[tuple[str, ...], float]
 class Metrics:
     """A registry of its own, fed by the broker it watches from now on. Counters begin at 0 with the process.
 
-    At most `max_queues` queues have a label of their own (the rest are `__other__`), and `max_throttle_keys` throttle keys
-    are shown; message ids, fairness keys and consumers are no labels. `data` is the directory whose disk is watched.
+    At most `settings.max_queues` queues have a label of their own (the rest are `__other__`), and `settings.max_throttle_keys`
+    throttle keys are shown; message ids, fairness keys and consumers are no labels. `data` is the directory whose disk is watched.
     """
 
     def __init__(
@@ -40,16 +41,16 @@ class Metrics:
         clock: Clock | None = None,
         data: Path | None = None,
         limits: Limits | None = None,
-        max_queues: int = 200,
-        max_throttle_keys: int = 100,
+        settings: MetricSettings | None = None,
     ) -> None:
+        chosen = settings or MetricSettings()
         self.registry = CollectorRegistry()
         self._broker = broker
         self._data = data
         self._limits = limits
-        self._labels = QueueLabels(max_queues)
+        self._labels = QueueLabels(chosen.max_queues)
         self._counts = Counts(clock or SystemClock(), self._labels)
-        self._throttles = _Bounded(max_throttle_keys)
+        self._throttles = _Bounded(chosen.max_throttle_keys)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -86,6 +87,7 @@ class Metrics:
             yield names.CALLS, [((), self._limits.in_flight)]
             yield names.CHANNELS, [((), self._limits.channels)]
             yield names.CALL_BYTES, [((), self._limits.bytes_in_flight)]
+            yield names.CALLS_REFUSED, [((), self._limits.refused)]
         try:
             measures = self._broker.measures()
         except FairleadError:

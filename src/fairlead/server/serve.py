@@ -165,7 +165,7 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
         from fairlead.server.http import HttpDoor
         from fairlead.server.metrics import Metrics
 
-        doors.append(HttpDoor(broker, addresses["http"], Metrics(broker, data=settings.data, limits=limits)))
+        doors.append(HttpDoor(broker, addresses["http"], Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)))
     return doors
 
 

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import fairlead
 from fairlead import Complete, Fail, NewMessage
+from fairlead.config import LimitSettings
+from fairlead.errors import Overloaded
 from fairlead.server.limits import Limits
 from fairlead.server.metric_names import METRICS
 from fairlead.server.metrics import Metrics
@@ -109,12 +113,16 @@ def test_long_operations_under_way_show(world: World, metrics: Metrics) -> None:
 
 
 def test_disk_and_doors_show_when_they_are_there_to_be_seen(world: World, tmp_path: Path) -> None:
-    limits = Limits()
+    limits = Limits(LimitSettings(max_calls=1))
     metrics = Metrics(world.broker, data=tmp_path, limits=limits)
-    with limits.call(100), limits.channel():
+    with limits.call(100), limits.channel(), limits.stream():
+        for _ in range(3):
+            with pytest.raises(Overloaded), limits.call():
+                pass
         shown = show(metrics)
     assert shown["fairlead_store_free_bytes"] > 0
-    assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 1, 100)
+    assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 2, 100)
+    assert shown["fairlead_calls_refused_total"] == 3
 
 
 def test_build_and_process_show(world: World, metrics: Metrics) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fairlead import Fail
+from fairlead.config import MetricSettings
 from fairlead.server.metric_names import METRICS, OTHER
 from fairlead.server.metrics import Metrics
 from tests.doors.http.shown import Values, of, show
@@ -13,7 +14,7 @@ def _queues(values: Values) -> set[str]:
 
 
 def test_queues_beyond_the_bound_share_one_label(world: World) -> None:
-    metrics = Metrics(world.broker, clock=world.clock, max_queues=3)
+    metrics = Metrics(world.broker, clock=world.clock, settings=MetricSettings(max_queues=3))
     for number in range(8):
         world.broker.create_queue(f"q{number}", retry="none")
         world.fill(f"q{number}", count=2)
@@ -30,7 +31,7 @@ def test_queues_beyond_the_bound_share_one_label(world: World) -> None:
 
 
 def test_the_number_of_series_does_not_follow_the_number_of_queues(world: World) -> None:
-    metrics = Metrics(world.broker, clock=world.clock, max_queues=2)
+    metrics = Metrics(world.broker, clock=world.clock, settings=MetricSettings(max_queues=2))
     sizes = []
     for number in range(30):
         world.broker.create_queue(f"q{number}")
@@ -48,7 +49,7 @@ def test_queues_that_were_there_before_are_known_by_name(world: World) -> None:
 
 
 def test_a_deleted_queue_ends_its_series_and_gives_its_label_free(world: World) -> None:
-    metrics = Metrics(world.broker, clock=world.clock, max_queues=2)
+    metrics = Metrics(world.broker, clock=world.clock, settings=MetricSettings(max_queues=2))
     for name in ("a", "b"):
         world.broker.create_queue(name, retry="none")
         world.fill(name, count=3)
@@ -73,7 +74,7 @@ def test_a_queue_made_again_under_its_name_begins_at_nothing(world: World, metri
 
 
 def test_throttle_keys_are_bounded_and_the_first_ones_stay(world: World) -> None:
-    metrics = Metrics(world.broker, clock=world.clock, max_throttle_keys=2)
+    metrics = Metrics(world.broker, clock=world.clock, settings=MetricSettings(max_throttle_keys=2))
     for key in ("m", "z", "a"):
         world.broker.config.set(f"throttle:{key}:rate", "4")
         show(metrics)
