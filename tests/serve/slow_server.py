@@ -15,8 +15,8 @@ from fairlead.cli.chosen import Chosen, Output, choose
 from fairlead.cli.serve import run_and_exit
 from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
-from fairlead.config.server import split_address
 from fairlead.errors import FairleadError, StoreFailed
+from fairlead.model.addresses import split_address
 from fairlead.server import logs, serve
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
@@ -36,7 +36,7 @@ class SlowDoor:
         self.address = address
         self._broker = broker
         self._limits = limits
-        self._listener = socket.create_server(split_address(address))
+        self._listener = socket.create_server(split_address(address, may_pick_port=True))
 
     def start(self) -> None:
         host, port = self._listener.getsockname()[:2]

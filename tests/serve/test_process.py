@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.config.server import split_address
+from fairlead.model.addresses import split_address
 from fairlead.testing import ServerDidNotStart, ServerProcess
 from fairlead.testing.server import PATIENCE_S, free_ports
 

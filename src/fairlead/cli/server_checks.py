@@ -14,7 +14,8 @@ from http.client import HTTPException
 
 import fairlead
 from fairlead.cli.findings import Finding
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.model.addresses import split_address
 
 _PATIENCE_S = 3.0
 _SKEW_S = 5.0
@@ -107,10 +108,9 @@ def skew(ahead_s: float) -> Finding:
 
 def _refused(address: str) -> str:
     """Why nothing listens there; "" when something does."""
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
-    except (OSError, ValueError, OverflowError) as trouble:
+        socket.create_connection(split_address(address), timeout=_PATIENCE_S).close()
+    except (OSError, UnicodeError, InvalidRequest) as trouble:
         return getattr(trouble, "strerror", None) or str(trouble)
     return ""
 

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fairlead.config.server import Address, split_address
+from fairlead.config.server import Address
 from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
 
 _SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -28,7 +29,7 @@ def read_value(path: str, hint: Any, given: object) -> Any:
         raise InvalidRequest(path, "a path" if hint is Path else "text", given)
     if hint is Address and given != "off":
         try:
-            split_address(given)
+            split_address(given, may_pick_port=True)
         except InvalidRequest as error:
             raise InvalidRequest(path, f'{error.expected}, or "off"', given) from None
     return Path(given) if hint is Path else given

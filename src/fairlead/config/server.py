@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal, NewType
 
 from fairlead.config.engine import HookSettings, Settings
 from fairlead.errors import InvalidRequest, SettingInvalid
+from fairlead.model.addresses import split_address
 
 _MOST = 1 << 62
 
@@ -111,16 +111,8 @@ def contradictions(addresses: Mapping[str, Address], insecure_public: bool) -> I
             )
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host without brackets, and port."""
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:\[\]/]+):(\d{1,5})", address)
-    if found is None or int(found[2]) > 65535:
-        raise InvalidRequest("address", "host:port, such as 127.0.0.1:5556 (port 0: any free one)", address)
-    return found[1].strip("[]"), int(found[2])
-
-
 def is_loopback(address: str) -> bool:
-    host = split_address(address)[0]
+    host, _ = split_address(address, may_pick_port=True)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

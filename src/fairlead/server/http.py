@@ -19,8 +19,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 import fairlead
 from fairlead.broker.broker import Broker
-from fairlead.config.server import split_address
 from fairlead.errors import FairleadError, ServerStopping
+from fairlead.model.addresses import join_address, split_address
 from fairlead.server.metrics import Metrics
 
 _log = logging.getLogger("fairlead.http")
@@ -71,11 +71,11 @@ class HttpDoor:
         }
 
     def start(self) -> None:
-        host, port = split_address(self.address)
+        host, port = split_address(self.address, may_pick_port=True)
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._server = _Server(family, (str(where[0]), int(where[1])), self, self._connections, self._timeout_s)
         bound = self._server.server_address
-        self.address = f"[{bound[0]!s}]:{bound[1]}" if family == socket.AF_INET6 else f"{bound[0]!s}:{bound[1]}"
+        self.address = join_address(str(bound[0]), int(bound[1]))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="fairlead-http", daemon=True)
         self._thread.start()
 

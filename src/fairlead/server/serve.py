@@ -19,8 +19,8 @@ from types import FrameType
 import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
-from fairlead.config.server import split_address
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
+from fairlead.model.addresses import split_address
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.logs import event, safe_text
@@ -171,7 +171,7 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list
 
 def _check_free(door: str, address: str) -> None:
     """Say clearly what a library would say vaguely; with SO_REUSEPORT gRPC would even share the port with a stranger."""
-    host, port = split_address(address)
+    host, port = split_address(address, may_pick_port=True)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with closing(socket.socket(family, kind, protocol)) as probe:

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import AddressUnavailable
+from fairlead.model.addresses import join_address, split_address
 from fairlead.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import CallGate
@@ -76,14 +77,14 @@ class FilaDoor:
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     def start(self) -> None:
-        host, _, _ = self.address.rpartition(":")
+        host, _ = split_address(self.address, may_pick_port=True)
         try:
             port = self._server.add_insecure_port(self.address)
         except RuntimeError as refused:
             raise AddressUnavailable(self.name, self.address, str(refused)) from refused
         self._server.start()
         self._starter.open()
-        self.address = f"{host}:{port}"
+        self.address = join_address(host, port)
         self._say_health(health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self) -> None:

@@ -1,0 +1,23 @@
+"""Where a server listens or is reached: `host:port`, an IPv6 address in brackets."""
+
+from __future__ import annotations
+
+import re
+
+from fairlead.errors import InvalidRequest
+
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/]+)):([0-9]{1,5})")
+
+
+def split_address(address: object, *, may_pick_port: bool = False) -> tuple[str, int]:
+    """Host without brackets, and port. Port 0 is for who listens there, and may pick any that is free."""
+    found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    port = int(found[3]) if found is not None else -1
+    if found is None or not (0 if may_pick_port else 1) <= port <= 65535:
+        more = " (port 0: any free one)" if may_pick_port else ""
+        raise InvalidRequest("address", f"host:port, such as 127.0.0.1:5556{more}", address)
+    return found[1] or found[2], port
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
