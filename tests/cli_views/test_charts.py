@@ -26,10 +26,6 @@ def test_a_rate_tells_nothing_known_from_nothing_moving(rate: float | None, show
     assert show_rate(rate) == shown
 
 
-def test_a_change_has_its_sign() -> None:
-    assert [show_rate(rate, signed=True) for rate in (5.0, -5.0, 0.0)] == ["+5.0", "-5.0", "·"]
-
-
 @pytest.mark.parametrize(
     ("ms", "shown"),
     [

@@ -59,7 +59,7 @@ def test_watching_as_json_gives_a_document_a_line_with_rates_from_the_second_on(
 def test_watching_without_a_terminal_prints_table_after_table(run: Run, data: Path) -> None:
     text = run("--data", data, "stats", "orders", "--watch", "--interval", "10ms", "--looks", 2).stdout
     first, second = text.strip().split("\n\n")
-    assert first.splitlines()[0].split()[-4:] == ["ready/s", "leased/s", "dead/s", "state"]
+    assert first.splitlines()[0].split()[-4:] == ["out/s", "done/s", "fail/s", "state"]
     assert first.splitlines()[1].split()[-3:] == ["–", "–", "–"]
     assert second.splitlines()[1].split()[-3:] == ["·", "·", "·"]
 

@@ -18,6 +18,7 @@ from fairlead.broker.bodies import BodyCache
 from fairlead.broker.leases import LeaseBook
 from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.broker.tally import Tally
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.decide.drr import QueueScheduler
@@ -79,6 +80,7 @@ class Core:
         self.next_request_sweep_ms = 0
         self.answered = Answered()
         self.observers = Observers()
+        self.tally = Tally()
 
     # Queues
 
@@ -138,6 +140,7 @@ class Core:
         except Exception:
             self.load()
             raise
+        self.tally.note(facts)
         if began:
             self.observers.timed(Timing("commit", perf_counter() - began))
             self.observers.committed(facts)

@@ -49,21 +49,23 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
             paused=queue.record.paused,
             throttles=_throttle_stats(core),
             hooks=tuple(core.hooks.stats(queue.queue_id)),
+            totals=core.tally.of(queue.queue_id),
         )
-        shares = [(key.name, key.weight, key.deficit) for key in islice(queue.scheduler.keys(), key_limit)] if keys else []
+        listed = islice(queue.scheduler.keys(), key_limit) if keys else ()
+        shares = [(key.name, key.weight, key.deficit, queue.scheduler.delivered(key.name)) for key in listed]
     return replace(found, keys=_key_stats(core, queue.queue_id, shares)) if shares else found
 
 
-def _key_stats(core: Core, queue_id: int, shares: Sequence[tuple[str, int, int]]) -> tuple[KeyStats, ...]:
+def _key_stats(core: Core, queue_id: int, shares: Sequence[tuple[str, int, int, int]]) -> tuple[KeyStats, ...]:
     """The lock is given back after each key, and all keys together count no more rows than one look may: whoever watches a
     queue must not hold it up."""
     most = min(COUNT_LIMIT, SCAN_LIMIT // len(shares))
     found = []
-    for name, weight, deficit in sorted(shares):
+    for name, weight, deficit, delivered in sorted(shares):
         with core.lock:
             core.check_open()
             pending = core.store.count_ready(queue_id, key_prefix(name), most + 1)
-        found.append(KeyStats(name, weight, deficit, min(pending, most), pending > most))
+        found.append(KeyStats(name, weight, deficit, min(pending, most), pending > most, delivered))
     return tuple(found)
 
 

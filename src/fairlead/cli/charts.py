@@ -35,14 +35,13 @@ def show_bytes(count: float) -> str:
     return f"{count:.0f} {_BYTE_UNITS[unit]}" if unit == 0 or abs(count) >= 99.95 else f"{count:.1f} {_BYTE_UNITS[unit]}"
 
 
-def show_rate(per_second: float | None, *, signed: bool = False) -> str:
+def show_rate(per_second: float | None) -> str:
     """A middle dot where there is nothing, so that the eye finds what moves; a dash where nothing is known yet."""
     if per_second is None:
         return "–"
-    sign = "+" if signed and per_second > 0 else ""
     if abs(per_second) < 0.05:
         return "·"
-    return sign + (f"{per_second:.1f}" if abs(per_second) < 99.95 else show_count(per_second))
+    return f"{per_second:.1f}" if abs(per_second) < 99.95 else show_count(per_second)
 
 
 def show_age(ms: int) -> str:

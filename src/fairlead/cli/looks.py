@@ -59,16 +59,14 @@ def rates_between(before: Look | None, now: Look) -> dict[str, Rates]:
         if earlier is not None:
             flow, flow_before = totals_of(stats), totals_of(earlier)
             found[stats.queue] = Rates(
-                {name: _grown(flow_before[name], flow[name]) / seconds for name in flow if name in flow_before},
+                {name: _grown(flow_before[name], flow[name]) / seconds for name in flow},
                 {name: (getattr(stats, name) - getattr(earlier, name)) / seconds for name in COUNTS},
             )
     return found
 
 
 def totals_of(stats: QueueStats) -> dict[str, int]:
-    """Empty when the broker (an older server, say) does not count them."""
-    totals = getattr(stats, "totals", None)
-    return {} if totals is None else {name: getattr(totals, name) for name in TOTALS}
+    return {name: getattr(stats.totals, name) for name in TOTALS}
 
 
 def _grown(before: int, now: int) -> int:
@@ -77,15 +75,12 @@ def _grown(before: int, now: int) -> int:
 
 
 def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> list[KeyShare]:
-    """Heaviest first. What went out is the key's total where it is kept, else what its backlog lost.
-
-    The whole is what went out of the queue: keys that have run dry since are not shown, and had their part of it.
-    """
+    """Heaviest first. The whole is what went out of the queue: keys that have run dry since are not shown, and had their part of it."""
     earlier = {entry.key: entry for entry in before.keys} if before is not None and seconds > 0 else {}
     out = [_went_out(earlier[entry.key], entry) if entry.key in earlier else None for entry in now.keys]
     whole = sum(part or 0.0 for part in out)
-    if before is not None and (totals := totals_of(now)) and (totals_before := totals_of(before)):
-        whole = max(whole, _grown(totals_before["delivered"], totals["delivered"]))
+    if before is not None:
+        whole = max(whole, _grown(before.totals.delivered, now.totals.delivered))
     fair = shares([float(entry.weight) for entry in now.keys])
     found = []
     for entry, went, due in zip(now.keys, out, fair, strict=True):
@@ -95,10 +90,7 @@ def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> li
 
 
 def _went_out(before: KeyStats, now: KeyStats) -> float:
-    delivered, delivered_before = getattr(now, "delivered", None), getattr(before, "delivered", None)
-    if delivered is not None and delivered_before is not None:
-        return float(_grown(delivered_before, delivered))
-    return float(max(0, before.pending - now.pending))
+    return float(_grown(before.delivered, now.delivered))
 
 
 def stats_document(look: Look, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from fairlead.model.views import QueueStats
 _SHORTEST_MS = 10
 _MOST_KEYS = 50
 _FLOW = (("enqueued", "in/s"), ("delivered", "out/s"), ("completed", "done/s"), ("failed", "fail/s"))
-_CHANGE = (("ready", "ready/s"), ("leased", "leased/s"), ("dead", "dead/s"))
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +46,7 @@ def stats(
 ) -> None:
     """Show how many messages of each queue are where.
 
-    With --watch, rates are changes per second between two looks. With -o json one document, with --watch one per line.
+    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch one per line.
     """
     pause_s = read_interval(interval)
     with open_target() as target:
@@ -128,13 +127,12 @@ def stats_view(
 ) -> RenderableType:
     if not look.queues:
         return Text("no queues yet; make one with: fairlead queue create NAME")
-    counted = any(found.flow for found in rates.values())
-    columns = (_FLOW if counted else _CHANGE) if watching else ()
+    columns = _FLOW if watching else ()
     numbers = ("ready", "waiting", "leased", "dead", "bytes", "consumers", *(header for _, header in columns))
     made = table("queue", *numbers, "state", right=numbers)
     for stats in look.queues:
         found = rates.get(stats.queue)
-        passed: Mapping[str, float] = {} if found is None else found.flow if counted else found.change
+        passed: Mapping[str, float] = {} if found is None else found.flow
         made.add_row(
             Text(clean(stats.queue), style="bold"),
             _number(stats.ready, "cyan"),
@@ -143,7 +141,7 @@ def stats_view(
             _number(stats.dead, "red"),
             show_bytes(stats.bytes),
             show_count(stats.consumers),
-            *(show_rate(passed.get(name), signed=not counted) for name, _ in columns),
+            *(show_rate(passed.get(name)) for name, _ in columns),
             Text(state_of(stats), style="yellow"),
         )
     parts: list[RenderableType] = [made]

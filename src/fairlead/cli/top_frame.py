@@ -76,19 +76,18 @@ def _footer(scene: Scene, width: int) -> RenderableType:
 
 def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
     queues, first = _window(scene.look.queues, scene.selected, rows)
-    counted = any(rates.flow for rates in scene.rates.values())
-    trail = max(0, min(30, width - 92)) if counted else 0
+    trail = max(0, min(30, width - 92))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("", width=1)
     table.add_column("queue", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in ("ready", "waiting", "leased", "dead", *(() if width < _NARROW else ("bytes", "who"))):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("in/s", "out/s", "fail/s") if counted else ("ready/s", "dead/s"):
+    for name in ("in/s", "out/s", "fail/s"):
         table.add_column(name, justify="right", no_wrap=True, min_width=6)
     if trail:
         table.add_column("out", width=trail, no_wrap=True)
     for stats in queues:
-        table.add_row(*_queue_row(scene, stats, counted, trail, width), style="white on grey19" if stats.queue == scene.selected else "")
+        table.add_row(*_queue_row(scene, stats, trail, width), style="white on grey19" if stats.queue == scene.selected else "")
     hidden = len(scene.look.queues) - len(queues)
     title = "queues" if not hidden else f"queues {first + 1} to {first + len(queues)} of {len(scene.look.queues)}"
     if not queues:
@@ -96,7 +95,7 @@ def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
     return panel(title, table)
 
 
-def _queue_row(scene: Scene, stats: QueueStats, counted: bool, trail: int, width: int) -> list[RenderableType]:
+def _queue_row(scene: Scene, stats: QueueStats, trail: int, width: int) -> list[RenderableType]:
     chosen = stats.queue == scene.selected
     name = Text(clean(stats.queue), style="bold cyan" if chosen else "")
     if stats.paused:
@@ -112,12 +111,8 @@ def _queue_row(scene: Scene, stats: QueueStats, counted: bool, trail: int, width
     ]
     if width >= _NARROW:
         row += [Text(show_bytes(stats.bytes), style="" if stats.bytes else "grey37"), _number(stats.consumers, "")]
-    if counted:
-        flow = rates.flow if rates else {}
-        row += [Text(show_rate(flow.get(name)), style=style) for name, style in (("enqueued", "cyan"), ("delivered", "green"), ("failed", "red"))]
-    else:
-        change = rates.change if rates else {}
-        row += [Text(show_rate(change.get(name), signed=True), style=style) for name, style in (("ready", "cyan"), ("dead", "red"))]
+    flow = rates.flow if rates else {}
+    row += [Text(show_rate(flow.get(name)), style=style) for name, style in (("enqueued", "cyan"), ("delivered", "green"), ("failed", "red"))]
     if trail:
         row.append(Text(spark(scene.trail.get(stats.queue, ()), trail), style="green"))
     return row

@@ -26,6 +26,8 @@ from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_wei
 
 #: Keys whose debt for a run is remembered while they have nothing ready; past it the oldest debt is forgiven.
 _MAX_DEBTORS = 10_000
+#: Keys whose deliveries are counted; past it all counts begin anew.
+_MAX_COUNTED = 10_000
 
 
 class QueueScheduler:
@@ -49,6 +51,7 @@ class QueueScheduler:
         self._keys: dict[str, Key] = {}
         #: What keys without a lane owe for the runs of their streams, and what the last of them had left of its turn.
         self._debts: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
         self._left_over = ("", 0)
         self._lanes: dict[bytes, Lane] = {}
         self._ring: deque[Key] = deque()
@@ -111,6 +114,7 @@ class QueueScheduler:
         self._memory.rows -= 1
         self._memory.lanes -= 1
         key = lane.key
+        self._delivered[key.name] = self._delivered.get(key.name, 0) + 1
         self._left_over = key.name, key.deficit - 1 + (0 if key.in_turn else key.weight * self.quantum)
         del self._lanes[lane.id], self._keys[key.name]
         self._ring.popleft()
@@ -216,6 +220,8 @@ class QueueScheduler:
         """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens."""
         picked: list[tuple[bytes, bytes]] = []
         parking = self._parking
+        if len(self._delivered) > _MAX_COUNTED:
+            self._delivered.clear()
         hops = 0
         while True:
             parking.wake(now_ms)
@@ -258,6 +264,7 @@ class QueueScheduler:
             served = self._serve(key, allowed, now_ms, picked) if allowed > 0 else 0
             left -= served
             key.deficit -= served
+            self._delivered[key.name] = self._delivered.get(key.name, 0) + served
             if per_key:
                 key.unsettled += served
             if not key.claimable:
@@ -294,6 +301,7 @@ class QueueScheduler:
             return False
         if self.max_unsettled_per_key:
             entry.unsettled += 1
+        self._delivered[key] = self._delivered.get(key, 0) + 1
         # May go below zero: the key pays for its long run by turns it then sits out.
         if entry.lane_count or entry.in_ring:
             entry.deficit -= 1
@@ -345,6 +353,10 @@ class QueueScheduler:
         if len(self._lanes) > most:
             return []
         return [lane.rows[lane.at] for lane in self._lanes.values() if self._head(lane) and lane.rows]
+
+    def delivered(self, key: str) -> int:
+        """How often the key was served, since the queue was loaded or counts began anew; for looking only."""
+        return self._delivered.get(key, 0)
 
     def keys(self) -> Iterator[Key]:
         return iter(list(self._keys.values()))

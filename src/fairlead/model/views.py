@@ -26,7 +26,7 @@ class QueueInfo:
 class KeyStats:
     """`pending` is counted up to 10,000, or less where there are many keys; `more` says that there are more.
 
-    A stream counts as the one message at its front.
+    A stream counts as the one message at its front. `delivered` grows with each delivery, and may begin anew at any time.
     """
 
     key: str
@@ -34,6 +34,7 @@ class KeyStats:
     deficit: int
     pending: int
     more: bool
+    delivered: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,16 @@ class HookStats(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What passed since the broker was opened. `failed` counts failed tries, leases that ran out among them."""
+
+    enqueued: int = 0
+    delivered: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """The message counts are exact, also after a crash. `consumers` counts those waiting in a claim or holding a lease."""
 
@@ -78,6 +89,7 @@ class QueueStats:
     keys: tuple[KeyStats, ...] = ()
     throttles: tuple[ThrottleStats, ...] = ()
     hooks: tuple[HookStats, ...] = ()
+    totals: Totals = field(default=Totals(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
