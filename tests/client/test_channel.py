@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
 from fairlead.client.transport import describe, split_address
+from fairlead.clock import SystemClock
 from fairlead.errors import InvalidRequest
 from fairlead.testing import ManualClock
 from tests.client.scene import PATIENCE_S, until
@@ -105,6 +106,19 @@ def test_only_the_channel_whose_time_is_up_is_cancelled(clock: ManualClock, watc
     until(lambda: (clock.advance(ms=100), late.cancelled.is_set())[1])
     assert not patient.cancelled.is_set()
     watchdog.cancel_all()
+
+
+def test_a_short_deadline_wakes_a_watchdog_that_sleeps_for_a_long_one() -> None:
+    """On the system's clock: a manual one wakes everybody whenever it moves."""
+    watchdog = Watchdog(SystemClock())
+    late, patient = FakeStream(silent=True), FakeStream(silent=True)
+    in_thread(lambda: Channel(patient, watchdog).call(b"x", None, within_ms=3_600_000))
+    until(lambda: watchdog._wakes_ms < 1 << 62, "the watchdog being asleep")
+    in_thread(lambda: Channel(late, watchdog).call(b"x", None, within_ms=20))
+    assert late.cancelled.wait(PATIENCE_S)
+    assert not patient.cancelled.is_set()
+    watchdog.cancel_all()
+    watchdog.close()
 
 
 def test_an_answered_channel_is_left_alone_for_ever(clock: ManualClock, watchdog: Watchdog) -> None:

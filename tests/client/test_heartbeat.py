@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.client.client import Client
 from fairlead.client.heartbeat import AT_ONCE, Heartbeat
+from fairlead.clock import SystemClock
 from fairlead.errors import ServerUnreachable
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES
@@ -206,6 +207,25 @@ def test_a_lease_that_is_nearly_over_is_extended_soon(heartbeat: Heartbeat, serv
     assert [numbers for _, numbers, _ in server.asked] == [[2]]
 
 
+def test_a_short_lease_wakes_a_heartbeat_that_sleeps_for_a_long_one() -> None:
+    """On the system's clock: a manual one wakes everybody whenever it moves."""
+    asked: list[int] = []
+
+    def extend(extends: Sequence[Extend]) -> tuple[list[SettleResult], int]:
+        asked.extend(item.delivery.raw_id[0] for item in extends)  # type: ignore[attr-defined]
+        return [SettleResult(raw(number), "extended", lease_until=3_600_000) for number in asked[-len(extends) :]], 0
+
+    heartbeat = Heartbeat(extend, SystemClock(), cap_ms=7_200_000)
+    server = Server(ManualClock())
+    heartbeat.hold([delivery(1, server, lease_ms=3_600_000)], server.now_ms())
+    until(lambda: heartbeat._wakes_ms < 1 << 62, "the heartbeat being asleep")
+    heartbeat.hold([delivery(2, server, claim_id=8, lease_ms=60)], server.now_ms())
+    until(lambda: asked, "the short one being extended")
+    assert asked == [2]
+    heartbeat.close()
+    heartbeat.join()
+
+
 def test_without_a_cap_nothing_is_kept_alive(server: Server, clock: CountingClock) -> None:
     heartbeat = Heartbeat(server.extend, clock, cap_ms=None)
     heartbeat.hold([delivery(1, server)], server.now_ms())
@@ -262,6 +282,24 @@ def test_a_settle_that_is_refused_keeps_the_heartbeat(scene: Scene) -> None:
     (claimed,) = client.claim("q")
     assert client.settle([Fail(claimed, dead=True, retry_in="1s")])[0].outcome == "invalid"
     assert holds(client, claimed)
+
+
+def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene) -> None:
+    client, _ = scene.client()
+    client.enqueue("q", b"")
+    (claimed,) = client.claim("q")
+    client.settle([Extend(claimed, "1h")])
+    (group,) = client._requests.heartbeat._held[claimed.claim_id]
+    assert group.duration == timedelta(hours=1)
+
+
+def test_what_another_client_holds_is_not_kept_alive_by_an_extension(scene: Scene) -> None:
+    client, _ = scene.client()
+    other, _ = scene.client()
+    client.enqueue("q", b"")
+    (claimed,) = client.claim("q")
+    assert other.settle([Extend(claimed)])[0].ok
+    assert not holds(other, claimed)
 
 
 def test_a_late_settle_says_that_the_lease_was_lost(scene: Scene) -> None:
