@@ -6,14 +6,12 @@ Two kinds of keys mean something to the engine and are checked: `throttle:<key>:
 
 from __future__ import annotations
 
-import math
-
 from fairlead.broker.core import Core
-from fairlead.errors import ConfigKeyNotFound, InvalidRequest
+from fairlead.errors import ConfigKeyNotFound
 from fairlead.model.checks import check_text
+from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
 from fairlead.model.facts import ConfigDeleted, ConfigSet
-from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES, MAX_WEIGHT
-from fairlead.model.names import check_queue_name
+from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES
 
 
 class RuntimeConfig:
@@ -37,7 +35,7 @@ class RuntimeConfig:
         check_text(key, "key", MAX_CONFIG_KEY_BYTES)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         text = check_text(repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True)
-        _check_meaning(key, text)
+        check_meaning(key, text)
         core = self._core
         with core.lock:
             core.check_open()
@@ -67,7 +65,7 @@ class RuntimeConfig:
 def apply_all(core: Core) -> None:
     """At open: every throttle and weight in force, and what hooks may read."""
     core.hooks.load_config(core.store.config())
-    for prefix in ("throttle:", "weight:"):
+    for prefix in (THROTTLE, WEIGHT):
         for key in core.store.config(prefix):
             apply(core, key)
 
@@ -75,10 +73,10 @@ def apply_all(core: Core) -> None:
 def apply(core: Core, key: str) -> None:
     """Bring memory in line with what is stored under a key, now that it has changed."""
     core.hooks.set_config(key, core.store.config(key).get(key))
-    if key.startswith("throttle:"):
-        _apply_throttle(core, key.rpartition(":")[0].removeprefix("throttle:"))
-    elif key.startswith("weight:"):
-        queue_name, _, fairness_key = key.removeprefix("weight:").partition(":")
+    if key.startswith(THROTTLE):
+        _apply_throttle(core, key.rpartition(":")[0].removeprefix(THROTTLE))
+    elif key.startswith(WEIGHT):
+        queue_name, _, fairness_key = key.removeprefix(WEIGHT).partition(":")
         value = core.store.config(key).get(key)
         if value is None:
             core.weights.pop((queue_name, fairness_key), None)
@@ -90,8 +88,8 @@ def apply(core: Core, key: str) -> None:
 
 
 def _apply_throttle(core: Core, throttle_key: str) -> None:
-    stored = core.store.config(f"throttle:{throttle_key}:")
-    rate, burst = stored.get(f"throttle:{throttle_key}:rate"), stored.get(f"throttle:{throttle_key}:burst")
+    stored = core.store.config(f"{THROTTLE}{throttle_key}:")
+    rate, burst = [stored.get(entry) for entry in throttle_entries(throttle_key)]
     now_ms = core.clock.monotonic_ms()
     if rate is None:
         core.buckets.remove(throttle_key)
@@ -100,29 +98,3 @@ def _apply_throttle(core: Core, throttle_key: str) -> None:
     for state in core.by_id.values():
         state.scheduler.bucket_changed(throttle_key, now_ms)
         state.wake_all()
-
-
-def _check_meaning(key: str, value: str) -> None:
-    if key.startswith("throttle:"):
-        name, _, field = key.removeprefix("throttle:").rpartition(":")
-        if not name or field not in ("rate", "burst"):
-            raise InvalidRequest("key", "throttle:<key>:rate or throttle:<key>:burst", key)
-        lowest = 0 if field == "rate" else 1
-        if not lowest <= _number(value) <= 1e9:
-            raise InvalidRequest(key, f"a number from {lowest} to 1e9", value)
-    elif key.startswith("weight:"):
-        queue_name, colon, fairness_key = key.removeprefix("weight:").partition(":")
-        if not colon or not fairness_key:
-            raise InvalidRequest("key", "weight:<queue>:<fairness key>", key)
-        check_queue_name(queue_name)
-        # A text of more than four thousand digits is no number to Python.
-        if not value.isascii() or not value.isdigit() or len(value) > 10 or not 1 <= int(value) <= MAX_WEIGHT:
-            raise InvalidRequest(key, f"a whole number from 1 to {MAX_WEIGHT}", value)
-
-
-def _number(value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        return -1
-    return number if math.isfinite(number) else -1

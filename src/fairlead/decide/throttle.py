@@ -10,6 +10,11 @@ from math import ceil
 _SPECK = 1e-9
 
 
+def default_burst(rate: float) -> float:
+    """As much as a second brings, and at least one message."""
+    return max(1.0, rate)
+
+
 @dataclass(slots=True)
 class Bucket:
     rate: float
@@ -32,7 +37,7 @@ class Buckets:
 
     def set(self, key: str, rate: float, burst: float | None, now_ms: int) -> None:
         """Create full, or change in place: the tokens at hand stay, clipped to a smaller burst."""
-        burst = max(1.0, rate) if burst is None else burst
+        burst = default_burst(rate) if burst is None else burst
         bucket = self._buckets.get(key)
         if bucket is None:
             self._buckets[key] = Bucket(rate, burst, burst, now_ms)

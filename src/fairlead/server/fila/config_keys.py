@@ -6,20 +6,18 @@ A throttle is one entry there, `throttle.<name>` = `<rate>,<burst>`, and two her
 
 from __future__ import annotations
 
-import math
-
 from fairlead.broker.broker import Broker
+from fairlead.decide.throttle import default_burst
 from fairlead.errors import ConfigKeyNotFound, InvalidRequest
+from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
 
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_LISTED = 10_000
 
 _THEIRS = "throttle."
-_OURS = "throttle:"
 #: Keys that mean something to the engine: an empty value is none, so at this door it deletes.
-_WITH_MEANING = (_OURS, "weight:")
-_MOST = 1e9
+_WITH_MEANING = (THROTTLE, WEIGHT)
 
 
 class ConfigKeys:
@@ -52,14 +50,14 @@ class ConfigKeys:
         """In order of keys. Throttles are spelled Fila's way, unless the prefix asks for ours."""
         if len(prefix.encode()) > MAX_KEY_BYTES:
             raise InvalidRequest("prefix", f"at most {MAX_KEY_BYTES} bytes", prefix)
-        if prefix.startswith(_OURS):
+        if prefix.startswith(THROTTLE):
             return self._config.list(prefix)
-        throttles = self._config.list(_OURS) if _THEIRS.startswith(prefix) or prefix.startswith(_THEIRS) else {}
-        found = {key: value for key, value in self._config.list(prefix).items() if not key.startswith((_OURS, _THEIRS))}
+        throttles = self._config.list(THROTTLE) if _THEIRS.startswith(prefix) or prefix.startswith(_THEIRS) else {}
+        found = {key: value for key, value in self._config.list(prefix).items() if not key.startswith((THROTTLE, _THEIRS))}
         for key, rate in throttles.items():
-            name, _, field = key.removeprefix(_OURS).rpartition(":")
+            name, _, field = key.removeprefix(THROTTLE).rpartition(":")
             if field == "rate" and (_THEIRS + name).startswith(prefix):
-                found[_THEIRS + name] = _throttle_value(rate, throttles.get(f"{_OURS}{name}:burst"))
+                found[_THEIRS + name] = _throttle_value(rate, throttles.get(throttle_entries(name)[1]))
         return dict(sorted(found.items()))
 
     def _set_throttle(self, key: str, value: str) -> None:
@@ -69,11 +67,15 @@ class ConfigKeys:
             self._delete(rate_key)
             self._delete(burst_key)
             return
-        parts = [part.strip() for part in value.split(",")]
-        if len(parts) != 2 or not 0 <= _number(parts[0]) <= _MOST or not 1 <= _number(parts[1]) <= _MOST:
-            raise InvalidRequest(key, "'<rate>,<burst>', with a rate from 0 and a burst from 1 to 1e9", value)
-        self._config.set(burst_key, parts[1])
-        self._config.set(rate_key, parts[0])
+        rate, _, burst = [part.strip() for part in value.partition(",")]
+        try:
+            # Both before either is set: a throttle must not be half changed.
+            check_meaning(rate_key, rate)
+            check_meaning(burst_key, burst)
+        except InvalidRequest as wrong:
+            raise InvalidRequest(key, f"'<rate>,<burst>', with {wrong.expected} as {wrong.field.rpartition(':')[2]}", value) from None
+        self._config.set(burst_key, burst)
+        self._config.set(rate_key, rate)
 
     def _delete(self, key: str) -> None:
         """Deleting what is not there is fine, as in Fila."""
@@ -92,17 +94,9 @@ def _spelled_ours(key: str) -> tuple[str, str]:
     name = key.removeprefix(_THEIRS)
     if not name:
         raise InvalidRequest("key", "throttle.<name>", key)
-    return f"{_OURS}{name}:rate", f"{_OURS}{name}:burst"
+    return throttle_entries(name)
 
 
 def _throttle_value(rate: str, burst: str | None) -> str:
-    """A rate without a burst has the engine's: as much as a second brings, and at least one."""
-    return f"{rate},{burst if burst is not None else f'{max(1.0, float(rate)):g}'}"
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return -1
-    return number if math.isfinite(number) else -1
+    """A rate without a burst has the engine's."""
+    return f"{rate},{burst if burst is not None else f'{default_burst(float(rate)):g}'}"

@@ -1,0 +1,46 @@
+"""The keys of the runtime configuration that mean something to the engine; all others are the users' own."""
+
+from __future__ import annotations
+
+import math
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_WEIGHT
+from fairlead.model.names import check_queue_name
+
+THROTTLE = "throttle:"
+WEIGHT = "weight:"
+
+_MOST = 1e9
+
+
+def throttle_entries(throttle_key: str) -> tuple[str, str]:
+    """The keys of its rate and of its burst."""
+    return f"{THROTTLE}{throttle_key}:rate", f"{THROTTLE}{throttle_key}:burst"
+
+
+def check_meaning(key: str, value: str) -> None:
+    """Refuses a throttle or a weight that is none; what other keys hold is not looked at."""
+    if key.startswith(THROTTLE):
+        name, _, field = key.removeprefix(THROTTLE).rpartition(":")
+        if not name or field not in ("rate", "burst"):
+            raise InvalidRequest("key", "throttle:<key>:rate or throttle:<key>:burst", key)
+        lowest = 0 if field == "rate" else 1
+        if not lowest <= _number(value) <= _MOST:
+            raise InvalidRequest(key, f"a number from {lowest} to 1e9", value)
+    elif key.startswith(WEIGHT):
+        queue_name, colon, fairness_key = key.removeprefix(WEIGHT).partition(":")
+        if not colon or not fairness_key:
+            raise InvalidRequest("key", "weight:<queue>:<fairness key>", key)
+        check_queue_name(queue_name)
+        # A text of more than four thousand digits is no number to Python.
+        if not value.isascii() or not value.isdigit() or len(value) > 10 or not 1 <= int(value) <= MAX_WEIGHT:
+            raise InvalidRequest(key, f"a whole number from 1 to {MAX_WEIGHT}", value)
+
+
+def _number(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        return -1
+    return number if math.isfinite(number) else -1
