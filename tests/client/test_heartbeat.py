@@ -10,7 +10,7 @@ import pytest
 from fairlead.client.client import Client
 from fairlead.client.heartbeat import AT_ONCE, Heartbeat
 from fairlead.clock import SystemClock
-from fairlead.errors import ServerUnreachable
+from fairlead.errors import ClientClosed, ServerUnreachable
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
@@ -189,6 +189,22 @@ def test_a_server_that_is_away_is_asked_again(heartbeat: Heartbeat, server: Serv
     pass_time(heartbeat, clock, 1000)
     assert [at for at, _, _ in server.asked] == [10_000, 11_000]
     assert heartbeat.holds(*lease(1))
+
+
+def test_it_ends_with_its_client(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    """Also when only the core was closed, as at the end of a program: it must not ask again and again."""
+
+    def closed() -> None:
+        raise ClientClosed
+
+    server.during = closed
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    until(lambda: asleep(heartbeat, clock))
+    clock.advance(ms=10_000)
+    heartbeat.join()
+    assert heartbeat._thread is not None
+    assert not heartbeat._thread.is_alive()
+    assert len(server.asked) == 1
 
 
 def test_a_claim_that_is_repeated_is_held_once(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:

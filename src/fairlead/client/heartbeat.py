@@ -178,6 +178,7 @@ class Heartbeat:
         try:
             results, server_now_ms = self._extend([Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked])
         except ClientClosed:
+            self.close()
             return
         except FairleadError:
             with self._changed:
