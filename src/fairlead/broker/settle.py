@@ -15,12 +15,11 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.facts import Restated
-from fairlead.model.failure import bounded_error, read_reason
-from fairlead.model.handles import check_progress, read_handle
+from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
 from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CARRY_BYTES, MAX_LEASE_MS, MIN_LEASE_MS
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.message import MessageState
 from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, LeaseRef, Outcome, Release, Settlement, SettleResult, Start
 
@@ -60,17 +59,17 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
         for item in failures:
             try:
                 raw_id, claim_id = read_handle(item.delivery)
-                reason, progress = read_reason(item.reason), check_progress(item.progress)
+                said = check_fail(item)
             except InvalidRequest:
                 continue
             lease = core.leases.find(raw_id)
             queue = core.by_id.get(lease.queue_id) if lease is not None else None
-            if lease is None or lease.claim_id != claim_id or queue is None or not has_failure_hook(queue) or not isinstance(item.error, str):
+            if lease is None or lease.claim_id != claim_id or queue is None or not has_failure_hook(queue):
                 continue
             message = core.message(raw_id)
             if message is not None and raw_id not in asked:
                 asked.add(raw_id)
-                tries.append(FailedTry(lease, queue, message, states_of(core, [lease])[0], bounded_error(item.error), reason, progress))
+                tries.append(FailedTry(lease, queue, message, states_of(core, [lease])[0], said.error, said.reason, said.progress))
     return ask_on_failure(core, tries)
 
 
@@ -167,23 +166,16 @@ class Batch:
         return SettleResult(raw_id, "started", lease_until=lease.expires_ms)
 
     def _fail(self, item: Fail, lease: Lease, state: MessageState | None) -> SettleResult:
-        reason, progress = read_reason(item.reason), check_progress(item.progress)
-        if not isinstance(item.error, str):
-            raise InvalidRequest("error", "text", item.error)
-        if not isinstance(item.dead, bool):
-            raise InvalidRequest("dead", "True or False", item.dead)
-        if item.dead and item.retry_in is not None:
-            raise InvalidRequest("retry_in", "None when dead=True", item.retry_in)
-        retry_in_ms = None if item.retry_in is None else to_ms(item.retry_in, "retry_in")
+        said = check_fail(item)
         self.over.add(lease.id)
         outcome, rule, due_ms = self.moves.fail(
             lease,
             state,
-            reason=reason,
-            error=bounded_error(item.error),
-            progress=progress,
-            retry_in_ms=retry_in_ms,
-            dead=item.dead,
+            reason=said.reason,
+            error=said.error,
+            progress=said.progress,
+            retry_in_ms=said.retry_in_ms,
+            dead=said.dead,
             hook=self.answers.get((lease.id, lease.claim_id)),
         )
         return SettleResult(lease.id, outcome, rule, due_ms)  # type: ignore[arg-type]
@@ -193,13 +185,11 @@ class Batch:
         lease_ms = config.visibility_timeout_ms if item.duration is None else to_ms(item.duration, "duration")
         if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
-        progress = check_progress(item.progress)
-        if item.carry is not None and (not isinstance(item.carry, bytes) or len(item.carry) > MAX_CARRY_BYTES):
-            raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(item.carry).__name__)
-        if progress or item.carry is not None:
+        progress, carry = check_progress(item.progress), check_carry(item.carry)
+        if progress or carry is not None:
             known = state or MessageState(lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1)
             self.states[lease.id] = msgspec.structs.replace(
-                known, progress=known.progress | progress, carry=known.carry if item.carry is None else item.carry
+                known, progress=known.progress | progress, carry=known.carry if carry is None else carry
             )
             self.restated.add(lease.id)
         self.held[lease.id] = lease

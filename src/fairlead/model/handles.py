@@ -1,11 +1,16 @@
-"""Reading what names a delivery, and the flags said about it."""
+"""Reading what names a delivery, and what is said about it: checked alike on both sides of the network."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
+from fairlead.model.durations import to_ms
+from fairlead.model.failure import FailureReason, bounded_error, read_reason
 from fairlead.model.ids import find_id
-from fairlead.model.settle import LeaseRef
+from fairlead.model.limits import MAX_CARRY_BYTES
+from fairlead.model.settle import Fail, LeaseRef
 
 _MAX_PROGRESS = (1 << 63) - 1
 
@@ -32,3 +37,29 @@ def check_progress(progress: object) -> int:
     if isinstance(progress, bool) or not isinstance(progress, int) or not 0 <= progress <= _MAX_PROGRESS:
         raise InvalidRequest("progress", "64 bit flags, 0 or greater", progress)
     return int(progress)
+
+
+def check_carry(carry: object) -> bytes | None:
+    if carry is not None and (not isinstance(carry, bytes) or len(carry) > MAX_CARRY_BYTES):
+        raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(carry).__name__)
+    return carry
+
+
+class CheckedFail(NamedTuple):
+    reason: FailureReason
+    error: str
+    progress: int
+    retry_in_ms: int | None
+    dead: bool
+
+
+def check_fail(item: Fail) -> CheckedFail:
+    reason, progress = read_reason(item.reason), check_progress(item.progress)
+    if not isinstance(item.error, str):
+        raise InvalidRequest("error", "text", item.error)
+    if not isinstance(item.dead, bool):
+        raise InvalidRequest("dead", "True or False", item.dead)
+    if item.dead and item.retry_in is not None:
+        raise InvalidRequest("retry_in", "None when dead=True", item.retry_in)
+    retry_in_ms = None if item.retry_in is None else to_ms(item.retry_in, "retry_in")
+    return CheckedFail(reason, bounded_error(item.error), progress, retry_in_ms, item.dead)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import msgspec
 import pyarrow as pa
@@ -12,11 +11,11 @@ from msgspec.structs import astuple
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.failure import FailureReason, bounded_error, read_reason
-from fairlead.model.handles import check_progress, read_handle
-from fairlead.model.limits import MAX_CARRY_BYTES
+from fairlead.model.failure import FailureReason
+from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.settle import Complete, Extend, Fail, LeaseRef, Release, Settlement, SettleResult, Start
 from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
+from fairlead.wire.messages import read_duration
 from fairlead.wire.schemas import OUTCOMES, RESULTS, SETTLEMENTS
 
 _MOST_LEASE = (1 << 64) - 1
@@ -70,28 +69,22 @@ def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:
     if isinstance(item, Release):
         return Row(_RELEASE, raw_id, lease, keep_order=bool(item.keep_order))
     if isinstance(item, Extend):
-        if item.carry is not None and (not isinstance(item.carry, bytes) or len(item.carry) > MAX_CARRY_BYTES):
-            raise InvalidRequest("carry", f"at most {MAX_CARRY_BYTES} bytes", type(item.carry).__name__)
-        duration_ms = None if item.duration is None else to_ms(item.duration, "duration")
-        return Row(_EXTEND, raw_id, lease, progress=check_progress(item.progress) or None, duration_ms=duration_ms, carry=item.carry)
+        carry, duration_ms = check_carry(item.carry), None if item.duration is None else to_ms(item.duration, "duration")
+        return Row(_EXTEND, raw_id, lease, progress=check_progress(item.progress) or None, duration_ms=duration_ms, carry=carry)
     return Row(_START, raw_id, lease)
 
 
 def _fail_row(item: Fail, raw_id: bytes, lease: int) -> Row:
-    if not isinstance(item.error, str):
-        raise InvalidRequest("error", "text", item.error)
-    if not isinstance(item.dead, bool):
-        raise InvalidRequest("dead", "True or False", item.dead)
-    reason = read_reason(item.reason)
+    said = check_fail(item)
     return Row(
         _FAIL,
         raw_id,
         lease,
-        error=bounded_error(item.error) or None,
-        reason=None if reason is FailureReason.UNKNOWN else int(reason),
-        progress=check_progress(item.progress) or None,
-        retry_in_ms=None if item.retry_in is None else to_ms(item.retry_in, "retry_in"),
-        dead=item.dead or None,
+        error=said.error or None,
+        reason=None if said.reason is FailureReason.UNKNOWN else int(said.reason),
+        progress=said.progress or None,
+        retry_in_ms=said.retry_in_ms,
+        dead=said.dead or None,
     )
 
 
@@ -143,23 +136,14 @@ def _item(
     if action == _COMPLETE:
         return Complete(ref, progress or 0)
     if action == _FAIL:
-        return Fail(ref, error or "", FailureReason.UNKNOWN if reason is None else reason, progress or 0, _duration(retry_in_ms), bool(dead))
+        return Fail(ref, error or "", FailureReason.UNKNOWN if reason is None else reason, progress or 0, read_duration(retry_in_ms), bool(dead))
     if action == _RELEASE:
         return Release(ref, bool(keep_order))
     if action == _EXTEND:
-        return Extend(ref, _duration(duration_ms), progress or 0, carry)
+        return Extend(ref, read_duration(duration_ms), progress or 0, carry)
     if action == _START:
         return Start(ref)
     raise InvalidRequest("action", "0 to 4", action)
-
-
-def _duration(ms: int | None) -> timedelta | None:
-    if ms is None:
-        return None
-    try:
-        return timedelta(milliseconds=ms)
-    except OverflowError:
-        raise InvalidRequest("duration", "between 0 and 10 years", ms) from None
 
 
 _NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
