@@ -138,3 +138,22 @@ def test_waiting_ends_with_what_has_stopped_the_broker(setting: Setting) -> None
     with pytest.raises(BrokerClosed):
         server.wait()
     server.stop()
+
+
+def test_a_signal_that_means_nothing_here_wakes_the_server_once(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.server.serve.HEALTH_CHECK_S", 3600.0)
+    setting.doors = [NotingDoor("flight", setting.notes)]
+    server = setting.server()
+    server.start()
+    assert setting.broker is not None
+    looks, ask = threading.Semaphore(0), setting.broker.intents
+    monkeypatch.setattr(setting.broker, "intents", lambda: (looks.release(), ask())[1])
+    server.wakes.send(b"\x1f")
+    waiting = threading.Thread(target=server.wait)
+    waiting.start()
+    assert looks.acquire(timeout=60)
+    assert looks.acquire(timeout=60)
+    server.tell_to_stop()
+    waiting.join()
+    server.stop()
+    assert not looks.acquire(blocking=False)

@@ -85,7 +85,9 @@ class Server:
         assert self._broker is not None
         while not self._told.is_set():
             self._broker.intents()
-            select.select([self._woken], [], [], HEALTH_CHECK_S)
+            if select.select([self._woken], [], [], HEALTH_CHECK_S)[0]:
+                # Also a signal that is none of ours wakes us, and must not do so for ever.
+                self._woken.recv(4096)
 
     def tell_to_stop(self) -> None:
         """Safe in a signal handler. The second time, calls in flight are waited for no longer."""
