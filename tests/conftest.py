@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +13,7 @@ _SLOW_IS_FINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slo
 settings.register_profile("dev", print_blob=True, **_SLOW_IS_FINE)
 settings.register_profile("ci", print_blob=True, derandomize=False, database=None, **_SLOW_IS_FINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+# A process started in the background ignores SIGINT, and so would every child to which a test sends one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
