@@ -59,7 +59,7 @@ def verdict(console: Console, tenants: Sequence[Tenant], ledger: Ledger, dead: i
     shown = [
         (lost == 0, f"Nothing is lost: {ledger.enqueued_in_all:,} enqueued, {ledger.completed_in_all:,} completed."),
         (doubled == 0, f"Nothing is done twice: {doubled} messages were confirmed complete more than once."),
-        (off < 0.05, f"Everybody gets the share of their weight, the noisy one too: off by {off * 100:.1f} points at most."),
+        (off < 0.05, f"All get the share of their weight, the noisy one too: off by {off * 100:.1f} points."),
         (after == 0, f"Failure is visible and repairable: {dead} died, {after} are left."),
         (report.ok, f"The directory is sound: read whole after closing, {len(report.problems)} problems."),
     ]
@@ -70,12 +70,13 @@ def verdict(console: Console, tenants: Sequence[Tenant], ledger: Ledger, dead: i
     console.print()
     console.print("[bold]What to try next[/]")
     for command, why in NEXT:
-        console.print(f"   [cyan]{command:<22}[/] {why}")
+        console.print(f"   [cyan]{command:<24}[/] {why}")
     return 0 if all(holds for holds, _ in shown) else 1
 
 
 NEXT = (
     ("docs/tutorial.md", "your first queue, in ten minutes"),
+    ("docs/tutorial-server.md", "a server, a worker, a repair from the shell"),
     ("examples/demo/", "what you just watched; worker.py is a consumer"),
     ("make torture KILLS=50", "kill a loaded broker 50 times and audit what is left"),
     ("make test", "everything that is promised, held to it"),

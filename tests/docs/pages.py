@@ -1,4 +1,4 @@
-"""The pages under test, and the code blocks in them."""
+"""The pages under test, and the blocks of code in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# (\w+\.py)\n")
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,49 @@ class Example:
     prints: str | None
 
 
+@dataclass(frozen=True)
+class SavedFile:
+    """A python block that begins with a comment such as `# worker.py`: the reader saves it under that name."""
+
+    line: int
+    name: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """A console block: what is typed in a terminal, and what is seen there.
+
+    A command in a terminal with a name, as in "```console server", goes on running; a later block of the same name shows more
+    of what it prints, and `^C` in it is what the reader presses.
+    """
+
+    line: int
+    terminal: str
+    text: str
+
+
 def all_pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def examples_in(page: Path) -> list[Example]:
+def steps_in(page: Path) -> list[Example | SavedFile | Session]:
     text = page.read_text()
     fences = list(_FENCE.finditer(text))
-    found = []
+    found: list[Example | SavedFile | Session] = []
     for at, fence in enumerate(fences):
-        if fence[1] == "python":
+        kind, terminal, body = fence[1], fence[2] or "", fence[3]
+        line = text.count("\n", 0, fence.start()) + 2
+        if kind == "console":
+            found.append(Session(line, terminal, body))
+        elif kind == "python" and (named := _FILE_NAME.match(body)):
+            found.append(SavedFile(line, named[1], body))
+        elif kind == "python":
             follower = fences[at + 1] if at + 1 < len(fences) else None
             adjacent = follower is not None and follower[1] == "text" and not text[fence.end() : follower.start()].strip()
-            line = text.count("\n", 0, fence.start()) + 2
-            found.append(Example(line, fence[2], follower[2] if follower is not None and adjacent else None))
+            found.append(Example(line, body, follower[3] if follower is not None and adjacent else None))
     return found
+
+
+def examples_in(page: Path) -> list[Example]:
+    return [step for step in steps_in(page) if isinstance(step, Example)]

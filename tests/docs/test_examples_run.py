@@ -4,24 +4,42 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, all_pages, examples_in
+from tests.docs.pages import ROOT, Example, SavedFile, Session, all_pages, examples_in, steps_in
+from tests.docs.terminals import Terminals
 
+#: Their console blocks are typed too, in order with their Python.
+WITH_TERMINALS = ("README.md", "docs/tutorial-server.md")
 PAGES = [page for page in all_pages() if examples_in(page)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_python_blocks_of_a_page_run_in_order_and_print_what_it_says(
+def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for example in examples_in(page):
-        source = "\n" * (example.line - 1) + example.code  # a failure points at the line of the page
-        exec(compile(source, str(page), "exec"), names)
-        printed = capsys.readouterr().out
-        if example.prints is not None:
-            assert printed == example.prints
+    terminals = Terminals(tmp_path)
+    try:
+        for step in steps_in(page):
+            if isinstance(step, Example):
+                _run(page, step, terminals, names)
+                printed = capsys.readouterr().out
+                if step.prints is not None:
+                    assert printed == step.prints
+            elif isinstance(step, SavedFile):
+                (tmp_path / step.name).write_text(terminals.real(step.code))
+            elif str(page.relative_to(ROOT)) in WITH_TERMINALS:
+                terminals.follow(step)
+    finally:
+        terminals.close()
+
+
+def _run(page: Path, example: Example, terminals: Terminals, names: dict[str, object]) -> None:
+    source = "\n" * (example.line - 1) + terminals.real(example.code)  # a failure points at the line of the page
+    exec(compile(source, str(page), "exec"), names)
 
 
 def test_the_pages_a_newcomer_starts_with_have_examples() -> None:
-    assert {"README.md", "tutorial.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "tutorial.md", "tutorial-server.md"} <= {page.name for page in PAGES}
+    for page in WITH_TERMINALS:
+        assert [step.terminal for step in steps_in(ROOT / page) if isinstance(step, Session) and step.terminal], page
