@@ -18,7 +18,7 @@ from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, ask_hook
 from fairlead.broker.hooking import Answers, has_enqueue_hook, has_failure_hook
 from fairlead.broker.requests import check_consumer
-from fairlead.broker.settle import Batch, ask_hooks
+from fairlead.broker.settle import Batch, ask_hooks, must_last
 from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.facts import RequestRemembered, RequestsForgotten
@@ -92,7 +92,8 @@ def exchange(
         answers = ask_hooks(core, items)
         with core.lock:
             outcome, handout = _take(core, turn, _find_outcome(core, raw_request), answers)
-    core.confirm(outcome.commit)
+    if turn.messages or must_last(items):
+        core.confirm(outcome.commit)
     ids = {name: [show_id(raw_id) for raw_id in raw_ids] for name, raw_ids in outcome.enqueued.items()}
     return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core) if handout is not None else [])
 

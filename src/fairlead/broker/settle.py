@@ -36,8 +36,15 @@ def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
         core.check_open()
         results = Batch(core, answers).settle(items)
         commit = core.store.last_commit
-    core.confirm(commit)
+    if must_last(items):
+        core.confirm(commit)
     return results
+
+
+def must_last(items: Sequence[Settlement]) -> bool:
+    """Whether a power cut must not undo any of it. A start or a mere extension may be lost like the claim it belongs to:
+    the message is delivered again, perhaps sooner, and its old holder is fenced off."""
+    return any(type(item) is not Start and (type(item) is not Extend or item.progress or item.carry is not None) for item in items)
 
 
 def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
