@@ -173,6 +173,27 @@ def test_a_channel_that_cannot_be_opened_has_sent_nothing(watchdog: Watchdog) ->
     assert not broken.value.sent
 
 
+def test_a_channel_opened_after_the_end_is_cut_off_at_once(watchdog: Watchdog) -> None:
+    watchdog.cancel_all()
+    stream = FakeStream(silent=True)
+    with pytest.raises(ConnectionBroken):
+        Channel(stream, watchdog).call(b"x", None, within_ms=1000)
+
+
+def test_the_end_waits_for_threads_to_leave_their_channels(watchdog: Watchdog) -> None:
+    stream = FakeStream(silent=True)
+    stream.close, leave = lambda: (leaving.wait(PATIENCE_S), leave())[1], stream.close  # type: ignore[method-assign, func-returns-value]
+    leaving = threading.Event()
+    in_thread(lambda: Channel(stream, watchdog).call(b"x", None, within_ms=1000))
+    assert stream.reading.wait(PATIENCE_S)
+    watchdog.cancel_all()
+    watchdog.wait_until_unused(0)
+    assert len(watchdog._channels) == 1
+    leaving.set()
+    watchdog.wait_until_unused(PATIENCE_S)
+    assert watchdog._channels == set()
+
+
 def test_closing_the_watchdog_ends_its_thread(watchdog: Watchdog) -> None:
     Channel(FakeStream(), watchdog)
     thread = watchdog._thread

@@ -75,9 +75,9 @@ class Channel:
         """By the thread that uses it."""
         self.broken = True
         self.deadline_ms = _NEVER
-        self._watchdog.remove(self)
         with contextlib.suppress(*BROKEN):
             self._stream.close()
+        self._watchdog.remove(self)
 
     def _fail(self, error: BaseException, *, sent: bool) -> None:
         """Also when it was interrupted: an answer that nobody read would be taken for that of the next request."""
@@ -103,6 +103,7 @@ class Watchdog:
         self._channels: set[Channel] = set()
         self._wakes_ms = _NEVER
         self._closed = False
+        self._ended = False
         self._thread: threading.Thread | None = None
         #: Calls that had no answer in time, so far.
         self.late = 0
@@ -110,13 +111,18 @@ class Watchdog:
     def add(self, channel: Channel) -> None:
         with self._changed:
             self._channels.add(channel)
-            if self._thread is None:
+            ended = self._ended
+            if self._thread is None and not ended:
                 self._thread = threading.Thread(target=self._run, name="fairlead-watchdog", daemon=True)
                 self._thread.start()
+        if ended:
+            channel.cancel()
 
     def remove(self, channel: Channel) -> None:
         with self._changed:
             self._channels.discard(channel)
+            if self._ended and not self._channels:
+                self._changed.notify_all()
 
     def watch(self, channel: Channel, within_ms: int) -> None:
         deadline_ms = channel.deadline_ms = self._clock.monotonic_ms() + within_ms
@@ -126,16 +132,22 @@ class Watchdog:
                 self._changed.notify()
 
     def cancel_all(self) -> None:
-        """Ends every call that is under way."""
+        """Ends every call that is under way, or begins later."""
         with self._changed:
+            self._ended = True
             channels = list(self._channels)
         for channel in channels:
             channel.cancel()
 
+    def wait_until_unused(self, timeout_s: float) -> None:
+        """After `cancel_all`: until the threads that waited on channels have left them."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._channels, timeout_s)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
 

@@ -207,6 +207,8 @@ class Core:
             self.reaper.close()
             self._watchdog.cancel_all()
             self.let_go()
+            # A thread that is still inside pyarrow when the interpreter goes away takes the process down with it.
+            self._watchdog.wait_until_unused(1.0)
             self._watchdog.close()
             self._transport.close()
 
