@@ -90,6 +90,9 @@ class FaultyStream:
     def cancel(self) -> None:
         self._inner.cancel()
 
+    def abandon(self) -> None:
+        self._inner.abandon()
+
     def close(self) -> None:
         self._inner.close()
 

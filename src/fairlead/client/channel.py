@@ -71,6 +71,11 @@ class Channel:
         self.broken = True
         self._stream.cancel()
 
+    def abandon_if_late(self) -> None:
+        """The connection may be dead and not know it: new channels had better use another."""
+        if self.late:
+            self._stream.abandon()
+
     def close(self) -> None:
         """By the thread that uses it."""
         self.broken = True
@@ -201,7 +206,7 @@ class Pool:
             self._idle.append(channel)
 
     def forget(self) -> None:
-        """After a connection broke, those that were open on it are no good either."""
+        """Close those that are idle."""
         idle, self._idle = self._idle, []
         for channel in idle:
             channel.close()

@@ -232,12 +232,7 @@ class Puller:
 
     def _pull(self, credit: int) -> None:
         """One credit, until it is used up or the wait is over."""
-        pool = self.core.pool("claim")
-        try:
-            channel = pool.take()
-        except ConnectionBroken:
-            pool.forget()
-            raise
+        channel = self.core.take_channel("claim")
         more = True
         try:
             self._expect(channel)
@@ -254,7 +249,7 @@ class Puller:
                     self._expect(channel)
         except (ConnectionBroken, ClientClosed):
             if not self.stopped:
-                pool.forget()
+                self.core.broke(channel)
                 raise
         finally:
             with self._changed:
@@ -264,7 +259,7 @@ class Puller:
             if more and not channel.broken:
                 channel.close()
             else:
-                pool.give_back(channel)
+                self.core.give_back("claim", channel)
 
     def _metadata(self, credit: int) -> bytes:
         return encode(msgspec.structs.replace(self._call, credit=credit))

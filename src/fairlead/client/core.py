@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import pyarrow as pa
 
-from fairlead.client.channel import ConnectionBroken, Pool, Watchdog
+from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
 from fairlead.client.crew import Crew
 from fairlead.client.lifetimes import Reaper, watch
 from fairlead.client.patience import Patience, Pauses
@@ -94,8 +94,21 @@ class Core:
     def closed(self) -> bool:
         return self._unusable is not None
 
-    def pool(self, verb: str) -> Pool:
-        return self._pools[verb]
+    def take_channel(self, verb: str) -> Channel:
+        """Raises `ConnectionBroken`, with nothing sent."""
+        try:
+            return self._pools[verb].take()
+        except ConnectionBroken:
+            self.let_go()
+            raise
+
+    def give_back(self, verb: str, channel: Channel) -> None:
+        self._pools[verb].give_back(channel)
+
+    def broke(self, channel: Channel) -> None:
+        """After a connection broke, what else is open on it is no good either."""
+        channel.abandon_if_late()
+        self.let_go()
 
     def patience(self) -> Patience:
         return Patience(self.pauses, 0 if self._closing else self.options.retry_for_ms)
@@ -156,7 +169,7 @@ class Core:
                 self.give_up(trouble)
 
     def let_go(self) -> None:
-        """Close every idle channel: a server that is stopping waits for those who keep one open."""
+        """Close every idle channel. A server that is stopping waits for those who keep one open."""
         for pool in self._pools.values():
             pool.forget()
 
@@ -166,20 +179,19 @@ class Core:
         raise ServerUnreachable(self.options.address, str(trouble)) from trouble
 
     def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None) -> Asked:
-        pool = self._pools[verb]
+        channel = self.take_channel(verb)
         within_ms = timeout_ms or self.options.timeout_ms
         try:
-            channel = pool.take()
             raw, body = channel.call(metadata, batch, within_ms=min(within_ms, _CLOSING_MS) if self._closing else within_ms)
         except ConnectionBroken:
-            pool.forget()
+            self.broke(channel)
             raise
         try:
             answer = read_answer(raw)
         except ProtocolMismatch:
             channel.close()
             raise
-        pool.give_back(channel)
+        self.give_back(verb, channel)
         if answer.error is not None:
             raise error_of(answer.error)
         return answer, body

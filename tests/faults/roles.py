@@ -1,0 +1,110 @@
+"""What a client process of these tests does: `python -m tests.faults.roles ROLE JSON`. A role per function, started by `ClientProcess`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fairlead
+from fairlead import Complete
+
+
+def hold(address: str, queue: str, heartbeat: bool) -> None:
+    """Claim one, and complete it when told. With heartbeats it first waits until one of them has learnt of the loss."""
+    with fairlead.connect(address, heartbeat_cap="10m" if heartbeat else None) as client:
+        (delivery,) = client.claim(queue, wait="60s")
+        say({"id": delivery.id, "attempts": delivery.attempts})
+        listen()
+        while heartbeat and not client.is_lost(delivery):
+            time.sleep(0.01)
+        known = client.is_lost(delivery)
+        (result,) = client.settle([Complete(delivery)])
+        say({"known": known, "outcome": result.outcome, "lost": client.is_lost(delivery)})
+
+
+def prefetch(address: str, queue: str, prefetch: int) -> None:
+    """Take one of a loop, and do nothing more."""
+    client = fairlead.connect(address)
+    for delivery in client.consume(queue, prefetch=prefetch):
+        say({"id": delivery.id})
+        listen()
+
+
+def work(address: str, queue: str, journal: str, name: str, prefetch: int = 10, work_ms: int = 2) -> None:
+    """Work in a loop until stdin ends; each piece of work is a line in the journal, written when it begins."""
+    done = threading.Event()
+    written = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    with fairlead.connect(address, retry_for="90s") as client:
+        loop = client.consume(queue, prefetch=prefetch)
+
+        def run() -> None:
+            for delivery in loop:
+                os.write(written, f"{name} {delivery.payload.decode()}\n".encode())
+                time.sleep(work_ms / 1000)
+                client.settle([Complete(delivery)])
+            done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        say("ready")
+        until_told()
+        loop.close()
+        assert done.wait(60)
+
+
+def produce(address: str, queue: str, count: int) -> None:
+    """Enqueue 0, 1, 2, ... one by one, and say so. `count` 0: until stdin ends."""
+    over = threading.Event()
+    with fairlead.connect(address, retry_for="90s") as client:
+        threading.Thread(target=lambda: (until_told(), over.set()), daemon=True).start()
+        say("ready")
+        sent = 0
+        for number in itertools.count():
+            if over.is_set() or (count and number == count):
+                break
+            client.enqueue(queue, b"%d" % number)
+            sent += 1
+        say({"sent": sent})
+
+
+def idle(address: str, queues: list[str], wait: str) -> None:
+    """A long-poll per queue named, each on a thread of its own, until the process ends or stdin does."""
+    over = threading.Event()
+    with fairlead.connect(address, retry_for="90s") as client:
+
+        def poll(queue: str) -> None:
+            while not over.is_set():
+                client.claim(queue, wait=wait)
+
+        for queue in queues:
+            threading.Thread(target=poll, args=(queue,), daemon=True).start()
+        say("ready")
+        until_told()
+        over.set()
+
+
+def say(what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def listen() -> Any:
+    """The next word of the test; without a test any longer, the process ends."""
+    line = sys.stdin.readline()
+    if not line:
+        os._exit(0)
+    return json.loads(line)
+
+
+def until_told() -> None:
+    sys.stdin.read()
+
+
+ROLES: dict[str, Callable[..., None]] = {role.__name__: role for role in (hold, prefetch, work, produce, idle)}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](**json.loads(sys.argv[2]))
