@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -135,6 +136,15 @@ def test_at_a_terminal_a_question_is_asked_and_a_no_changes_nothing(data: Path, 
     assert terminal.end() == 0
     with broker() as opened:
         assert opened.queues() == []
+
+
+def test_at_a_terminal_a_command_says_that_it_waits_for_a_server(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        terminal = Terminal(tmp_path, "--addr", nobody, "queue", "list")
+        terminal.wait_for(f"no answer from {nobody} yet")
+        assert terminal.end() == 7
 
 
 def test_ctrl_c_at_a_question_changes_nothing_and_leaves_no_traceback(data: Path, orders: Orders, broker: Opener) -> None:

@@ -24,7 +24,7 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
         if found.addr is None and found.data is None:
             data = given.get("data")
             choose(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
-        with open_target() as target:
+        with open_target(patience="300ms") as target:
             return [name for name in queue_names(target) if name.startswith(incomplete)]
     except (FairleadError, typer.TyperException, OSError):
         return []

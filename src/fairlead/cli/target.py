@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
+
+import typer
 
 import fairlead
 from fairlead.cli.chosen import Chosen, chosen, wrong_usage
@@ -22,16 +26,18 @@ else:
 
 #: How long a command tries to reach a server: someone is sitting there.
 _PATIENCE = "5s"
+#: After how long it says at a terminal what it is waiting for.
+_SILENCE_S = 1.0
 
 
 @contextmanager
-def open_target(*, create: bool = False) -> Iterator[Target]:
+def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]:
     """The broker or client that `--data` or `--addr` names, closed when the block ends.
 
     A data directory that does not exist is made only with `create`: a slip in its name must not look like an empty broker.
     """
     where = chosen().target()
-    target = _open(where, create) if isinstance(where, Path) else _connect(where)
+    target = _open(where, create) if isinstance(where, Path) else _connect(where, patience or _PATIENCE)
     with target:
         try:
             yield target
@@ -50,13 +56,19 @@ def _open(path: Path, create: bool) -> Target:
         raise
 
 
-def _connect(addr: str) -> Target:
+def _connect(addr: str, patience: str) -> Target:
+    waiting = Timer(_SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True})
+    waiting.daemon = True
+    if sys.stderr.isatty():
+        waiting.start()
     try:
-        return fairlead.connect(addr, retry_for=_PATIENCE)
+        return fairlead.connect(addr, retry_for=patience)
     except ServerUnreachable as unreachable:
         if chosen() == Chosen(output=chosen().output):
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
         raise
+    finally:
+        waiting.cancel()
 
 
 def _suggest(target: Target, unknown: QueueNotFound) -> None:
