@@ -79,8 +79,8 @@ class AsyncClient:
     def consumer(self) -> str:
         return self._client.consumer
 
-    create_queue = _in_thread(Client.create_queue)  # type: ignore[arg-type]  # an option might be called "self"
-    update_queue = _in_thread(Client.update_queue)  # type: ignore[arg-type]
+    create_queue = _in_thread(Client.create_queue)
+    update_queue = _in_thread(Client.update_queue)
     pause = _in_thread(Client.pause)
     resume = _in_thread(Client.resume)
     purge = _in_thread(Client.purge)

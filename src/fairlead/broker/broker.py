@@ -61,11 +61,11 @@ class Broker:
 
     # Queues
 
-    def create_queue(self, name: str, **options: Any) -> QueueInfo:
+    def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
         """Make a queue and its `<name>.dlq`. Options are described in docs/reference/queue-options.md."""
         return queues.create_queue(self._core, name, options)
 
-    def update_queue(self, name: str, **options: Any) -> QueueInfo:
+    def update_queue(self, /, name: str, **options: Any) -> QueueInfo:
         return queues.update_queue(self._core, name, options)
 
     def pause(self, name: str) -> None:

@@ -85,10 +85,10 @@ class Client:
 
     # Queues
 
-    def create_queue(self, name: str, **options: Any) -> QueueInfo:
+    def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
         return self._admin("create_queue", name=name, **options)
 
-    def update_queue(self, name: str, **options: Any) -> QueueInfo:
+    def update_queue(self, /, name: str, **options: Any) -> QueueInfo:
         return self._admin("update_queue", name=name, **options)
 
     def pause(self, name: str) -> None:

@@ -15,7 +15,6 @@ from fairlead.broker.broker import Broker
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Extend
 from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
@@ -36,7 +35,7 @@ Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
     parts = _by_queue(decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues)
-    if call.request_id is None and len(parts) == 1:
+    if call.request_id is None and not call.answered and len(parts) == 1:
         ((queue, messages),) = parts.items()
         ids = broker.enqueue_many(queue, messages)
     else:
@@ -48,7 +47,7 @@ def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> An
 def settle(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
     items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
-    if call.request_id is None:
+    if call.request_id is None and not call.answered:
         results = broker.settle(items)
     else:
         results = list(broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled)
@@ -62,13 +61,14 @@ def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> A
     call = decode(metadata, ExchangeCall)
     rows = _rows(batch)
     split = call.extends + call.settles
+    if min(call.extends, call.settles) < 0 or split > rows.num_rows or (split < rows.num_rows and not call.queues):
+        raise InvalidRequest("extends, settles and queues", f"{rows.num_rows} rows in all", [call.extends, call.settles, call.queues])
     items = read_settlements(Columns(rows.slice(0, split), EXCHANGE)) if split else []
-    extends, settles = items[: call.extends], items[call.extends :]
     messages = read_messages(Columns(rows.slice(split), EXCHANGE)) if call.queues else []
     done = broker.exchange(
         call.consumer,
-        extend=[item for item in extends if isinstance(item, Extend)],
-        settle=settles,
+        extend=items[: call.extends],  # type: ignore[arg-type]  # what is none is refused there
+        settle=items[call.extends :],
         enqueue=_by_queue(messages, call.queues),
         claim=call.claim,
         request_id=call.request_id,

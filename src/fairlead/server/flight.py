@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import FairleadError, ProtocolMismatch
+from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Release
 from fairlead.server import answers
@@ -75,8 +76,22 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 writer.begin(CHANNELS[verb][1])
                 _Channel(self._broker, self._limits, verb, writer, context.is_cancelled).serve(reader)
         except FairleadError as refused:
-            # The text is what any Flight client shows; the fault is what ours turns back into the error.
-            raise flight.FlightServerError(refused.message, encode(Answer(fault_of(refused)))) from None
+            raise _in_flight_words(refused) from None
+        except Exception as unexpected:
+            # Flight would send a stranger our stack.
+            log.exception("a channel failed in a way it should not")
+            raise _in_flight_words(unexpected) from None
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise _in_flight_words(ProtocolMismatch("the fairlead protocol, all of which is DoExchange", "another method of Flight")) from None
+
+    list_flights = get_flight_info = get_schema = do_put = do_get = list_actions = do_action = _refuse
+
+
+def _in_flight_words(error: Exception) -> flight.FlightServerError:
+    """The text is what any Flight client shows; the fault is what ours turns back into the error."""
+    fault = fault_of(error)
+    return flight.FlightServerError(fault.message, encode(Answer(fault)))
 
 
 def _read_verb(command: bytes) -> str:
@@ -84,7 +99,8 @@ def _read_verb(command: bytes) -> str:
     if opened.fairlead != VERSION:
         raise ProtocolMismatch(f"version {VERSION} of the Flight protocol", f"version {opened.fairlead}")
     if opened.verb not in CHANNELS:
-        raise ProtocolMismatch("one of the verbs " + ", ".join(CHANNELS), opened.verb)
+        # Errors of a whole call travel in headers, which have little room.
+        raise ProtocolMismatch("one of the verbs " + ", ".join(CHANNELS), repr(opened.verb[:40]))
     return opened.verb
 
 
@@ -102,8 +118,10 @@ class _Channel:
         while True:
             try:
                 chunk = reader.read_chunk()
-            except (StopIteration, pa.ArrowException, flight.FlightError):
+            except (StopIteration, flight.FlightError):
                 return
+            except (pa.ArrowException, OSError) as wrong:
+                raise InvalidRequest("batch", "Arrow's format for streams", str(wrong)) from None
             try:
                 self._answer(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
             except _ClientGone:

@@ -13,8 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 
 _ID_BYTES = 16
+#: An exchange settles and enqueues as many as it may. How many are right is the engine's to say; this only bounds the work of asking.
+_MOST_ROWS = 2 * MAX_BATCH_MESSAGES
 
 
 def make_batch(schema: pa.Schema, length: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -49,6 +52,9 @@ class Columns:
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self.length = batch.num_rows
+        # Columns that are left out take no bytes: a batch of a few hundred could claim to have more rows than there is memory for.
+        if not 0 <= self.length <= _MOST_ROWS:
+            raise InvalidRequest("batch", f"at most {_MOST_ROWS} rows", f"{self.length} rows")
         got = batch.schema
         # To hash a schema, for a cache of those found good, costs more than all the rest of a small batch.
         if got.equals(schema):
@@ -115,7 +121,6 @@ def _layout_of(schema: pa.Schema) -> _Layout:
     return layout
 
 
-@lru_cache(maxsize=64)
 def _check_fields(got: pa.Schema, known: pa.Schema) -> None:
     for field in got:
         if field.name not in known.names:
