@@ -41,6 +41,7 @@ LIMITS = {
     "MAX_BATCH_MESSAGES": "messages in one `enqueue_many`, items in one `settle`",
     "MAX_BATCH_BYTES": "payloads in one `enqueue_many`",
     "MAX_CLAIM": "messages in one `claim`",
+    "MAX_ANSWER_BYTES": "messages in one `claim`, `peek` or `drain`, which ends about there and has at least one",
     "MAX_ERROR_BYTES": "error text of one failure; longer text is cut and marked, not refused",
     "MAX_CARRY_BYTES": "the value a worker carries from step to step",
     "MAX_CONFIG_KEY_BYTES": "a configuration key, in UTF-8",

@@ -15,9 +15,9 @@ from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import Leased
-from fairlead.model.lane import ROW_BYTES, Flag
+from fairlead.model.lane import ROW_BYTES, Flag, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_CLAIM
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.model.message import MessageState
 
 
@@ -134,7 +134,7 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
                 raise
             # What is leased is handed out: otherwise it would count as tried and failed when its time is up.
             break
-        if len(leases) >= order.limit:
+        if len(leases) >= order.limit or (len(states) > 1 and _size_of([lease.row for lease in leases]) >= MAX_ANSWER_BYTES):
             break
     return leases
 
@@ -152,7 +152,7 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
     if order.max_per_stream > 1:
         picked, run = _pick_runs(core, queue, limit, order.max_per_stream, monotonic_ms)
     else:
-        picked = queue.scheduler.take(limit, monotonic_ms)
+        picked = _pick(core, queue, limit, monotonic_ms)
     if not picked:
         return []
     now_ms, lease_ms, queue_id = core.clock.now_ms(), queue.config.visibility_timeout_ms, queue.queue_id
@@ -171,21 +171,46 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
 
 
 _Picked = list[tuple[bytes, bytes]]
+#: How many are picked at a time where bodies may be large: so many of the largest are too much by less than another gigabyte.
+_FEW = 64
+
+
+def _pick(core: Core, queue: QueueState, limit: int, now_ms: int) -> _Picked:
+    """What has been picked is paid for, so a claim that may grow too large is picked a little at a time."""
+    if limit <= _FEW or core.store.counters(queue.queue_id).bytes <= MAX_ANSWER_BYTES:
+        return queue.scheduler.take(limit, now_ms)
+    picked: _Picked = []
+    size = 0
+    while len(picked) < limit and size < MAX_ANSWER_BYTES:
+        more = queue.scheduler.take(min(_FEW, limit - len(picked)), now_ms)
+        if not more:
+            break
+        picked += more
+        size += _size_of([row for _, row in more])
+    return picked
+
+
+def _size_of(rows: list[bytes]) -> int:
+    return sum([row_size(row) for row in rows])
 
 
 def _pick_runs(core: Core, queue: QueueState, limit: int, max_per_stream: int, now_ms: int) -> tuple[_Picked, _Picked]:
     """Heads by their turn, and behind each head of a stream the messages that may follow it in the same claim."""
     picked: _Picked = []
     followers: _Picked = []
-    while len(picked) + len(followers) < limit:
+    size = 0
+    while len(picked) + len(followers) < limit and size < MAX_ANSWER_BYTES:
         # One at a time: a run uses up room that the next turn must not count on.
         head = queue.scheduler.take(1, now_ms)
         if not head:
             break
         picked += head
+        size += row_size(head[0][1])
         if len(head[0][1]) > ROW_BYTES:
             room = min(max_per_stream - 1, limit - len(picked) - len(followers))
-            followers += followers_of(core, queue, head[0], room, now_ms)
+            run = followers_of(core, queue, head[0], room, MAX_ANSWER_BYTES - size, now_ms)
+            followers += run
+            size += _size_of([row for _, row in run])
     return picked, followers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import dropwhile, islice
+from typing import TypeVar
 
 from fairlead.broker.core import Core
 from fairlead.broker.locate import behind_fronts, locate, stream_members
@@ -15,9 +16,9 @@ from fairlead.model.checks import check_text
 from fairlead.model.facts import InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place
+from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_KEY_BYTES, SCAN_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_ANSWER_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
@@ -26,6 +27,7 @@ _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
 Whereabouts = InReady | InStream | InWaiting | Lease
+Spot = TypeVar("Spot", bound=Whereabouts)
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
@@ -95,7 +97,18 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         else:
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
             spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
-        return infos_of(core, spots)
+        return infos_of(core, within_an_answer(spots))
+
+
+def within_an_answer(spots: Sequence[Spot]) -> list[Spot]:
+    """The first of them, as far as their bodies fit into one answer."""
+    size, found = 0, list[Spot]()
+    for spot in spots:
+        size += row_size(spot.row)
+        if found and size > MAX_ANSWER_BYTES:
+            break
+        found.append(spot)
+    return found
 
 
 def _ready_spots(core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int) -> list[InReady | InStream]:

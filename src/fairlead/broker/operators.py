@@ -16,7 +16,7 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
 from fairlead.broker.locate import behind_fronts, locate
-from fairlead.broker.looking import infos_of
+from fairlead.broker.looking import infos_of, within_an_answer
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
@@ -273,6 +273,7 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
         queue = core.queue(name)
         spots: list[InReady | InStream] = list(core.store.ready(queue.queue_id, b"", None, limit))
         spots += islice(behind_fronts(core, queue.queue_id), limit - len(spots))
+        spots = within_an_answer(spots)
         found = infos_of(core, spots)
         moves = Moves(core, core.clock.now_ms())
         for spot in spots:

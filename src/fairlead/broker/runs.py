@@ -6,12 +6,14 @@ from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.streams import StreamDraft, exact_row
 from fairlead.decide.ordering import Standing, may_follow
-from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_stream
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_size, row_stream
 
 
-def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, now_ms: int) -> list[tuple[bytes, bytes]]:
+def followers_of(
+    core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, room_bytes: int, now_ms: int
+) -> list[tuple[bytes, bytes]]:
     """In order, without a gap, as long as each may go, has its tokens, and its key has room. They pay like any other."""
-    if room < 1:
+    if room < 1 or room_bytes <= 0:
         return []
     name, seq = row_stream(head[1]), row_place(head[1])
     record = core.store.streams(queue.queue_id, [name])[0]
@@ -30,6 +32,7 @@ def followers_of(core: Core, queue: QueueState, head: tuple[bytes, bytes], room:
         if not queue.scheduler.charge(lane_key(row.lane), lane_throttle_keys(row.lane), now_ms):
             break
         found.append((row.lane, exact_row(core, row)))
-        if len(found) == room:
+        room_bytes -= row_size(found[-1][1])
+        if len(found) == room or room_bytes <= 0:
             break
     return found

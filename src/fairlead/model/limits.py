@@ -13,6 +13,8 @@ MAX_CLAIM_TOKEN_BYTES = 256
 MAX_BATCH_MESSAGES = 100_000
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 MAX_CLAIM = 100_000
+#: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at least one.
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
 MAX_ERROR_BYTES = 8 * 1024
 MAX_CARRY_BYTES = 64 * 1024
 MAX_CONFIG_KEY_BYTES = 1024
