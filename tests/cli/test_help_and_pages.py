@@ -42,7 +42,7 @@ def alike(text: str) -> str:
     """Ids, ages and padding differ from run to run."""
     text = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "FULL", text)
     text = re.sub(r"(?m)^[0-9a-f]{8}\b", "ID", text)
-    text = re.sub(r"\b\d+(m\d+)?(ms|s)\b(?! *\n? *retry)", "AGE", text)
+    text = re.sub(r"\b\d+(m\d+)?(ms|s|m)\b(?! *\n? *retry)", "AGE", text)
     return re.sub(r" +", " ", text)
 
 

@@ -76,9 +76,12 @@ def test_off_takes_an_option_back(cli: Commands, broker: Opener) -> None:
 
 
 def test_what_an_option_shows_can_be_typed_again(cli: Commands) -> None:
-    made = cli.ok("queue", "create", "a", *FLAGS["retry"][0], *FLAGS["failure_breaker"][0])
+    breaker = "failures=3,within=1h1m1s,pause=2h2m2s"
+    made = cli.ok("queue", "create", "a", *FLAGS["retry"][0], "--failure-breaker", breaker, "--ttl", "1d1h1m1s1ms", "--dedup", "3d2h1m")
     shown = dict(line.strip().split(": ", 1) for line in made.lines[1:])
-    cli.ok("queue", "create", "b", "--retry", shown["retry"], "--failure-breaker", shown["failure-breaker"])
+    assert (shown["failure-breaker"], shown["ttl"], shown["dedup"]) == (breaker, "1d1h1m1s1ms", "3d2h1m")
+    again = [flag for name in ("retry", "failure-breaker", "ttl", "dedup") for flag in (f"--{name}", shown[name])]
+    cli.ok("queue", "create", "b", *again)
     first, second = cli.json("queue", "list")
     assert first["config"] == second["config"]
 

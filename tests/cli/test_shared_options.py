@@ -103,3 +103,8 @@ def test_an_unknown_queue_with_nothing_near_says_what_to_do(cli: Commands, order
 
 def test_the_version_is_said_without_a_target(cli: Commands) -> None:
     assert cli("--version", env={"FAIRLEAD_DATA": None}).out == f"fairlead {fairlead.__version__}\n"
+
+
+def test_a_data_directory_that_has_lost_a_file_is_corrupt_and_not_taken_for_none(cli: Commands, orders: Orders) -> None:
+    (cli.data / "CURRENT").unlink()
+    assert cli("queue", "list", "-o", "json").error()["code"] == "store_corrupt"

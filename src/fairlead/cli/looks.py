@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from fairlead.cli.charts import shares
+from fairlead.cli.output import plain
 from fairlead.model.views import KeyStats, QueueStats
 
 #: Counts that only grow while a broker runs, as far as it keeps them, and counts of the moment.
@@ -97,10 +96,10 @@ def stats_document(look: Look, rates: Mapping[str, Rates], *, keys: Mapping[str,
     """For programs. `rates` is null at the first look; `shares` is there when keys were asked for."""
     queues = []
     for stats in look.queues:
-        entry: dict[str, Any] = msgspec.to_builtins(stats)
+        entry: dict[str, Any] = plain(stats)
         found = rates.get(stats.queue)
         entry["rates"] = None if found is None else {**found.flow, **{f"{name}_change": rate for name, rate in found.change.items()}}
         if keys is not None:
-            entry["shares"] = [msgspec.to_builtins(share) for share in keys.get(stats.queue, ())]
+            entry["shares"] = plain(keys.get(stats.queue, ()))
         queues.append(entry)
     return {"queues": queues}

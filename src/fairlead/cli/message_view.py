@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.output import age, clean, coarse, count_of, cut, now_ms, pairs, payload_text, plain, short, table, when
+from fairlead.cli.charts import show_age
+from fairlead.cli.output import age, clean, count_of, cut, now_ms, pairs, payload_text, plain, short, table, when
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
@@ -49,7 +50,7 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
         cells: list[RenderableType] = [short(info.id), Text(status, _STYLE.get(status, ""))]
         if failed:
             cells.append(str(failures_of(info)))
-        cells.append(coarse(max(0, now_ms() - info.enqueued_at)))
+        cells.append(show_age(now_ms() - info.enqueued_at))
         if keys:
             cells.append(cut(clean(info.fairness_key, most=30)))
         if streams:
@@ -70,9 +71,9 @@ def failures_of(info: MessageInfo) -> int:
 
 def _circumstance(info: MessageInfo) -> str:
     if info.lease_until is not None:
-        return clean(info.consumer or "someone", most=30) + f", {coarse(max(0, info.lease_until - now_ms()))} left"
+        return clean(info.consumer or "someone", most=30) + f", {show_age(info.lease_until - now_ms())} left"
     if info.dead_since is not None:
-        return f"for {coarse(max(0, now_ms() - info.dead_since))}"
+        return f"for {show_age(now_ms() - info.dead_since)}"
     return f"due {age(info.due_at)}" if info.due_at is not None else ""
 
 

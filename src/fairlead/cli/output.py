@@ -22,9 +22,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.cli.charts import show_age
 from fairlead.cli.chosen import wants_json
 from fairlead.clock import SystemClock
-from fairlead.model.durations import show_ms
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
 
@@ -202,17 +202,7 @@ def age(ms: int | None) -> str:
     if ms is None:
         return "-"
     gone = now_ms() - ms
-    return f"{coarse(gone)} ago" if gone >= 0 else f"in {coarse(-gone)}"
-
-
-def coarse(ms: int) -> str:
-    """The two largest units of a duration."""
-    if ms < 1000:
-        return f"{ms}ms"
-    for unit, finer in ((86_400_000, 3_600_000), (3_600_000, 60_000), (60_000, 1000), (1000, 1000)):
-        if ms >= unit:
-            return show_ms(ms // finer * finer)
-    return f"{ms}ms"
+    return f"{show_age(gone)} ago" if gone >= 0 else f"in {show_age(-gone)}"
 
 
 def count_of(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from fairlead.cli.arguments import QueueName
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import STATUSES, as_record, message_page, message_table, status_of_message
-from fairlead.cli.output import age, clean, coarse, count_of, pairs, plain, show, table, when
+from fairlead.cli.output import age, clean, count_of, pairs, plain, show, table, when
 from fairlead.cli.target import Target, nearest, open_target
 from fairlead.errors import QueueNotFound
 from fairlead.model.durations import show_ms
@@ -163,7 +163,7 @@ def described(config: QueueConfig) -> dict[str, str]:
     for field, value in msgspec.structs.asdict(config).items():
         name = field.removesuffix("_ms").replace("_", "-")
         if field == "dedup_window_ms":
-            found["dedup"] = coarse(value) if value else "live"
+            found["dedup"] = show_ms(value) if value else "live"
         elif field in ("on_enqueue", "on_failure"):
             if value:
                 found[name] = f"Lua, {count_of(len(value.splitlines()), 'line')}"
@@ -171,11 +171,11 @@ def described(config: QueueConfig) -> dict[str, str]:
             found[name] = policy_text(value)
         elif isinstance(value, FailureBreaker):
             if value.failures:
-                found[name] = f"failures={value.failures},within={coarse(value.window_ms)},pause={coarse(value.pause_ms)}"
+                found[name] = f"failures={value.failures},within={show_ms(value.window_ms)},pause={show_ms(value.pause_ms)}"
         elif isinstance(value, dict):
             found.update({f"{name} {reason}": policy_text(policy) for reason, policy in value.items()})
         elif value not in (0, None, False, ""):
-            found[name] = coarse(value) if field.endswith("_ms") else str(value)
+            found[name] = show_ms(value) if field.endswith("_ms") else str(value)
     return found
 
 

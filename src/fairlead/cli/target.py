@@ -15,6 +15,7 @@ import typer
 import fairlead
 from fairlead.cli.chosen import Chosen, chosen, wrong_usage
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
+from fairlead.store.rocks.format import FORMAT_FILE
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
@@ -47,7 +48,7 @@ def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]
 
 
 def _open(path: Path, create: bool) -> Target:
-    if not create and not (path / "CURRENT").exists():
+    if not create and not (path / FORMAT_FILE).exists():
         wrong_usage(f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one")
     try:
         return fairlead.open(path)
