@@ -8,12 +8,14 @@ from __future__ import annotations
 
 def main() -> None:
     """The `fairlead` command."""
+    import logging
     import sys
     from io import TextIOWrapper
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail
+    logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a command says for itself what is wrong
     try:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:

@@ -227,6 +227,7 @@ class Puller:
                 trouble = overloaded
                 at_least_ms = int(overloaded.retry_after_ms)
             self.core.check()
+            self.core.outage.met(trouble)
             if not self.stopped and not patience.wait(at_least_ms):
                 self.core.give_up(trouble)
 
@@ -243,6 +244,7 @@ class Puller:
                 if answer.error is not None:
                     more = False
                     raise error_of(answer.error)
+                self.core.outage.over()
                 self._take_in(self.requests.deliveries((answer, body)))
                 more = not answer.done
                 if more:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from fairlead.client.channel import Channel, ConnectionBroken, Pool, Watchdog
 from fairlead.client.crew import Crew
 from fairlead.client.lifetimes import Reaper, watch
+from fairlead.client.outage import Outage
 from fairlead.client.patience import Patience, Pauses
 from fairlead.client.transport import FlightTransport, Stream, Transport
 from fairlead.clock import Clock, SystemClock
@@ -72,6 +73,7 @@ class Core:
         self.clock = clock or SystemClock()
         self.crew = Crew(_MOST_THREADS)
         self.pauses = Pauses(self.clock)
+        self.outage = Outage(options.address, self.clock)
         self.reaper = Reaper()
         self.pullers: set[Puller] = set()
         self._transport = transport or FlightTransport(options.address)
@@ -162,6 +164,7 @@ class Core:
             self.check()
             if sent and repeat == "never":
                 raise AnswerLost(name or verb) from trouble
+            self.outage.met(trouble)
             patience = patience or self.patience()
             if not patience.wait(at_least_ms):
                 if sent and repeat == "by id":
@@ -194,6 +197,7 @@ class Core:
         self.give_back(verb, channel)
         if answer.error is not None:
             raise error_of(answer.error)
+        self.outage.over()
         return answer, body
 
     def _opener(self, verb: str) -> Callable[[], Stream]:

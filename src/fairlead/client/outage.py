@@ -1,0 +1,47 @@
+"""Says in the log when a server has not answered for a while, and when it does again: else a program that waits looks hung."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from fairlead.clock import Clock
+from fairlead.errors import Overloaded
+
+#: A connection that breaks and is made again at once is not worth a word.
+QUIET_MS = 1000
+
+_log = logging.getLogger("fairlead.client")
+
+
+class Outage:
+    """Of one server, met by many threads and told of once."""
+
+    def __init__(self, address: str, clock: Clock) -> None:
+        self._address = address
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since_ms: int | None = None
+        self._said = False
+
+    def met(self, trouble: Exception) -> None:
+        """A try has failed, and another will follow. One that was overloaded did answer."""
+        if isinstance(trouble, Overloaded):
+            return
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            if self._since_ms is None:
+                self._since_ms = now_ms
+            if self._said or now_ms - self._since_ms < QUIET_MS:
+                return
+            self._said = True
+        _log.warning("no answer from the fairlead server at %s, trying again: %s", self._address, trouble)
+
+    def over(self) -> None:
+        """It has answered. Said as loudly as the beginning, for those who saw that."""
+        if self._since_ms is None:
+            return
+        with self._lock:
+            said, self._said, self._since_ms = self._said, False, None
+        if said:
+            _log.warning("the fairlead server at %s answers again", self._address)
