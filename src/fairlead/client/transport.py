@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.model.addresses import join_address, split_address
 from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.faults import error_of
 from fairlead.wire.schemas import CHANNELS, VERSION
@@ -62,7 +63,7 @@ class FlightTransport:
     """
 
     def __init__(self, address: str) -> None:
-        self._target = "grpc://{}:{}".format(*split_address(address))
+        self._target = f"grpc://{join_address(*split_address(address))}"
         self._lock = threading.Lock()
         self._client = self._connect()
 
@@ -129,11 +130,3 @@ def describe(error: BaseException) -> str:
     """Without gRPC's own account of it, which says the same again at length."""
     text = str(error).partition(". gRPC client debug context")[0].partition("with message: ")
     return text[2] or text[0] or "the server ended the stream"
-
-
-def split_address(address: object) -> tuple[str, int]:
-    """ "host:5556"; an IPv6 address is in brackets."""
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidRequest("address", 'a host and port such as "127.0.0.1:5556"', address)
-    return host, int(port)
