@@ -114,6 +114,22 @@ def test_a_held_lease_is_extended_when_a_third_of_it_has_passed(heartbeat: Heart
     assert [(at, sorted(numbers)) for at, numbers, _ in server.asked] == [(10_000, [1, 2]), (20_000, [1, 2]), (30_000, [1, 2])]
 
 
+def test_what_is_settled_at_once_does_not_wake_it_each_time(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    for _ in range(2):
+        # The second time the thread finds nothing to wait for.
+        pass_time(heartbeat, clock, 10_000)
+        heartbeat.drop({7: {raw(1)}})
+    turns = clock.waits
+    for _ in range(20):
+        with heartbeat._changed:
+            heartbeat.hold([delivery(1, server)], server.now_ms())
+            heartbeat.drop({7: {raw(1)}})
+        # Long enough for a thread that was woken to turn round; one that was not sleeps on.
+        threading.Event().wait(0.005)
+    assert clock.waits - turns <= 1
+
+
 def test_it_stops_at_the_cap(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     heartbeat.hold([delivery(1, server)], server.now_ms())
     for _ in range(100):

@@ -132,6 +132,7 @@ class Heartbeat:
             self._thread = threading.Thread(target=self._run, name="fairlead-heartbeat", daemon=True)
             self._thread.start()
         elif group.due_ms < self._wakes_ms:
+            self._wakes_ms = group.due_ms
             self._changed.notify()
 
     def _drop(self, claim_id: int, ids: set[bytes]) -> set[bytes]:
@@ -158,7 +159,9 @@ class Heartbeat:
                 now_ms = self._clock.monotonic_ms()
                 due = self._take_due(now_ms)
                 if not due:
-                    self._wakes_ms = min([group.due_ms for groups in self._held.values() for group in groups], default=_NEVER)
+                    # With nothing held the old time stands: what is held next is due later, and need not wake this thread.
+                    nothing_ms = self._wakes_ms if self._wakes_ms > now_ms else _NEVER
+                    self._wakes_ms = min([group.due_ms for groups in self._held.values() for group in groups], default=nothing_ms)
                     self._clock.wait(self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms)
                     continue
                 asked = [(group, raw_id) for group in due for raw_id in group.ids]
