@@ -147,11 +147,14 @@ class RocksStore(Questions):
 
     def checkpoint(self, path: Path) -> None:
         target = Path(path).absolute()
-        if target.exists():
-            raise InvalidRequest("path", "a path that does not exist yet", str(path))
         if self._closed:
             raise BrokerClosed
-        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if target.exists():
+                raise InvalidRequest("path", "a path that does not exist yet", str(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as trouble:
+            raise InvalidRequest("path", f"a path that can be made ({trouble.strerror})", str(path)) from trouble
         unfinished = target.with_name(f".{target.name}.fairlead-checkpoint")
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
