@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -15,6 +16,8 @@ from fairlead.wire.tracing import OperationType, Tracing
 
 _A = TypeVar("_A")
 
+_log = logging.getLogger("fairlead.tracing")
+
 
 def traced(broker: Broker, tracing: Tracing | None) -> Broker:
     """The broker to give to doors: itself when tracing is off."""
@@ -27,6 +30,7 @@ class _TracedBroker:
     def __init__(self, broker: Broker, tracing: Tracing) -> None:
         self._broker = broker
         self._tracing = tracing
+        self._in_trouble = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
@@ -86,12 +90,21 @@ class _TracedBroker:
             answer = call()
         except Exception as error:
             known = count if isinstance(count, int) else 0
-            self._tracing.record_call(verb, operation, queue=queue, count=known, began_ns=began_ns, parent=parent, error=error)
+            self._write_down(verb, operation, queue=queue, count=known, began_ns=began_ns, parent=parent, error=error)
             raise
         if keep(answer):
             moved = count if isinstance(count, int) else count(answer)
-            self._tracing.record_call(verb, operation, queue=queue, count=moved, began_ns=began_ns, parent=parent, linked=linked(answer))
+            self._write_down(verb, operation, queue=queue, count=moved, began_ns=began_ns, parent=parent, linked=linked(answer))
         return answer
+
+    def _write_down(self, verb: str, operation: OperationType, **fields: Any) -> None:
+        try:
+            self._tracing.record_call(verb, operation, **fields)
+        except Exception:
+            # The call is carried out: whoever asked for it must hear so.
+            if not self._in_trouble:
+                self._in_trouble = True
+                _log.exception("a span could not be written down; no further failure of that is logged")
 
 
 def _carried(deliveries: Sequence[Delivery]) -> Iterator[Mapping[str, str]]:

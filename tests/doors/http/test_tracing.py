@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from typing import Any
@@ -237,3 +238,18 @@ def test_setup_sends_spans_to_a_collector_under_the_name_of_the_service() -> Non
         tracing.close()
     assert collector.services() == {"orders"}
     assert list(collector.spans()) == ["enqueue q"]
+
+
+def test_a_call_that_was_carried_out_is_answered_whatever_becomes_of_its_span(
+    world: World, broker: Broker, server: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the tracer is broken")
+
+    monkeypatch.setattr(server.tracing, "record_call", fail)
+    world.fill("q", count=2)
+    with caplog.at_level(logging.ERROR):
+        assert len(broker.claim("q", limit=2)) == 2
+        with pytest.raises(QueueNotFound):
+            broker.claim("nowhere")
+    assert [record.message for record in caplog.records] == ["a span could not be written down; no further failure of that is logged"]
