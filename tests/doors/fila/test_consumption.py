@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fairlead.errors import LostLease, MessageNotFound, QueueNotFound, ServerStopping
+from fairlead.model.settle import Settlement, SettleResult
 from fairlead.server.fila.consume import AHEAD_BYTES, AHEAD_MESSAGES
 from tests.doors.fila.in_process import Caller, workbench
+from tests.doors.fila.servers import eventually
 
 
 def test_a_broken_stream_gives_back_what_it_never_wrote_in_order_and_without_an_attempt() -> None:
@@ -173,3 +177,23 @@ def test_a_connection_settles_what_it_was_never_sent_by_id_alone() -> None:
         next(bench.consume(Caller("ipv4:127.0.0.1:1")))
         bench.ack(message_id, Caller("ipv4:127.0.0.1:3"))
         assert bench.broker.stats("q").leased == 0
+
+
+def test_deliveries_are_started_also_after_a_start_that_failed_in_an_unforeseen_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with workbench() as bench:
+        settle, failures = bench.broker.settle, [RuntimeError("a defect")]
+
+        def fail_once(items: Sequence[Settlement]) -> list[SettleResult]:
+            if failures:
+                raise failures.pop()
+            return settle(items)
+
+        monkeypatch.setattr(bench.broker, "settle", fail_once)
+        first, second = bench.enqueue(b"0", b"1")
+        stream = bench.consume(Caller())
+        next(stream)
+        eventually(lambda: not failures)
+        next(stream)
+        bench.told()
+        bench.clock.advance(seconds=31)
+        assert (bench.broker.find(first).attempts, bench.broker.find(second).attempts) == (0, 1)

@@ -48,6 +48,9 @@ class Starter:
                 self._broker.settle(batch)
             except FairleadError as error:
                 _log.warning("%d deliveries stay unstarted: %s", len(batch), error)
+            except Exception:
+                # This thread must go on: without it everything that is posted would be kept for ever.
+                _log.exception("%d deliveries stay unstarted for a reason that nobody foresaw", len(batch))
 
     def _next_batch(self) -> list[Settlement]:
         """Nothing means that it is closed."""
