@@ -74,10 +74,7 @@ def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> A
         request_id=call.request_id,
         answered=call.answered,
     )
-    settled: list[tuple[bytes, str, str, int, int, str]] = [
-        (result.raw_id, result.outcome, result.rule, result.due_ms, result.lease_until, result.error) for result in done.settled
-    ]
-    return Answer(settled=settled, enqueued=done.enqueued), None, done.deliveries
+    return Answer(settled=[astuple(result) for result in done.settled], enqueued=done.enqueued), None, done.deliveries
 
 
 def claim(broker: Broker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
