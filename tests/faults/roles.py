@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import fairlead
 from fairlead import Complete
+from fairlead.errors import ClientClosed
 
 
 def hold(address: str, queue: str, heartbeat: bool) -> None:
@@ -72,20 +74,19 @@ def produce(address: str, queue: str, count: int) -> None:
         say({"sent": sent})
 
 
-def idle(address: str, queues: list[str], wait: str) -> None:
-    """A long-poll per queue named, each on a thread of its own, until the process ends or stdin does."""
-    over = threading.Event()
+def idle(address: str, queue: str, count: int, wait: str) -> None:
+    """So many long-polls at a time, each on a thread of its own, until the process ends or stdin does."""
     with fairlead.connect(address, retry_for="90s") as client:
 
-        def poll(queue: str) -> None:
-            while not over.is_set():
-                client.claim(queue, wait=wait)
+        def poll() -> None:
+            with contextlib.suppress(ClientClosed):
+                while True:
+                    client.claim(queue, wait=wait)
 
-        for queue in queues:
-            threading.Thread(target=poll, args=(queue,), daemon=True).start()
+        for _ in range(count):
+            threading.Thread(target=poll, daemon=True).start()
         say("ready")
         until_told()
-        over.set()
 
 
 def say(what: Any) -> None:
