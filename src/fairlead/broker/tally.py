@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fairlead.model.facts import Completed, Enqueued, Fact, Leased, Moved, QueueCleared, spot_queue_id
+from fairlead.model.facts import Completed, Enqueued, Fact, Leased, Moved, QueueCleared, ends_failed_try, spot_queue_id
 from fairlead.model.views import Totals
 
 _ENQUEUED, _DELIVERED, _COMPLETED, _FAILED = range(4)
-#: Deaths that are no failed try.
-_NOT_FAILED = ("operator", "ttl", "max_deliveries")
 
 
 class Tally:
@@ -40,7 +38,7 @@ class Tally:
     def _moved(self, fact: Moved) -> None:
         if fact.kind == "completed":
             self._add(spot_queue_id(fact.source), _COMPLETED, 1)
-        elif fact.kind in ("retried", "delayed") or (fact.kind == "buried" and fact.state is not None and fact.state.rule not in _NOT_FAILED):
+        elif ends_failed_try(fact):
             self._add(spot_queue_id(fact.source), _FAILED, 1)
 
     def _add(self, queue_id: int, what: int, count: int) -> None:

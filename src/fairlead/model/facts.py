@@ -136,6 +136,17 @@ class Moved(msgspec.Struct, frozen=True):
     cause: Cause = ""
 
 
+#: Rules by which a message dies without a failed try.
+_DIED_UNFAILED = ("operator", "ttl", "max_deliveries")
+
+
+def ends_failed_try(fact: Moved) -> bool:
+    """Whether the move is what followed a failure: another try, now or later, or death."""
+    if fact.kind == "buried":
+        return fact.state is not None and fact.state.rule not in _DIED_UNFAILED
+    return fact.kind in ("retried", "delayed")
+
+
 class Restated(msgspec.Struct, frozen=True):
     """A leased message's state changed without a move (progress, carry). `lease` has the STATE flag set."""
 

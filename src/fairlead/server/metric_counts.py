@@ -33,10 +33,6 @@ BOOKKEEPING: frozenset[type] = frozenset({
 
 _BY_QUEUE = frozenset(definition.name for definition in names.METRICS if definition.labels[:1] == ("queue",))
 _REASONS = {int(reason): reason.word for reason in FailureReason}
-#: Deaths that are no failed try.
-_NOT_FAILED = ("operator", "ttl", "max_deliveries")
-
-
 _STATE = Flag.STATE
 
 
@@ -183,7 +179,7 @@ class Counts:
 
     def _buried(self, fact: f.Moved, label: str) -> None:
         assert fact.state is not None
-        if fact.state.rule not in _NOT_FAILED:
+        if f.ends_failed_try(fact):
             self._count(names.FAILED, 1, label, _reason(fact.state.failures[-1].reason))
         self._count(names.DEAD, 1, label, _reason(fact.state.reason))
 
