@@ -10,7 +10,9 @@ from typing import NoReturn
 
 import typer
 
-DEFAULT_ADDR = "127.0.0.1:5556"
+from fairlead.config.load import SETTINGS
+
+DEFAULT_ADDR: str = SETTINGS["flight"].default
 
 
 class Output(StrEnum):

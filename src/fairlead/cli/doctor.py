@@ -17,7 +17,10 @@ from fairlead.cli.machine_checks import machine, packages
 from fairlead.cli.output import clean, console, show
 from fairlead.cli.server_checks import server
 from fairlead.config import Settings
+from fairlead.config.load import SETTINGS
+from fairlead.model.addresses import split_address
 
+_PORTS = {door: split_address(SETTINGS[door].default)[1] for door in ("grpc", "http")}
 _STYLES = {"ok": "green", "info": "blue", "warn": "bold yellow", "bad": "bold red"}
 
 
@@ -26,8 +29,12 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    grpc: Annotated[str | None, typer.Option("--grpc", metavar="HOST:PORT", help="The server's gRPC door. Default: port 5555 of its host.")] = None,
-    http: Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="The server's HTTP door. Default: port 5557 of its host.")] = None,
+    grpc: Annotated[
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help=f"The server's gRPC door. Default: port {_PORTS['grpc']} of its host.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.")
+    ] = None,
 ) -> None:
     """Check this machine, the packages, a data directory (--data) and a server (--addr); both may be given.
 
@@ -52,7 +59,8 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
         yield from _carefully("data", data_directory(data, Settings()))
     flight = addr or DEFAULT_ADDR
     host = flight.rpartition(":")[0]
-    yield from _carefully("server", server(flight, grpc or f"{host}:5555", http or f"{host}:5557", asked=addr is not None))
+    grpc, http = grpc or f"{host}:{_PORTS['grpc']}", http or f"{host}:{_PORTS['http']}"
+    yield from _carefully("server", server(flight, grpc, http, asked=addr is not None))
 
 
 def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import typer
 import fairlead
 from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.faults import tell_error
-from fairlead.config.load import load_settings
+from fairlead.config.load import SETTINGS, load_settings
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
 from fairlead.server.serve import Server, run
@@ -25,15 +25,19 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
+def _default(setting: str) -> str:
+    return f"Default: {SETTINGS[setting].default}."
+
+
 def serve(
     data: Annotated[Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)] = None,
-    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Arrow Flight door, or off. Default: 127.0.0.1:5556.")] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="gRPC door for fila.v1 clients, or off. Default: 127.0.0.1:5555.")] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Health and metrics, or off. Default: 127.0.0.1:5557.")] = None,
+    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Arrow Flight door, or off. {_default('flight')}")] = None,
+    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"gRPC door for fila.v1 clients, or off. {_default('grpc')}")] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Health and metrics, or off. {_default('http')}")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False)] = None,
-    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help="What a confirmed call has survived. Default: fsync.")] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Default: info.")] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Form of the log on stderr. Default: text.")] = None,
+    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help=f"What a confirmed call has survived. {_default('durability')}")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help=_default("log.level"))] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="text|json", help=f"Form of the log on stderr. {_default('log.format')}")] = None,
     insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Allow addresses that others can reach, without keys or TLS.")] = False,
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64.")] = None,
 ) -> None:
