@@ -9,6 +9,12 @@ import grpc
 import pytest
 from fila.v1 import admin_pb2, messages_pb2, service_pb2
 
+from fairlead import Broker
+from fairlead.model.queue import QueueConfig
+from fairlead.server.fila.admin import FilaAdmin
+from fairlead.server.fila.consumers import Consumers
+from fairlead.server.fila.v1 import admin_pb2 as pb
+from fairlead.testing import MemoryStore
 from tests.doors.fila.servers import PATIENCE_S, Admin, Reader, Server, eventually, status_of
 
 ID = "01a1e195-9429-7001-8c23-570efea5bcab"
@@ -127,9 +133,13 @@ def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(server: Serv
     assert (stats.depth, stats.in_flight) == (0, 1)
 
 
-def test_the_visibility_timeout_of_0_is_the_default_and_a_large_one_is_taken(admin: Admin, name: str) -> None:
-    admin.create(name, timeout_ms=0)
-    admin.create(f"{name}-long", timeout_ms=60_000)
+@pytest.mark.parametrize(("given_ms", "taken_ms"), [(0, QueueConfig().visibility_timeout_ms), (1000, 1000), (60_000, 60_000)])
+def test_a_visibility_timeout_of_0_is_the_default_and_any_from_a_second_on_is_taken(given_ms: int, taken_ms: int) -> None:
+    broker = Broker(MemoryStore())
+    config = pb.QueueConfig(visibility_timeout_ms=given_ms)
+    FilaAdmin(broker, Consumers()).CreateQueue(pb.CreateQueueRequest(name="q", config=config), None)  # type: ignore[arg-type]
+    assert broker.queues("q")[0].config.visibility_timeout_ms == taken_ms
+    broker.close()
 
 
 def test_deleting_a_queue_ends_the_streams_of_its_consumers(admin: Admin, name: str) -> None:
