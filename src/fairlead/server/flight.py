@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.model.addresses import join_address, split_address
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Release
 from fairlead.server import answers
@@ -27,7 +28,7 @@ from fairlead.wire.faults import fault_of
 from fairlead.wire.rows import are_few, delivery_rows
 from fairlead.wire.schemas import CHANNELS, VERSION
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger("fairlead.flight")
 
 _GRACE_S = 2.0
 
@@ -42,9 +43,9 @@ class FlightDoor:
         self._server: _FlightServer | None = None
 
     def start(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        self._server = _FlightServer(f"grpc://{host}:{port}", self._broker, self._limits)
-        self.address = f"{host}:{self._server.port}"
+        host, port = split_address(self.address, may_pick_port=True)
+        self._server = _FlightServer(f"grpc://{join_address(host, port)}", self._broker, self._limits)
+        self.address = join_address(host, self._server.port)
 
     def drain(self) -> None:
         self._limits.close()
@@ -79,7 +80,7 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             raise _in_flight_words(refused) from None
         except Exception as unexpected:
             # Flight would send a stranger our stack.
-            log.exception("a channel failed in a way it should not")
+            _log.exception("a channel failed in a way it should not")
             raise _in_flight_words(unexpected) from None
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -123,14 +124,20 @@ class _Channel:
             except (pa.ArrowException, OSError) as wrong:
                 raise InvalidRequest("batch", "Arrow's format for streams", str(wrong)) from None
             try:
-                self._answer(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
+                self._answer_or_refuse(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
             except _ClientGone:
                 return
-            except FairleadError as refused:
-                self._write(Answer(fault_of(refused)))
-            except Exception as unexpected:
-                log.exception("a call failed in a way it should not", extra={"verb": self._verb})
-                self._write(Answer(fault_of(unexpected)))
+
+    def _answer_or_refuse(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        try:
+            self._answer(metadata, batch)
+        except _ClientGone:
+            raise
+        except FairleadError as refused:
+            self._write(Answer(fault_of(refused)))
+        except Exception as unexpected:
+            _log.exception("a call failed in a way it should not", extra={"fields": {"verb": self._verb}})
+            self._write(Answer(fault_of(unexpected)))
 
     def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
         if self._verb == "claim":

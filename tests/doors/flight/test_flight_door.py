@@ -16,8 +16,9 @@ from fairlead.config import LimitSettings
 from fairlead.model.checks import check_messages
 from fairlead.model.ids import IdSource, show_id
 from fairlead.model.message import NewMessage
-from fairlead.server.flight import FlightDoor
+from fairlead.server.flight import FlightDoor, _Channel, _ClientGone
 from fairlead.server.limits import Limits
+from fairlead.server.logs import Lines
 from fairlead.store.memory import MemoryStore
 from fairlead.testing import ManualClock
 from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
@@ -265,6 +266,36 @@ def test_a_draining_door_refuses_new_calls_and_answers_those_that_wait(rig: Rig)
     assert answer.error is not None
     assert answer.error.code == "server_stopping"
     assert rig.limits.in_flight == 0
+
+
+def test_an_error_that_nobody_is_there_to_hear_is_no_news_for_the_log(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise _ClientGone
+
+    monkeypatch.setattr(_Channel, "_write", fail)
+    channel = rig.channel("claim")
+    channel.send(encode(ClaimCall("nowhere")))
+    with pytest.raises(StopIteration):
+        channel.receive()
+    assert caplog.records == []
+
+
+def test_a_call_that_fails_by_a_defect_is_logged_with_its_verb_and_without_what_it_carried(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the payload of somebody's life")
+
+    monkeypatch.setattr(rig.broker, "claim", fail)
+    answer, _ = rig.channel("claim").call(ClaimCall("q"))
+    assert answer.error is not None
+    assert answer.error.code == "broken_invariant"
+    (record,) = caplog.records
+    line = Lines("text").format(record)
+    assert "verb=claim" in line
+    assert "somebody" not in line
 
 
 def test_the_schema_of_messages_is_the_one_that_is_documented() -> None:
