@@ -98,7 +98,7 @@ class History:
         self._position = 0
 
     def add_life(self, lines: Iterable[Line]) -> None:
-        """Read one life. What is still open at its last line was cut off there."""
+        """Read one life, or several side by side. What is open at the last line, or when its own life died, was cut off there."""
         last_ms = 0
         for line in lines:
             self._position += 1
@@ -107,13 +107,17 @@ class History:
                 operation = Operation(line["do"], line["life"], self._position, line["at"], line)
                 self._open[line["op"]] = operation
                 self.operations.append(operation)
+            elif line["ev"] == "died":
+                self._cut_off([number for number, operation in self._open.items() if operation.life == line["who"]], last_ms)
             else:
                 self._end(self._open.pop(line["op"]), line)
         self._position += 1
-        for operation in self._open.values():
-            operation.end, operation.ended_ms = self._position, last_ms
+        self._cut_off([*self._open], last_ms)
+
+    def _cut_off(self, numbers: list[int], at_ms: int) -> None:
+        for operation in map(self._open.pop, numbers):
+            operation.end, operation.ended_ms = self._position, at_ms
             self._enter(operation)
-        self._open.clear()
 
     def of(self, *verbs: str) -> list[Operation]:
         return [o for o in self.operations if o.do in verbs and o.may_have_happened]

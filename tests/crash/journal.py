@@ -1,11 +1,12 @@
 """What the victim says about its operations: once before it sends one, once after it was confirmed.
 
 A line is one `os.write` to a file opened with O_APPEND, so it survives the SIGKILL of its writer, and the order of
-lines is an order in which things can have happened. Only the very last line of a killed life may be torn.
+lines is an order in which things can have happened. Only the very last line of a killed process may be torn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -22,11 +23,13 @@ Line = dict[str, Any]
 
 
 class Journal:
+    """Of one life, or of several processes that share the file; each of those has a life of its own."""
+
     def __init__(self, path: Path, life: int, now_ms: Callable[[], int]) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._life = life
         self._now_ms = now_ms
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(life * 1_000_000_000 + 1)
 
     def begin(self, do: str, **fields: Any) -> int:
         number = next(self._numbers)
@@ -39,24 +42,31 @@ class Journal:
     def refused(self, number: int, error: Exception) -> None:
         self._write({"op": number, "ev": "refused", "error": getattr(error, "code", repr(error))})
 
+    def unknown(self, number: int) -> None:
+        """It is over, and nobody knows whether it took effect."""
+        self._write({"op": number, "ev": "unknown"})
+
+    def died(self, life: int) -> None:
+        """A process that shares the file was killed, and nothing that it has sent is on its way any longer."""
+        self._write({"ev": "died", "who": life})
+
     def close(self) -> None:
         os.close(self._fd)
 
     def _write(self, line: Line) -> None:
         line["life"] = self._life
         line["at"] = self._now_ms()
-        os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        # A line end on both sides: what a killed process wrote last may be torn, and must not spoil the line of another.
+        os.write(self._fd, b"\n" + json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def read_journal(path: Path) -> Iterator[Line]:
-    """The lines of one life. A torn last line was never written, as far as anyone can tell."""
+    """A torn line was never written, as far as anyone can tell."""
     if not path.exists():
         return
     for raw in path.read_bytes().split(b"\n"):
-        try:
+        with contextlib.suppress(json.JSONDecodeError):
             yield json.loads(raw)
-        except json.JSONDecodeError:
-            return
 
 
 def make_payload(tag: str, size: int = 64) -> bytes:
@@ -102,7 +112,7 @@ class RecordedBroker:
     def claim(self, queue: str | list[str], **options: Any) -> list[fairlead.Delivery]:
         told = {"consumer": options.get("consumer", ""), "started": options.get("started", True)}
         call = lambda: self.broker.claim(queue, **options)  # noqa: E731 as above
-        return self._run("claim", call, lambda got: {"deliveries": [_tell(d) for d in got]}, queue=queue, **told) or []
+        return self._run("claim", call, lambda got: {"deliveries": [tell_delivery(d) for d in got]}, queue=queue, **told) or []
 
     def settle(self, items: Sequence[Settlement]) -> list[fairlead.SettleResult]:
         if not items:
@@ -144,7 +154,7 @@ def _name(item: Settlement) -> tuple[str, str, str]:
     return type(item).__name__.lower(), item.delivery.id, item.delivery.lease
 
 
-def _tell(d: fairlead.Delivery) -> Line:
+def tell_delivery(d: fairlead.Delivery) -> Line:
     last = d.failures[-1] if d.failures else None
     return {
         "id": d.id, "tag": read_tag(d.payload), "queue": d.queue, "lease": d.lease, "attempts": d.attempts, "until": d.lease_until,

@@ -48,7 +48,9 @@ class _Ledger:
         self.redrives = _by_queue(history.of("redrive"))
         self.removals = _by_queue(history.of("purge", "delete_queue"))
         self.goodbyes = history.of("goodbye")
-        self.cut_claims = [o for o in history.of("claim") if not o.confirmed]
+        outages = history.of("outage")
+        # Through an outage a claim is repeated; what was leased by the first copy may have run out by then, seen by nobody.
+        self.cut_claims = [o for o in history.of("claim") if not o.confirmed or any(o.begin < x.end and x.begin < o.end for x in outages)]
         self.deliveries: dict[str, list[Delivery]] = defaultdict(list)
         for d in history.deliveries:
             self.deliveries[d.id].append(d)

@@ -144,25 +144,35 @@ def _kill_later(child: subprocess.Popen[bytes], seconds: float) -> Callable[[], 
 def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
     """Reopen, let everything become claimable, drain it, and hold the whole history against the rules."""
     last = len(plan.kills)
-    clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
-    journal = Journal(directory / f"life-{last:03}.jsonl", last, clock.now_ms)
-    with fairlead.open(directory / "data", durability="os", clock=clock) as broker:
-        counted, drained = _drain(RecordedBroker(broker, journal), clock)
-    journal.close()
-    if counted != len(drained):
-        report.problems.append(f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}")
-    verified = fairlead.verify(directory / "data")
-    report.problems += [f"verify after the drain: {problem}" for problem in verified.problems]
-    if verified.messages:
-        report.problems.append(f"leftovers: {verified.messages} messages are stored after everything was completed")
+    drained = drain_and_verify(directory / "data", directory / f"life-{last:03}.jsonl", last, report)
     history = History()
     for number in range(last + 1):
         history.add_life(read_journal(directory / f"life-{number:03}.jsonl"))
-    report.problems += [str(problem) for problem in check(history)]
+    audit(history, report)
     if plan.work != "load":
         (operation,) = history.of(plan.work)
         report.problems += [f"half done: {what}" for what in half_done(plan.work, operation.confirmed, drained.values())]
         report.resumed = operation.goes_on and happened(plan.work, drained.values())
+
+
+def drain_and_verify(data: Path, journal: Path, life: int, report: Report) -> dict[str, tuple[str, str]]:
+    """Completes whatever there is, in a broker of its own. Gives id -> (tag, queue)."""
+    clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
+    told = Journal(journal, life, clock.now_ms)
+    with fairlead.open(data, durability="os", clock=clock) as broker:
+        counted, drained = _drain(RecordedBroker(broker, told), clock)
+    told.close()
+    if counted != len(drained):
+        report.problems.append(f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}")
+    verified = fairlead.verify(data)
+    report.problems += [f"verify after the drain: {problem}" for problem in verified.problems]
+    if verified.messages:
+        report.problems.append(f"leftovers: {verified.messages} messages are stored after everything was completed")
+    return drained
+
+
+def audit(history: History, report: Report) -> None:
+    report.problems += [str(problem) for problem in check(history)]
     report.messages, report.deliveries = len(history.enqueues), len(history.deliveries)
     report.cut_off = sum(not o.confirmed and not o.refused for o in history.operations)
 

@@ -354,3 +354,41 @@ def test_a_redrive_moves_all_it_selected_or_nothing() -> None:
     assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk.dlq")] * SELECTED]) == []
     assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk")] * 9, *[("selected/1", "bulk.dlq")] * (SELECTED - 9)]) != []
     assert half_done("redrive", True, [*untouched[1:], *[("selected/1", "bulk")] * SELECTED]) != []
+
+
+def test_a_claim_repeated_through_an_outage_may_have_leased_what_nobody_saw() -> None:
+    def story(outage: bool) -> Story:
+        s = Story()
+        s.enqueue("a")
+        s.claim("a", "1")
+        s.settle("fail", "a", "1", "retry")
+        s.tell("claim", None, queue="q", consumer="c", started=True)
+        through = s.number
+        if outage:
+            s.tell("outage", {})
+        s._line({"op": through, "ev": "done", "deliveries": []})
+        s.claim("a", "3", attempts=2)
+        s.settle("complete", "a", "3", "completed")
+        return s
+
+    assert story(outage=True).rules_broken() == []
+    assert story(outage=False).rules_broken() == ["attempts"]
+
+
+def test_what_a_process_that_died_had_begun_is_over_with_its_death() -> None:
+    """Beside others that live on: a claim of theirs that was cut off explains nothing that comes later."""
+
+    def story(died: bool) -> Story:
+        s = Story()
+        s.enqueue("a")
+        s.tell("claim", None, queue="q", consumer="c", started=True)
+        if died:
+            s._line({"ev": "died", "who": 0})
+        s.claim("a", "1")
+        s.settle("fail", "a", "1", "retry")
+        s.claim("a", "2", attempts=2)
+        s.settle("complete", "a", "2", "completed")
+        return s
+
+    assert story(died=False).rules_broken() == []
+    assert story(died=True).rules_broken() == ["attempts"]

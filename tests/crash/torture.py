@@ -1,6 +1,7 @@
 """`python -m tests.crash.torture --kills 1000 [--seed N]`: kill a broker as often as you like and look at what it kept.
 
 Every round has its own seed, counted up from the first. A round with a problem prints the command that replays it.
+`--work doors` kills servers under clients that reconnect; it is slower, and only done when asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .rounds import WORKS, Report, plan_round, run_round
+from tests.faults import rounds as doors
+
+from .rounds import WORKS, Plan, Report, plan_round, run_round
 
 
 def main() -> int:
@@ -26,7 +30,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="at least so many (default 1000)")
     parser.add_argument("--rounds", type=int, help="exactly so many rounds, whatever the kills")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round")
-    parser.add_argument("--work", choices=WORKS, help="only this kind of round")
+    parser.add_argument("--work", choices=(*WORKS, doors.WORK), help="only this kind of round")
     parser.add_argument("--jobs", type=int, default=1, help="rounds side by side (default 1)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of good rounds too")
     parser.add_argument("--dir", type=Path, help="where rounds live (default: a new temporary directory)")
@@ -55,10 +59,10 @@ def _run(options: argparse.Namespace, home: Path, console: Console) -> list[Repo
             more = started < options.rounds if options.rounds is not None else planned < options.kills
             if more and len(running) < options.jobs:
                 seed = options.seed + started
-                plan = plan_round(seed, options.work or random.Random(seed).choice((*WORKS, "load", "load")))
+                plan, run = _plan(seed, options.work)
                 directory = home / f"round-{seed}-{plan.work}"
                 directory.mkdir(parents=True)
-                running.add(pool.submit(run_round, plan, directory, lambda: progress.advance(bar)))
+                running.add(pool.submit(run, plan, directory, lambda: progress.advance(bar)))
                 started, planned = started + 1, planned + len(plan.kills)
                 continue
             if not running:
@@ -71,6 +75,12 @@ def _run(options: argparse.Namespace, home: Path, console: Console) -> list[Repo
                     progress.console.print(f"seed {report.plan.seed} ({report.plan.work}): {report.problems[0]}", markup=False)
                 elif not options.keep:
                     shutil.rmtree(report.directory, ignore_errors=True)
+
+
+def _plan(seed: int, work: str | None) -> tuple[Plan, Callable[..., Report]]:
+    if work == doors.WORK:
+        return doors.plan_round(seed), doors.run_round
+    return plan_round(seed, work or random.Random(seed).choice((*WORKS, "load", "load"))), run_round
 
 
 def _show(reports: list[Report], console: Console) -> None:

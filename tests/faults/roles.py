@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fairlead
 from fairlead import Complete
+from fairlead.clock import SystemClock
 from fairlead.errors import ClientClosed
+from tests.crash.journal import Journal
+
+from .load import ClientLoad
 
 
 def hold(address: str, queue: str, heartbeat: bool) -> None:
@@ -59,21 +63,6 @@ def work(address: str, queue: str, journal: str, name: str, prefetch: int = 10, 
         assert done.wait(60)
 
 
-def produce(address: str, queue: str, count: int) -> None:
-    """Enqueue 0, 1, 2, ... one by one, and say so. `count` 0: until stdin ends."""
-    over = threading.Event()
-    with fairlead.connect(address, retry_for="90s") as client:
-        threading.Thread(target=lambda: (until_told(), over.set()), daemon=True).start()
-        say("ready")
-        sent = 0
-        for number in itertools.count():
-            if over.is_set() or (count and number == count):
-                break
-            client.enqueue(queue, b"%d" % number)
-            sent += 1
-        say({"sent": sent})
-
-
 def idle(address: str, queue: str, count: int, wait: str) -> None:
     """So many long-polls at a time, each on a thread of its own, until the process ends or stdin does."""
     with fairlead.connect(address, retry_for="90s") as client:
@@ -87,6 +76,13 @@ def idle(address: str, queue: str, count: int, wait: str) -> None:
             threading.Thread(target=poll, daemon=True).start()
         say("ready")
         until_told()
+
+
+def load(address: str, journal: str, life: int, seed: int, heartbeat: str | None, jobs: list[str]) -> None:
+    """A part of the crash tests' workload, until stdin ends."""
+    with fairlead.connect(address, retry_for="90s", heartbeat_cap=heartbeat) as client:
+        told = Journal(Path(journal), life, SystemClock().now_ms)
+        ClientLoad(client, told, seed=seed, life=life).run_until(until_told, tuple(jobs))
 
 
 def say(what: Any) -> None:
@@ -105,7 +101,7 @@ def until_told() -> None:
     sys.stdin.read()
 
 
-ROLES: dict[str, Callable[..., None]] = {role.__name__: role for role in (hold, prefetch, work, produce, idle)}
+ROLES: dict[str, Callable[..., None]] = {role.__name__: role for role in (hold, prefetch, work, idle, load)}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](**json.loads(sys.argv[2]))

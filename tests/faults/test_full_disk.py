@@ -12,12 +12,13 @@ from fairlead.testing import run_server
 
 
 def test_a_full_disk_refuses_what_comes_and_lets_finish_what_is_there(tmp_path: Path) -> None:
-    settings = {"durability": "os"}
+    settings: dict[str, object] = {"durability": "os"}
+    full = settings | {"store.disk_reserve_bytes": 1 << 60}
     with run_server(tmp_path / "data", settings=settings) as server, fairlead.connect(server.address) as client:
         client.create_queue("q")
         ids = client.enqueue_many("q", [NewMessage(b"")] * 3)
         assert server.stop() == 0
-    with run_server(tmp_path / "data", settings=settings | {"store.disk_reserve_bytes": 1 << 60}) as server, fairlead.connect(server.address) as client:
+    with run_server(tmp_path / "data", settings=full) as server, fairlead.connect(server.address) as client:
         with pytest.raises(errors.StoreFull):
             client.enqueue("q", b"too much")
         deliveries = client.claim("q", limit=2)
