@@ -108,7 +108,7 @@ def bury(
     yes: Yes = False,
 ) -> None:
     """Put messages among the dead letters; a lease on one is revoked."""
-    _act("bury", queue, ids, filter, yes=yes, dry_run=dry_run, error=because or "buried by an operator", reason=as_reason)
+    _act("bury", queue, ids, filter, yes=yes, dry_run=dry_run, **_recorded(because, as_reason))
 
 
 @splice(filter=read_filter)
@@ -134,7 +134,7 @@ def fail(
     yes: Yes = False,
 ) -> None:
     """Fail messages that are leased; hook and policy decide what follows."""
-    _act("fail", queue, ids, filter, yes=yes, dry_run=dry_run, error=because or "failed by an operator", reason=as_reason)
+    _act("fail", queue, ids, filter, yes=yes, dry_run=dry_run, **_recorded(because, as_reason))
 
 
 def prune(
@@ -167,6 +167,11 @@ def release_stream(queue: QueueName, stream: Annotated[str, typer.Argument(metav
 
 
 # What they have in common
+
+
+def _recorded(because: str | None, reason: str) -> dict[str, Any]:
+    """Without a text of the operator's own, the engine has one."""
+    return {"reason": reason} if because is None else {"reason": reason, "error": because}
 
 
 def _act(
