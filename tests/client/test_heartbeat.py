@@ -207,6 +207,22 @@ def test_a_server_that_is_away_is_asked_again(heartbeat: Heartbeat, server: Serv
     assert heartbeat.holds(*lease(1))
 
 
+def test_a_defect_does_not_end_it(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble() -> None:
+        raise ZeroDivisionError
+
+    server.during = stumble
+    heartbeat.hold([delivery(1, server)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    server.during = lambda: None
+    pass_time(heartbeat, clock, 1000)
+    assert [at for at, _, _ in server.asked] == [10_000, 11_000]
+    assert heartbeat.holds(*lease(1))
+    assert "in a way it should not" in caplog.text
+
+
 def test_it_ends_with_its_client(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
     """Also when only the core was closed, as at the end of a program: it must not ask again and again."""
 

@@ -52,7 +52,7 @@ def test_the_file_may_be_named_by_the_environment_and_a_flag_beats_that(tmp_path
 @pytest.mark.parametrize("path", SETTINGS)
 def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, tmp_path: Path) -> None:
     setting = SETTINGS[path]
-    other = {"durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else"}.get(path)
+    other = {"durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require"}.get(path)
     if other is None:
         other = 77 if setting.hint is int else "127.0.0.1:77"
     table, _, name = path.rpartition(".")
@@ -194,7 +194,7 @@ def test_the_data_directory_must_be_given() -> None:
 
 
 def test_variables_of_clients_and_tests_are_left_alone() -> None:
-    assert load("", {"FAIRLEAD_ADDR": "x", "FAIRLEAD_PROJECT": "x", "FAIRLEAD_SIM_FIRST": "1", "OTHER": "x"}) == load()
+    assert load("", {"FAIRLEAD_ADDR": "x", "FAIRLEAD_SIM_FIRST": "1", "OTHER": "x"}) == load()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.4:1", "example.org:1"])

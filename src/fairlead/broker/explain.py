@@ -54,7 +54,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
             reasons.extend(_parked_reasons(core, queue))
         blocked = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
-        summary = "nothing can be handed out now" if blocked else f"{counters.ready} ready, {queue.scheduler.active_keys} keys taking turns"
+        summary = "nothing can be handed out now" if blocked else f"{counters.ready} ready, {_keys(queue.scheduler.active_keys)}"
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
 
@@ -207,3 +207,7 @@ def show_time(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return f"{at_ms} ms"
+
+
+def _keys(count: int) -> str:
+    return "of one key" if count == 1 else f"{count} keys taking turns"

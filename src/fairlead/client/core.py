@@ -179,7 +179,8 @@ class Core:
     def give_up(self, trouble: Exception) -> None:
         if isinstance(trouble, Overloaded):
             raise trouble
-        raise ServerUnreachable(self.options.address, str(trouble)) from trouble
+        # What broke is in the text; pyarrow's own account of it would only bury that.
+        raise ServerUnreachable(self.options.address, str(trouble)) from None
 
     def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None) -> Asked:
         channel = self.take_channel(verb)

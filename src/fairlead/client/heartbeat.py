@@ -6,6 +6,7 @@ server's clock alone: its end minus the server's now, both from one answer. So t
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -14,6 +15,8 @@ from fairlead.clock import Clock
 from fairlead.errors import ClientClosed, FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, LeaseRef, SettleResult
+
+_log = logging.getLogger("fairlead.client")
 
 #: Asked at most so often, however short a lease is.
 _SHORTEST_MS = 20
@@ -183,7 +186,10 @@ class Heartbeat:
         except ClientClosed:
             self.close()
             return
-        except FairleadError:
+        except Exception as trouble:
+            if not isinstance(trouble, FairleadError):
+                # A thread that died would let every lease run out in silence.
+                _log.exception("a heartbeat failed in a way it should not, and is tried again")
             with self._changed:
                 for group, _ in asked:
                     group.due_ms = self._clock.monotonic_ms() + _AGAIN_MS
