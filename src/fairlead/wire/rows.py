@@ -78,14 +78,14 @@ def read_message_rows(rows: Sequence[MessageRow]) -> list[NewMessage]:
     return [
         NewMessage(
             row.payload,
-            read_headers(row.headers),
+            read_headers(row.headers) if row.headers else None,
             row.fairness_key,
             row.weight,
             row.throttle_keys,
             row.stream,
-            read_duration(row.delay_ms),
+            None if row.delay_ms is None else read_duration(row.delay_ms),
             row.dedup_key,
-            read_duration(row.ttl_ms),
+            None if row.ttl_ms is None else read_duration(row.ttl_ms),
         )
         for row in rows
     ]
@@ -96,36 +96,55 @@ def are_few(deliveries: Sequence[Delivery]) -> bool:
 
 
 def delivery_rows(deliveries: Sequence[Delivery]) -> list[DeliveryRow]:
+    """Most have no state: nothing has happened to them yet, and they are what they were enqueued as."""
     keys, throttle_keys = keys_of([lane_of(delivery.message, delivery.state) for delivery in deliveries])
-    return [_delivery_row(*one) for one in zip(deliveries, keys, throttle_keys, strict=True)]
+    rows = []
+    for delivery, key, throttled in zip(deliveries, keys, throttle_keys, strict=True):
+        message, state = delivery.message, delivery.state
+        weight, seq = (message.weight, message.seq) if state is None else (weight_of(message, state), seq_of(message, state))
+        happened = _NOTHING if state is None else (state.attempts, state.progress, state.carry, state.failures, state.dead_since_ms)
+        rows.append(
+            DeliveryRow(
+                message.id,
+                delivery.claim_id,
+                delivery.lease_until,
+                message.payload,
+                message.headers,
+                key,
+                weight,
+                throttled,
+                message.stream,
+                seq,
+                message.enqueued_ms,
+                delivery.deliveries,
+                *happened,
+                delivery.source,
+            )
+        )
+    return rows
 
 
-def _delivery_row(delivery: Delivery, key: str, throttled: tuple[str, ...]) -> DeliveryRow:
-    message, state = delivery.message, delivery.state
-    weight, seq = weight_of(message, state), seq_of(message, state)
-    told = (
-        message.id, delivery.claim_id, delivery.lease_until, message.payload, message.headers, key, weight, throttled,
-        message.stream, seq, message.enqueued_ms, delivery.deliveries,
-    )  # fmt: skip
-    if state is None:
-        return DeliveryRow(*told, source=delivery.source)
-    return DeliveryRow(*told, state.attempts, state.progress, state.carry, state.failures, state.dead_since_ms, delivery.source)
+_NOTHING: tuple[int, int, bytes, tuple[FailureRecord, ...], int] = (0, 0, b"", (), 0)
 
 
 def read_delivery_rows(rows: Sequence[DeliveryRow], runs: Runs) -> list[Delivery]:
+    """Ids of queues, places and what else only the engine needs stay behind: they are 0 here."""
     queues = queues_of(runs, len(rows))
     throttle_keys = [row.throttle_keys for row in rows]
     lanes = lanes_of([row.fairness_key for row in rows], throttle_keys if any(throttle_keys) else None)
-    return [_read_delivery(*one) for one in zip(rows, queues, lanes, strict=True)]
-
-
-def _read_delivery(row: DeliveryRow, queue: str, lane: bytes) -> Delivery:
-    message = Message(
-        row.id, 0, lane, row.weight, row.headers, row.payload, row.enqueued_at, 0, stream=row.stream, seq=row.seq
-    )
-    state = None
-    if row.attempts or row.progress or row.carry or row.failures or row.dead_since:
-        state = MessageState(
-            0, attempts=row.attempts, progress=row.progress, carry=row.carry, failures=row.failures, dead_since_ms=row.dead_since
+    return [
+        Delivery(
+            Message(row.id, 0, lane, row.weight, row.headers, row.payload, row.enqueued_at, 0, 0, 0, "", 0, False, row.stream, row.seq),
+            _state(row) if row.attempts or row.progress or row.carry or row.failures or row.dead_since else None,
+            queue,
+            row.lease,
+            row.lease_until,
+            row.deliveries,
+            row.source,
         )
-    return Delivery(message, state, queue, row.lease, row.lease_until, row.deliveries, row.source)
+        for row, queue, lane in zip(rows, queues, lanes, strict=True)
+    ]
+
+
+def _state(row: DeliveryRow) -> MessageState:
+    return MessageState(0, attempts=row.attempts, progress=row.progress, carry=row.carry, failures=row.failures, dead_since_ms=row.dead_since)

@@ -95,9 +95,16 @@ def encode_settlements(rows: Sequence[Row]) -> pa.RecordBatch:
 def settlement_columns(rows: Sequence[Row]) -> dict[str, pa.Array]:
     if not rows:
         return {}
-    actions, ids, leases, *rest = zip(*map(astuple, rows), strict=True)
-    columns = {"action": pa.array(actions, pa.int8()), "id": ids_column(ids), "lease": pa.array(leases, pa.uint64())}
-    for name, values in zip(_OPTIONAL, rest, strict=True):
+    actions = [row.action for row in rows]
+    columns = {
+        "action": pa.array(actions, pa.int8()),
+        "id": ids_column([row.id for row in rows]),
+        "lease": pa.array([row.lease for row in rows], pa.uint64()),
+    }
+    if not any(actions) and {row.progress for row in rows} == {None}:
+        # Nothing but completions, and nothing more is said of them.
+        return columns
+    for name, values in zip(_OPTIONAL, [*zip(*map(astuple, rows), strict=True)][3:], strict=True):
         if values.count(None) < len(values):
             columns[name] = pa.array(values, SETTLEMENTS.field(name).type)
     return columns
@@ -118,7 +125,12 @@ def read_settlements(columns: Columns) -> list[Settlement]:
 
 
 def read_settlement_rows(rows: Sequence[Row]) -> list[Settlement]:
-    return [_item(row.action, LeaseRef(row.id, row.lease), *astuple(row)[3:]) for row in rows]
+    return [
+        Complete(LeaseRef(row.id, row.lease), row.progress or 0)
+        if row.action == _COMPLETE
+        else _item(row.action, LeaseRef(row.id, row.lease), *astuple(row)[3:])
+        for row in rows
+    ]
 
 
 def _item(
