@@ -18,6 +18,8 @@ from bench.doors.profile import show_profile
 from bench.report import Figures, load_figures, save_figures, show, write_page
 
 NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors")
+#: With a load above this, somebody else is measured too.
+_QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -59,6 +61,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
     here = conditions_here()
+    if here.load > _QUIET:
+        console.print(f"the machine is busy (load {here.load}): what is measured now says as much about its neighbours")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         if "in-step" in wanted:
