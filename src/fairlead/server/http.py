@@ -93,7 +93,10 @@ class HttpDoor:
         self._connections.close_all(_STOP_S)
 
     def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
-        url = urlsplit(target)
+        try:
+            url = urlsplit(target)
+        except ValueError as wrong:
+            return _problem(HTTPStatus.BAD_REQUEST, "bad_request", str(wrong))
         page = self._pages.get(url.path)
         if page is None:
             return _problem(HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}")
@@ -123,7 +126,11 @@ class HttpDoor:
         return _json(HTTPStatus.OK, {"ready": True})
 
     def _show_metrics(self, headers: Mapping[str, str], query: str) -> Answer:
-        encode, content_type = choose_encoder(headers.get("Accept", ""))
+        try:
+            encode, content_type = choose_encoder(headers.get("Accept", ""))
+        except (TypeError, ValueError):
+            # A version that is no number; what everybody understands is not wrong.
+            encode, content_type = choose_encoder("")
         wanted = parse_qs(query).get("name[]")
         registry: Any = self._metrics.registry
         with self._scraping:
@@ -247,7 +254,9 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """For what is no HTTP at all, or a method nobody has heard of."""
         self.close_connection = True
-        self._send(_problem(code, "bad_request", message or HTTPStatus(code).phrase))
+        # The library takes what it cannot read for HTTP/0.9, whose answers have no status.
+        self.request_version = self.protocol_version
+        self._send(_problem(code, "bad_request", (message or HTTPStatus(code).phrase)[:200]))
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
