@@ -9,9 +9,14 @@ from __future__ import annotations
 def main() -> None:
     """The `fairlead` command."""
     import logging
+    import os
     import sys
     from io import TextIOWrapper
 
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Closed by whoever started us. Taken at once, or a file that is opened later gets its number, and what is printed.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail

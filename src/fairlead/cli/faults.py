@@ -6,7 +6,6 @@ error as every other door gives them; wrong usage has the code `usage`. Exit cod
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ import typer
 from rich.text import Text
 
 from fairlead.cli.chosen import WrongUsage, wants_json
-from fairlead.cli.output import clean, console, plain
+from fairlead.cli.output import as_json, clean, console, plain
 from fairlead.errors import FairleadError
 
 #: The engine's messages speak to Python programs; where those name a method, this is what to type instead.
@@ -67,7 +66,7 @@ def _tell_text(message: str, hints: list[str]) -> None:
 
 def _tell_json(code: str, message: str, fields: dict[str, Any], hints: list[str]) -> None:
     found = {"error": {"code": code, "message": message, "fields": {name: _field(value) for name, value in fields.items()}, "hints": hints}}
-    sys.stderr.write(json.dumps(found, ensure_ascii=False) + "\n")
+    sys.stderr.write(as_json(found) + "\n")
 
 
 def _field(value: object) -> object:

@@ -19,6 +19,7 @@ from fairlead.cli.message_view import as_record, message_table
 from fairlead.cli.output import clean, count_of, plain, short, show, tell
 from fairlead.cli.target import open_target
 from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import MessageInfo
 
@@ -54,9 +55,11 @@ def push(
 def _read_payload(payload: str | None, file: Path | None) -> bytes:
     if (payload is None) == (file is None):
         wrong_usage("expected the payload as an argument, - for standard input, or --file FILE")
+    # No more than it takes to be refused: a file may be larger than memory.
     if file is not None:
-        return file.read_bytes()
-    return sys.stdin.buffer.read() if payload == "-" else (payload or "").encode("utf-8", "surrogateescape")
+        with file.open("rb") as opened:
+            return opened.read(MAX_PAYLOAD_BYTES + 1)
+    return sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1) if payload == "-" else (payload or "").encode("utf-8", "surrogateescape")
 
 
 def peek(

@@ -10,6 +10,7 @@ import base64
 import codecs
 import dataclasses
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from fairlead.model.ids import short_id
 
 _WIDE = 100_000
 _PIECE = 16 * 1024
+_NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 
 
 class _Console(Console):
@@ -67,7 +69,17 @@ def show(value: object, table: RenderableType | Callable[[], RenderableType] | N
 def show_json(value: object) -> None:
     """One document and a line break; indented for a terminal, one line for a pipe."""
     indent = 2 if sys.stdout.isatty() else None
-    _write(json.dumps(plain(value), indent=indent, ensure_ascii=False) + "\n")
+    _write(as_json(plain(value), indent=indent) + "\n")
+
+
+def as_json(shown: object, *, indent: int | None = None) -> str:
+    """With everything that a terminal would obey or hide as an escape, which means the same; the rest stays readable."""
+    return _NOT_PLAIN.sub(_escape_in_json, json.dumps(shown, indent=indent, ensure_ascii=False))
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    char = found[0]
+    return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
 def _write(text: str) -> None:
