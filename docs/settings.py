@@ -40,6 +40,7 @@ MEANINGS = {
     "lua.circuit_breaker_threshold": "failures in a row after which a hook is switched off for a while",
     "lua.circuit_breaker_cooldown_ms": "how long it stays off",
     "lua.kill_after_ms": "how long a host process may go without a result before it is killed",
+    "lua.confinement": "whether the system calls of hook hosts are filtered: `best` warns where the kernel cannot, `require` runs no hooks there",
 }
 
 

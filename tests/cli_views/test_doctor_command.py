@@ -24,6 +24,7 @@ from fairlead.cli import data_checks, machine_checks, server_checks
 from fairlead.cli.doctor import findings_view
 from fairlead.cli.findings import Finding
 from fairlead.config import Settings
+from fairlead.hooks.confine import Confinement
 from tests.cli_views.conftest import Run
 from tests.cli_views.values import drawn
 
@@ -41,7 +42,7 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(run: Run, data: Path, 
     assert found["ok"] is True
     seen = {(check["area"], check["name"]) for check in found["checks"]}
     assert seen == {
-        *(("machine", name) for name in ("python", "clock", "open files", "hook host")),
+        *(("machine", name) for name in ("python", "clock", "open files", "hook host", "hook confinement")),
         *(("packages", name) for name in ("needed", "client", "server", "otel", "spark")),
         *(("data", name) for name in ("format", "rights", "disk space", "file system", "open in", "modes", "clock", "fsync")),
         *(("server", name) for name in ("flight", "grpc", "http")),
@@ -84,6 +85,21 @@ def test_a_hook_that_does_not_do_what_it_says_is_bad() -> None:
 def test_a_hook_host_that_does_not_start_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert machine_checks.hook_host().level == "bad"
+
+
+@pytest.mark.parametrize(
+    ("offered", "level"),
+    [
+        (Confinement(("seccomp", "limits")), "ok"),
+        (Confinement(("seccomp", "limits"), ("landlock (ENOSYS)",)), "info"),
+        (Confinement(("limits",), ("seccomp (EINVAL)", "landlock (ENOSYS)")), "warn"),
+    ],
+)
+def test_what_would_not_hold_a_hook_host_is_named(offered: Confinement, level: str) -> None:
+    found = machine_checks.hook_confinement(offered)
+    assert (found.level, found.found) == (level, str(offered))
+    assert all(missing in found.found for missing in offered.missing)
+    assert ("lua.confinement" in found.advice) == (level == "warn")
 
 
 @pytest.mark.parametrize(("limit", "level"), [(256, "warn"), (1023, "warn"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")])

@@ -52,7 +52,9 @@ def test_the_file_may_be_named_by_the_environment_and_a_flag_beats_that(tmp_path
 @pytest.mark.parametrize("path", SETTINGS)
 def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, tmp_path: Path) -> None:
     setting = SETTINGS[path]
-    other = {"durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require"}.get(path)
+    other = {
+        "durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require",
+    }.get(path)  # fmt: skip
     if other is None:
         other = 77 if setting.hint is int else "127.0.0.1:77"
     table, _, name = path.rpartition(".")

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from fairlead.broker.broker import Broker
 from fairlead.cli.findings import Finding, Level
 from fairlead.errors import FairleadError
+from fairlead.hooks.confine import Confinement, available
 from fairlead.store.memory import MemoryStore
 
 #: Packages, and what of them is imported.
@@ -43,6 +44,7 @@ def machine() -> Iterator[Finding]:
     yield clock(time.time())
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield hook_host()
+    yield hook_confinement(available())
 
 
 def clock(now_s: float) -> Finding:
@@ -77,6 +79,14 @@ def hook_host(script: str = _HOOK) -> Finding:
     finally:
         broker.close()
     return _finding("hook host", "ok", f"started and ran a Lua hook in {(time.perf_counter() - began) * 1000:.0f} ms")
+
+
+def hook_confinement(offered: Confinement) -> Finding:
+    """What this machine offers to hold a hook host should its Lua have a hole."""
+    if offered.filtered:
+        return _finding("hook confinement", "ok" if not offered.missing else "info", str(offered))
+    advice = "a hole in Lua would be a hole in the broker's account: take scripts only from people you trust, or set lua.confinement to require"
+    return _finding("hook confinement", "warn", str(offered), advice)
 
 
 def packages() -> Iterator[Finding]:

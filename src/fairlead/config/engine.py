@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from fairlead.errors import InvalidRequest
 
@@ -15,7 +16,8 @@ class HookSettings:
 
     `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call; `kill_after_ms` is
     how long a host may go without a result before it is killed. `default_memory_limit_bytes` is what a call may use
-    above what its loaded script takes.
+    above what its loaded script takes. `confinement` is what to do where the kernel cannot filter the system calls of a
+    host: `require` runs no hooks, `best` does without and says so; `off` does without everywhere.
     """
 
     default_timeout_ms: int = 10
@@ -23,9 +25,14 @@ class HookSettings:
     circuit_breaker_threshold: int = 3
     circuit_breaker_cooldown_ms: int = 10_000
     kill_after_ms: int = 100
+    confinement: Literal["require", "best", "off"] = "best"
 
     def __post_init__(self) -> None:
+        if self.confinement not in ("require", "best", "off"):
+            raise InvalidRequest("lua.confinement", "require, best or off", self.confinement)
         for setting in fields(self):
+            if setting.name == "confinement":
+                continue
             value = getattr(self, setting.name)
             if type(value) is not int or value < 1:
                 raise InvalidRequest(f"lua.{setting.name}", "a whole number of at least 1", value)

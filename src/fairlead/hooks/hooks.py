@@ -97,7 +97,7 @@ class Hooks:
         self.timed: Callable[[Timing], None] | None = None
         setup = Setup(
             settings.default_timeout_ms, settings.default_memory_limit_bytes, max(1, settings.kill_after_ms // 2), settings.kill_after_ms * 20,
-            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes,
+            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes, settings.confinement,
         )
         self._supply = HostSupply(setup, settings.kill_after_ms)
 
@@ -274,10 +274,12 @@ class Hooks:
             turn.ended = "died"
         del turn.rows[len(run.calls) :]
         turn.blamed = len(turn.rows)
-        turn.begun = host.call_under_way >= 0
-        if turn.blamed < host.call_under_way < len(run.calls):
+        # Read once: a host that spoke out of turn is still alive here, and may write what it likes.
+        under_way = host.call_under_way
+        turn.begun = under_way >= 0
+        if turn.blamed < under_way < len(run.calls):
             # Rows that had not been sent yet are lost with it: those calls are made again.
-            turn.blamed = host.call_under_way
+            turn.blamed = under_way
         self._drop_host()
         return turn
 

@@ -2,7 +2,7 @@
 
 It keeps one Lua state per script and knows nothing of breakers or defaults: it runs calls in order and says what came
 back. Before each call it leaves the call's number in memory shared with the broker, so that whoever kills it knows
-which call was running. It cannot open files or sockets once it is ready, and a crash of it loses nothing.
+which call was running. Once it is ready it is closed in, see `confine.py`; a crash of it loses nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import gc
 import importlib
 import mmap
 import os
-import resource
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import msgspec
 
 from fairlead.hooks.calls import EnqueueCall, FailureCall
+from fairlead.hooks.confine import confine
 from fairlead.hooks.wire import (
     ASK,
     ERROR,
@@ -53,7 +53,7 @@ _FLUSH_ROWS = 125
 _FLUSH_SECONDS = 0.02
 _MOST_ASKED_PER_CALL = 100
 _MOST_KNOWN = 1_000
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+_PR_SET_PDEATHSIG = 1
 
 Row = tuple[Any, ...]
 
@@ -216,7 +216,7 @@ def main() -> None:
         State(lua, sandbox, Check("on_enqueue", "function on_enqueue() return {} end"), setup).probe()
         gc.freeze()
         gc.disable()
-        _close_the_doors(setup.address_space_bytes)
+        held = confine(setup.confinement, setup.address_space_bytes)
     except EOFError:
         return
     except Exception as e:
@@ -224,7 +224,7 @@ def main() -> None:
         return
     # EOF: the broker closed its side. Broken pipe: it is gone.
     with contextlib.suppress(EOFError, BrokenPipeError):
-        _write(Ready(""))
+        _write(Ready("", held))
         host.serve()
 
 
@@ -232,23 +232,9 @@ def _die_with(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise EOFError
-
-
-def _close_the_doors(more_address_space: int) -> None:
-    """From here on no new file, socket, process or core dump; open pipes stay. What a system does not offer is skipped."""
-    limits = [("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 0), ("RLIMIT_NPROC", 0), ("RLIMIT_NOFILE", 0)]
-    with contextlib.suppress(OSError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits.insert(0, ("RLIMIT_AS", pages * mmap.PAGESIZE + more_address_space))
-    for name, most in limits:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            resource.setrlimit(getattr(resource, name), (most, most))
 
 
 def _enqueue_arguments(queue: str, calls: list[EnqueueCall]) -> Iterable[list[Any]]:

@@ -6,6 +6,7 @@ The watch over a stuck host is in real time, whatever clock the broker runs on: 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import mmap
 import os
@@ -21,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from fairlead.hooks.confine import Confinement
 from fairlead.hooks.wire import MAX_FRAME_BYTES, Answer, Ask, FromHost, Ready, Rows, Setup, ToHost, frame
 
 #: How long a starting host may take on a busy machine.
@@ -61,6 +63,8 @@ class HostProcess:
     def __init__(self, setup: Setup, kill_after_ms: int) -> None:
         """Starts it without waiting; see `await_ready`. On Linux it dies with the calling *thread*."""
         self.loaded: dict[int, None] = {}
+        #: What holds it, from the time it is ready.
+        self.held = Confinement()
         self._patience = kill_after_ms / 1000
         self._decoder = msgspec.msgpack.Decoder(FromHost)
         self._buffer = bytearray()
@@ -104,6 +108,7 @@ class HostProcess:
         if not isinstance(ready, Ready) or ready.problem:
             self.kill()
             raise HostDied(ready.problem if isinstance(ready, Ready) else "it spoke out of turn")
+        self.held = ready.held
 
     @property
     def alive(self) -> bool:
@@ -245,12 +250,15 @@ class _Watch:
 
 def _shared_page() -> int:
     """A file descriptor of one page of memory that has no name anywhere."""
-    if hasattr(os, "memfd_create"):
-        page = os.memfd_create("fairlead-hooks")
+    if sys.platform == "linux":
+        page = os.memfd_create("fairlead-hooks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         with tempfile.TemporaryFile() as file:
             page = os.dup(file.fileno())
     os.ftruncate(page, mmap.PAGESIZE)
+    if sys.platform == "linux":
+        # Reading a page that somebody has cut off would kill the broker.
+        fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return page
 
 

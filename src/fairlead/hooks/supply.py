@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess
 from fairlead.hooks.wire import Setup
 
+_log = logging.getLogger("fairlead.hooks")
 _SPARES = 1
 
 
@@ -27,6 +29,7 @@ class HostSupply:
         self._waiting = 0
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._told = False
 
     def take(self) -> HostProcess:
         """A ready host, now the caller's. Raises HostDoesNotStart; the next call tries again."""
@@ -98,6 +101,7 @@ class HostSupply:
                 if host is not None:
                     host.close()
                 continue
+            self._tell_once(host)
             with self._changed:
                 self._starting = None
                 self._ready.append(host)
@@ -107,3 +111,9 @@ class HostSupply:
             self._starting = None
             self._problem = HostDoesNotStart(problem)
             self._changed.notify_all()
+
+    def _tell_once(self, host: HostProcess) -> None:
+        if not self._told:
+            self._told = True
+            chosen = host.held.filtered or self._setup.confinement == "off"
+            _log.log(logging.INFO if chosen else logging.WARNING, "hook host confined by: %s", host.held)

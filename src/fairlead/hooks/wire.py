@@ -1,6 +1,6 @@
 """The frames between the broker and the hook host: a length (4 bytes, big-endian), then one msgpack value.
 
-Both sides import this file, and the host process imports nothing else of fairlead but `calls`: keep it that way.
+Both sides import this file, and what the host process sees of fairlead is this, `calls` and `confine`: keep it small.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fairlead.hooks.calls import EnqueueCall, FailureCall, HookFunction
+from fairlead.hooks.confine import Confinement, Mode
 
 #: Of a frame from the host: more than a flush of its longest rows.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -26,6 +27,7 @@ class Setup(msgspec.Struct, tag="setup", array_like=True):
     #: The host ends itself after this much CPU time in one turn, should nobody be left to kill it.
     last_resort_ms: int
     address_space_bytes: int
+    confinement: Mode = "best"
 
 
 class Load(msgspec.Struct, tag="load", array_like=True):
@@ -68,6 +70,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
     """First frame of a host. `problem` is what kept it from starting, empty if it did."""
 
     problem: str
+    held: Confinement = Confinement()
 
 
 class Rows(msgspec.Struct, tag="rows", array_like=True):

@@ -1,0 +1,195 @@
+"""What an intruder would try who runs code of his own in a hook host. Imported in that process, not in the tests'.
+
+Nothing here goes through Lua: it is tried as if the sandbox were broken already. `arm` leaves about what a careless broker
+might (a descriptor, a secret in the environment, executable memory), and makes the host try what it is asked to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.hooks import confine, host
+from fairlead.hooks.wire import Check, Checked
+
+SUCCEEDED, REFUSED = 0, 1
+EXIT_CODE = 42
+_RETURN_42 = bytes.fromhex({"x86_64": "b82a000000c3", "aarch64": "40058052c0035fd6"}[os.uname().machine])
+_RWX = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_executable = mmap.mmap(-1, mmap.PAGESIZE, prot=_RWX)
+
+
+def arm(layers: list[str] | None) -> None:
+    """With these layers of confinement and no others; None: with not even descriptors and environment tidied up."""
+    os.environ["SECRET"] = "in the environment"
+    os.dup2(os.open("/dev/null", os.O_RDWR), 77)
+    if layers is None:
+        host.confine = lambda mode, more: confine.Confinement()  # type: ignore[assignment]
+    else:
+        confine._LAYERS = tuple(layer for layer in confine._LAYERS if layer.name in layers)
+    host.Host.serve = _serve  # type: ignore[method-assign]
+
+
+def _serve(self: host.Host) -> None:
+    while True:
+        asked = host._read()
+        assert isinstance(asked, Check)
+        given = json.loads(asked.script)
+        try:
+            host._write(Checked(SUCCEEDED, str(ATTEMPTS[given["attempt"]](given))))
+        except (OSError, ValueError, RuntimeError) as e:
+            host._write(Checked(REFUSED, errno.errorcode[e.errno] if isinstance(e, OSError) and e.errno else str(e)))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+
+
+def _read(path: str, at: int = 0) -> str:
+    fd = os.open(path, os.O_RDONLY)
+    return os.pread(fd, 4096, at).decode(errors="replace")
+
+
+def read_a_file(given: dict[str, Any]) -> str:
+    return _read(given["file"])
+
+
+def write_a_file(given: dict[str, Any]) -> int:
+    return os.open(given["file"] + ".new", os.O_WRONLY | os.O_CREAT)
+
+
+def remove_a_file(given: dict[str, Any]) -> None:
+    os.unlink(given["file"])
+
+
+def list_a_directory(given: dict[str, Any]) -> list[str]:
+    return os.listdir("/")
+
+
+def ask_whether_a_file_exists(given: dict[str, Any]) -> os.stat_result:
+    return os.stat(given["file"])
+
+
+def connect_to_loopback(given: dict[str, Any]) -> None:
+    socket.socket().connect(("127.0.0.1", given["port"]))
+
+
+def listen_on_loopback(given: dict[str, Any]) -> None:
+    socket.socket().bind(("127.0.0.1", 0))
+
+
+def read_anothers_memory(given: dict[str, Any]) -> str:
+    return _read(f"/proc/{given['pid']}/mem", given["address"])
+
+
+def read_anothers_environment(given: dict[str, Any]) -> str:
+    return _read(f"/proc/{given['pid']}/environ")
+
+
+def read_anothers_memory_by_system_call(given: dict[str, Any]) -> str:
+    buffer = ctypes.create_string_buffer(64)
+    here = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 64)
+    there = (ctypes.c_void_p * 2)(given["address"], 64)
+    _checked(_libc.process_vm_readv(given["pid"], here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)))
+    return buffer.value.decode()
+
+
+def trace_another(given: dict[str, Any]) -> int:
+    seize = 0x4206
+    return _checked(_libc.ptrace(ctypes.c_long(seize), ctypes.c_long(given["pid"]), None, None))
+
+
+def kill_another(given: dict[str, Any]) -> None:
+    os.kill(given["pid"], 9)
+
+
+def fork(given: dict[str, Any]) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def become_another_program(given: dict[str, Any]) -> None:
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", f"import os; os._exit({EXIT_CODE})"])
+
+
+def start_a_thread(given: dict[str, Any]) -> None:
+    thread = threading.Thread(target=len, args=("",))
+    thread.start()
+    thread.join()
+
+
+def make_a_file_in_memory(given: dict[str, Any]) -> int:
+    return os.memfd_create("sneaky")
+
+
+def set_a_limit(given: dict[str, Any]) -> None:
+    _checked(_libc.setrlimit(resource.RLIMIT_NOFILE, (ctypes.c_ulong * 2)(64, 64)))
+
+
+def outlive_the_broker(given: dict[str, Any]) -> int:
+    set_parent_death_signal = 1
+    return _checked(_libc.prctl(ctypes.c_int(set_parent_death_signal), *[ctypes.c_ulong(0)] * 4))
+
+
+def map_executable_memory(given: dict[str, Any]) -> None:
+    mmap.mmap(-1, mmap.PAGESIZE, prot=_RWX)
+
+
+def make_memory_executable(given: dict[str, Any]) -> None:
+    _libc.mmap.restype = ctypes.c_void_p
+    size, rights, kind = ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = _libc.mmap(None, size, rights, kind, -1, ctypes.c_long(0))
+    _checked(_libc.mprotect(ctypes.c_void_p(page), size, mmap.PROT_READ | mmap.PROT_EXEC))
+
+
+def run_machine_code_in_memory_that_was_executable(given: dict[str, Any]) -> int:
+    _executable[: len(_RETURN_42)] = _RETURN_42
+    code = ctypes.addressof(ctypes.c_char.from_buffer(_executable))
+    return int(ctypes.CFUNCTYPE(ctypes.c_int)(code)())
+
+
+def see_environment(given: dict[str, Any]) -> str:
+    _libc.getenv.restype = ctypes.c_char_p
+    return json.dumps([dict(os.environ), str(_libc.getenv(b"SECRET"))])
+
+
+def see_descriptors(given: dict[str, Any]) -> str:
+    """Found by reading or writing nothing: these calls are always allowed."""
+
+    def is_open(fd: int) -> bool:
+        for use in (lambda: os.read(fd, 0), lambda: os.write(fd, b"")):
+            try:
+                use()
+                return True
+            except OSError as e:
+                if e.errno != errno.EBADF:
+                    raise
+        return False
+
+    return json.dumps([fd for fd in range(1024) if is_open(fd)])
+
+
+ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    attempt.__name__: attempt
+    for attempt in (
+        read_a_file, write_a_file, remove_a_file, list_a_directory, ask_whether_a_file_exists, connect_to_loopback, listen_on_loopback,
+        read_anothers_memory, read_anothers_environment, read_anothers_memory_by_system_call, trace_another, kill_another, fork,
+        become_another_program, start_a_thread, make_a_file_in_memory, set_a_limit, outlive_the_broker, map_executable_memory,
+        make_memory_executable, run_machine_code_in_memory_that_was_executable, see_environment, see_descriptors,
+    )
+}  # fmt: skip
