@@ -70,6 +70,24 @@ def _cut(header: bytes, body: bytes) -> tuple[bytes, ...]:
     return opening("enqueue", ONE.schema), frame(header=header, body=body, metadata=encode({"queues": [["q", 1]]}))
 
 
+def _nameless() -> tuple[bytes, ...]:
+    header, body = batch_parts(ONE)
+    return opening("enqueue", header=schema_header(ONE.schema).replace(b"payload", b"pay\xff\xfead")), _request(header, body)
+
+
+def _without_offsets() -> tuple[bytes, ...]:
+    """Whoever asks such a batch for its size before it was found sound reads what is not there."""
+    batch = pa.RecordBatch.from_pylist([{"throttle_keys": ["a"]}, {"throttle_keys": ["b"]}], schema=MESSAGES)
+    header, body = batch_parts(batch.select(["throttle_keys"]))
+    lie = header.replace(struct.pack("<qq", 0, 12), struct.pack("<qq", 0, 0), 1)
+    assert lie != header
+    return opening("enqueue", batch.select(["throttle_keys"]).schema), _request(lie, body)
+
+
+def _request(header: bytes, body: bytes) -> bytes:
+    return frame(header=header, body=body, metadata=encode({"queues": [["q", 2]]}))
+
+
 WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
     "no frame": (),
     "an empty one": (b"",),
@@ -85,6 +103,8 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
     "a dictionary that never comes": _dictionary(),
     "twenty thousand columns": _wide(),
     "sixty lists in each other": _deep(),
+    "a column whose name is no text": _nameless(),
+    "a list without offsets": _without_offsets(),
 }
 
 

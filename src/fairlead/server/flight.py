@@ -78,6 +78,9 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 _Channel(self._broker, self._limits, verb, writer, context.is_cancelled).serve(reader)
         except FairleadError as refused:
             raise _in_flight_words(refused) from None
+        except flight.FlightError:
+            # The client left while its channel was being opened.
+            return
         except Exception as unexpected:
             # Flight would send a stranger our stack.
             _log.exception("a channel failed in a way it should not")
@@ -143,7 +146,8 @@ class _Channel:
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
-        with self._limits.call(len(metadata) + (batch.nbytes if batch is not None else 0)):
+        # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
+        with self._limits.call(len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)):
             answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
         if self._verb == "exchange":
             self._hand_out(deliveries, answer)

@@ -60,8 +60,11 @@ class Columns:
         if got.equals(schema):
             self._at = _layout_of(schema).at
         else:
-            _check_fields(got, schema)
-            self._at = {name: at for at, name in enumerate(got.names)}
+            try:
+                _check_fields(got, schema)
+                self._at = {name: at for at, name in enumerate(got.names)}
+            except UnicodeDecodeError as wrong:
+                raise InvalidRequest("columns", "names in UTF-8", str(wrong)) from None
         try:
             batch.validate(full=True)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as wrong:

@@ -1,0 +1,131 @@
+"""Random strangers, by seed: what a client of ours would send, with bytes of it changed, cut, doubled or swapped.
+
+`decoders` hands it to the code that reads requests, `live` to a server's port. A finding is an `AssertionError` that names the
+seed; the same seed does the same again.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.broker.broker import Broker
+from fairlead.errors import BrokenInvariant, FairleadError
+from fairlead.server import answers
+from fairlead.wire.calls import ClaimCall, decode
+from fairlead.wire.schemas import ADMIN_CALL, CHANNELS, DELIVERIES, EXCHANGE, MESSAGES, SETTLEMENTS
+from fairlead.wire.views import ADMIN
+from tests.hostile.by_hand import Stranger, batch_parts, frame, opening
+from tests.hostile.values import NASTY
+
+encode = msgspec.msgpack.encode
+Frames = tuple[str, bytes, bytes, bytes]
+
+_SOUND: dict[str, tuple[pa.RecordBatch, dict[str, Any]]] = {
+    "enqueue": (
+        pa.RecordBatch.from_pylist(
+            [{"payload": b"x", "headers": b"\x81\xa1a\xa1b", "fairness_key": "k", "weight": 2, "throttle_keys": ["a", "b"], "stream": "s",
+              "delay_ms": 5, "dedup_key": "d", "ttl_ms": 7}, {"payload": b"y"}], schema=MESSAGES),
+        {"queues": [["gone", 2]]},
+    ),
+    "settle": (
+        pa.RecordBatch.from_pylist(
+            [{"action": 1, "id": b"i" * 16, "lease": 3, "error": "e", "reason": 2, "progress": 1, "retry_in_ms": 5, "dead": True},
+             {"action": 3, "id": b"j" * 16, "lease": 4, "duration_ms": 9, "carry": b"c", "keep_order": True}], schema=SETTLEMENTS),
+        {"answered": []},
+    ),
+    "exchange": (
+        pa.RecordBatch.from_pylist([{"action": 3, "id": b"i" * 16, "lease": 3}, {"action": 0, "id": b"i" * 16, "lease": 3}, {"payload": b"x"}],
+            schema=EXCHANGE),
+        {"consumer": "c", "extends": 1, "settles": 1, "queues": [["gone", 1]], "claim": {"queue": "gone", "limit": 1}},
+    ),
+    "admin": (pa.RecordBatch.from_pylist([{"verb": "stats", "arguments": encode({"queue": "gone"})}], schema=ADMIN_CALL), {}),
+    "claim": (pa.RecordBatch.from_pylist([], schema=DELIVERIES), {"queue": "gone", "limit": 1, "consumer": "c"}),
+}  # fmt: skip
+#: Verbs that may be asked with anything; a checkpoint writes files where it is told to.
+_VERBS = [verb for verb in ADMIN if verb != "checkpoint"]
+
+
+def request(chance: random.Random) -> Frames:
+    """A verb, and the header, body and metadata of one frame, most of them a little wrong."""
+    verb = chance.choice(list(_SOUND))
+    batch, call = _SOUND[verb]
+    if verb == "admin":
+        arguments = _mangle(chance, encode({chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}))
+        batch = pa.RecordBatch.from_pylist([{"verb": chance.choice(_VERBS), "arguments": arguments}], schema=ADMIN_CALL)
+    if chance.random() < 0.5 and call:
+        call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
+    header, body = batch_parts(batch, compression=chance.choice([None, None, "zstd", "lz4"]))
+    wrong = chance.randrange(4)
+    return (
+        verb,
+        _mangle(chance, header) if wrong == 0 else header,
+        _mangle(chance, body) if wrong == 1 else body,
+        _mangle(chance, encode(call)) if wrong == 2 else encode(call),
+    )
+
+
+def decoders(seed: int, broker: Broker) -> None:
+    """Everything that reads a request, as the Flight door calls it."""
+    verb, header, body, metadata = request(random.Random(seed))
+    try:
+        batch = _read(verb, header, body)
+        if verb == "claim":
+            call = decode(metadata, ClaimCall)
+            answers.claim(broker, call, call.limit, 0)
+        else:
+            answers.ANSWERS[verb](broker, metadata, batch)
+    except (pa.ArrowException, OSError):
+        return  # the stream itself is unreadable: the channel ends
+    except BrokenInvariant as broken:
+        raise AssertionError(f"seed {seed}: {verb} broke an invariant") from broken
+    except FairleadError:
+        return
+    except Exception as unforeseen:
+        raise AssertionError(f"seed {seed}: {verb} met {unforeseen!r}") from unforeseen
+
+
+def live(seed: int, address: str) -> None:
+    chance = random.Random(seed)
+    verb, header, body, metadata = request(chance)
+    schema = CHANNELS[verb][0] or DELIVERIES
+    first = opening(verb, schema)
+    sent = [first if chance.random() < 0.8 else _mangle(chance, first), frame(header=header, body=body, metadata=metadata)]
+    if chance.random() < 0.2:
+        sent[1] = _mangle(chance, sent[1])
+    with Stranger(address) as stranger:
+        stranger.send(*sent)
+        if chance.random() < 0.8:
+            stranger.end()
+            outcome = stranger.outcome()
+            assert outcome != "broken_invariant", f"seed {seed}: {verb}"
+            assert "Traceback" not in outcome, f"seed {seed}: {verb}"
+
+
+def _read(verb: str, header: bytes, body: bytes) -> pa.RecordBatch:
+    schema = CHANNELS[verb][0] or DELIVERIES
+    raw = b"\xff\xff\xff\xff" + len(header).to_bytes(4, "little") + header + body
+    return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(raw)), schema)
+
+
+def _mangle(chance: random.Random, raw: bytes) -> bytes:
+    changed = bytearray(raw)
+    for _ in range(chance.choice([1, 1, 2, 5])):
+        at = chance.randrange(len(changed) + 1)
+        kind = chance.randrange(6)
+        if kind == 0 and at < len(changed):
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            changed[at : at + 4] = chance.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\x01\0\0\0"])
+        elif kind == 2:
+            del changed[at : at + chance.randrange(1, 9)]
+        elif kind == 3:
+            changed[at:at] = chance.randbytes(chance.randrange(1, 9))
+        elif kind == 4:
+            changed[at : at + 8] = chance.choice([1 << 33, 1 << 62, (1 << 64) - 1, 1 << 16]).to_bytes(8, "little")
+        else:
+            del changed[at:]
+    return bytes(changed)
