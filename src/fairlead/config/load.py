@@ -57,6 +57,10 @@ _BY_VARIABLE = {setting.variable: setting.path for setting in SETTINGS.values()}
 _GROUPS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 
 
+#: A device never ends.
+_MOST_BYTES = 1024 * 1024
+
+
 class _Given(NamedTuple):
     source: str
     path: str
@@ -109,12 +113,17 @@ def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Itera
     if file is None:
         return
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as opened:
+            raw = opened.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            problems.append((str(file), "settings file", f"expected at most {_MOST_BYTES} bytes, got more"))
+            return
+        text = raw.decode("utf-8")
         tree = tomllib.loads(text)
     except OSError as error:
         problems.append((str(file), "settings file", f"expected a file that can be read, got: {error.strerror}"))
         return
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         problems.append((str(file), "settings file", f"expected TOML in UTF-8: {error}"))
         return
     for path, value in _leaves(tree, ""):

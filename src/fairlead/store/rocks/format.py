@@ -15,9 +15,12 @@ _UNFINISHED = FORMAT_FILE + ".tmp"
 
 def prepare_directory(path: Path) -> None:
     """Make a new data directory, or check that an existing one is ours and readable by this version."""
-    if path.exists() and not path.is_dir():
-        raise InvalidRequest("path", "a directory", str(path))
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        if path.exists() and not path.is_dir():
+            raise InvalidRequest("path", "a directory", str(path))
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise InvalidRequest("path", f"a directory that is there or can be made ({trouble.strerror})", str(path)) from trouble
     if (path / FORMAT_FILE).exists():
         check_format(path)
     elif set(os.listdir(path)) <= {_UNFINISHED}:

@@ -1,0 +1,91 @@
+"""The broker in process, with many threads at what a door relies on."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fairlead import Complete, NewMessage, errors
+from fairlead.broker.broker import Broker
+from fairlead.model.facts import Fact
+from fairlead.model.ids import IdSource, show_id
+from fairlead.store.memory import MemoryStore
+
+THREADS, TURNS = 8, 60
+
+
+def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_are_forgotten() -> None:
+    told = threading.Lock()
+    facts = 0
+
+    def watch(made: Sequence[Fact]) -> None:
+        nonlocal facts
+        with told:
+            facts += len(made)
+        raise RuntimeError("an observer that always fails")
+
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue("q")
+        broker.observe(watch)
+
+        def work(seed: int) -> tuple[set[str], set[str]]:
+            chance, ids = random.Random(seed), IdSource()
+            before: str | None = None
+            made, completed = set[str](), set[str]()
+            for turn in range(TURNS):
+                request = show_id(ids.next(broker.clock.now_ms(), 1)[0])
+                held = broker.claim("q", limit=3, consumer=f"c{seed}")
+                asked = {
+                    "settle": [Complete(delivery) for delivery in held],
+                    "enqueue": {"q": [NewMessage(f"{seed}/{turn}".encode())] * 2},
+                    "request_id": request,
+                    "answered": [before] if before else [],
+                }
+                first = broker.exchange(f"c{seed}", **asked)  # type: ignore[arg-type]
+                for _ in range(chance.randrange(3)):
+                    again = broker.exchange(f"c{seed}", **asked)  # type: ignore[arg-type]
+                    assert (again.settled, again.enqueued) == (first.settled, first.enqueued)
+                made.update(first.enqueued["q"])
+                completed.update(result.id for result in first.settled if result.outcome == "completed")
+                if before:
+                    with pytest.raises(errors.InvalidRequest, match="answered"):
+                        broker.exchange("", request_id=before)
+                before = request
+            return made, completed
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            results = list(threads.map(work, range(THREADS)))
+        made = set().union(*(one for one, _ in results))
+        completed = set().union(*(one for _, one in results))
+        assert len(made) == THREADS * TURNS * 2
+        assert sum(len(one) for _, one in results) == len(completed)
+        stats = broker.stats("q")
+        assert stats.ready + stats.leased == len(made - completed)
+        assert facts > 0
+
+
+def test_waits_that_are_over_are_over_for_all_and_nothing_is_handed_out_twice() -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue("q")
+        began = threading.Barrier(THREADS + 1)
+
+        def wait(_: int) -> list[str]:
+            began.wait()
+            got: list[str] = []
+            while deliveries := broker.claim("q", limit=2, wait="1h"):
+                got += [delivery.id for delivery in deliveries]
+            return got
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            waiting = [threads.submit(wait, number) for number in range(THREADS)]
+            began.wait()
+            sent = [message_id for _ in range(50) for message_id in broker.enqueue_many("q", [NewMessage(b"x")] * 3)]
+            broker.interrupt_waits()
+            got = [message_id for one in waiting for message_id in one.result(60)]
+        left = [info.id for info in broker.peek("q", limit=1000)]
+        assert sorted(got + left) == sorted(sent)
+        assert broker.claim("q", limit=1000, wait="1h") or not left
