@@ -36,9 +36,10 @@ def main() -> None:
             for _ in range(20):
                 fuzz.decoders(seed, broker)
                 seed += 1
+        code = server.stop()
         complaints = [line for line in server.log.splitlines() if any(words in line for words in UNFORESEEN)]
-        print(f"seeds {first} to {seed - 1}: {len(complaints)} complaints in the server's log", *complaints[:10], sep="\n")
-        raise SystemExit(bool(complaints))
+        print(f"seeds {first} to {seed - 1}: the server ended with {code}, {len(complaints)} complaints in its log", *complaints[:10], sep="\n")
+        raise SystemExit(bool(code or complaints))
 
 
 if __name__ == "__main__":

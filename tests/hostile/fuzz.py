@@ -73,13 +73,14 @@ def decoders(seed: int, broker: Broker) -> None:
     verb, header, body, metadata = request(random.Random(seed))
     try:
         batch = _read(verb, header, body)
+    except (pa.ArrowException, OSError, EOFError):
+        return  # the stream itself is unreadable: the channel ends
+    try:
         if verb == "claim":
             call = decode(metadata, ClaimCall)
             answers.claim(broker, call, call.limit, 0)
         else:
             answers.ANSWERS[verb](broker, metadata, batch)
-    except (pa.ArrowException, OSError):
-        return  # the stream itself is unreadable: the channel ends
     except BrokenInvariant as broken:
         raise AssertionError(f"seed {seed}: {verb} broke an invariant") from broken
     except FairleadError:

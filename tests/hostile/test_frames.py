@@ -75,13 +75,13 @@ def _nameless() -> tuple[bytes, ...]:
     return opening("enqueue", header=schema_header(ONE.schema).replace(b"payload", b"pay\xff\xfead")), _request(header, body)
 
 
-def _without_offsets() -> tuple[bytes, ...]:
-    """Whoever asks such a batch for its size before it was found sound reads what is not there."""
-    batch = pa.RecordBatch.from_pylist([{"throttle_keys": ["a"]}, {"throttle_keys": ["b"]}], schema=MESSAGES)
-    header, body = batch_parts(batch.select(["throttle_keys"]))
-    lie = header.replace(struct.pack("<qq", 0, 12), struct.pack("<qq", 0, 0), 1)
-    assert lie != header
-    return opening("enqueue", batch.select(["throttle_keys"]).schema), _request(lie, body)
+def _list_that_leads_far_away() -> tuple[bytes, ...]:
+    """Whoever asks such a batch for its size before it was found sound reads memory that is not ours."""
+    batch = pa.RecordBatch.from_pylist([{"throttle_keys": ["a"]}, {"throttle_keys": ["b"]}], schema=MESSAGES).select(["throttle_keys"])
+    header, body = batch_parts(batch)
+    lie = body.replace(struct.pack("<iii", 0, 1, 2), struct.pack("<iii", 0, 1 << 29, 1 << 30), 1)
+    assert lie != body
+    return opening("enqueue", batch.schema), _request(header, lie)
 
 
 def _request(header: bytes, body: bytes) -> bytes:
@@ -104,7 +104,7 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
     "twenty thousand columns": _wide(),
     "sixty lists in each other": _deep(),
     "a column whose name is no text": _nameless(),
-    "a list without offsets": _without_offsets(),
+    "a list that leads far away": _list_that_leads_far_away(),
 }
 
 
