@@ -175,3 +175,16 @@ def test_ids_of_answered_requests_are_read_also_without_an_id_of_its_own(server:
     with Stranger(server.address) as stranger:
         stranger.send(opening(verb), frame(metadata=encode({**call, "answered": ["no id"]})))
         assert stranger.outcome() == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("verb", "field", "row"), [("enqueue", "rows", b"\x91\xc4\0"), ("settle", "rows", b"\x93\0\xc4\0\0"), ("enqueue", "queues", b"\x92\xa0\0")]
+)
+def test_millions_of_rows_beside_a_batch_are_refused_before_they_are_made(server: ServerProcess, verb: str, field: str, row: bytes) -> None:
+    count = 3_000_000
+    name = encode(field)
+    before = usage(server.pid)["peak"]
+    with Stranger(server.address) as stranger:
+        stranger.send(opening(verb), frame(metadata=b"\x81" + name + b"\xdd" + count.to_bytes(4, "big") + row * count))
+        assert stranger.outcome() == "invalid_request"
+    assert usage(server.pid)["peak"] - before < 150

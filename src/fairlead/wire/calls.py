@@ -5,15 +5,19 @@ Fields that the engine checks are taken as they come, so that a wrong value is r
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.wire.faults import Fault
 from fairlead.wire.rows import DeliveryRow, MessageRow
 from fairlead.wire.schemas import VERSION
 from fairlead.wire.settlements import Row
+
+#: Looked at before anything in the list is made: three bytes of a request are a hundred as a row.
+_FEW = msgspec.Meta(max_length=MAX_BATCH_MESSAGES)
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,10 +34,10 @@ class EnqueueCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     request ids whose answers have arrived, which the server may forget. `rows` take the place of the batch.
     """
 
-    queues: list[tuple[Any, int]]
+    queues: Annotated[list[tuple[Any, int]], _FEW]
     request_id: Any = None
     answered: Any = ()
-    rows: list[MessageRow] | None = None
+    rows: Annotated[list[MessageRow], _FEW] | None = None
 
 
 class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,7 +45,7 @@ class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     request_id: Any = None
     answered: Any = ()
-    rows: list[Row] | None = None
+    rows: Annotated[list[Row], _FEW] | None = None
 
 
 class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -67,7 +71,7 @@ class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     consumer: Any
     extends: int = 0
     settles: int = 0
-    queues: list[tuple[Any, int]] = []
+    queues: Annotated[list[tuple[Any, int]], _FEW] = []
     claim: Any = None
     request_id: Any = None
     answered: Any = ()
