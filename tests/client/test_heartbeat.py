@@ -16,7 +16,7 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult
 from fairlead.testing import ManualClock
-from tests.client.scene import Scene, until
+from tests.client.scene import PATIENCE_S, Scene, until
 
 #: The server's clock is an hour behind: it must not matter.
 SKEW_MS = 3_600_000
@@ -73,10 +73,15 @@ def server(clock: ManualClock) -> Server:
 
 @pytest.fixture
 def heartbeat(server: Server, clock: ManualClock) -> Iterator[Heartbeat]:
-    heartbeat = Heartbeat(server.extend, clock, cap_ms=600_000)
+    heartbeat = Heartbeat(put_in_line(server.extend), clock, cap_ms=600_000)
     yield heartbeat
     heartbeat.close()
     heartbeat.join()
+
+
+def put_in_line(extend: Callable[[Sequence[Extend]], Any]) -> Callable[[Sequence[Extend]], Callable[[], Any]]:
+    """As a client does: asked for now, carried out a little later."""
+    return lambda extends: lambda: extend(extends)
 
 
 def delivery(number: int, server: Server, *, claim_id: int = 7, lease_ms: int = 30_000) -> Delivery:
@@ -263,7 +268,7 @@ def test_a_short_lease_wakes_a_heartbeat_that_sleeps_for_a_long_one() -> None:
         asked.extend(item.delivery.raw_id[0] for item in extends)  # type: ignore[attr-defined]
         return [SettleResult(raw(number), "extended", lease_until=3_600_000) for number in asked[-len(extends) :]], 0
 
-    heartbeat = Heartbeat(extend, SystemClock(), cap_ms=7_200_000)
+    heartbeat = Heartbeat(put_in_line(extend), SystemClock(), cap_ms=7_200_000)
     server = Server(ManualClock())
     heartbeat.hold([delivery(1, server, lease_ms=3_600_000)], server.now_ms())
     until(lambda: heartbeat._wakes_ms < 1 << 62, "the heartbeat being asleep")
@@ -275,7 +280,7 @@ def test_a_short_lease_wakes_a_heartbeat_that_sleeps_for_a_long_one() -> None:
 
 
 def test_without_a_cap_nothing_is_kept_alive(server: Server, clock: CountingClock) -> None:
-    heartbeat = Heartbeat(server.extend, clock, cap_ms=None)
+    heartbeat = Heartbeat(put_in_line(server.extend), clock, cap_ms=None)
     heartbeat.hold([delivery(1, server)], server.now_ms())
     heartbeat.keep({7: {raw(1)}})
     assert not heartbeat.holds(*lease(1))
@@ -339,6 +344,44 @@ def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene)
     client.settle([Extend(claimed, "1h")])
     (group,) = client._requests.heartbeat._held[claimed.claim_id]
     assert group.duration == timedelta(hours=1)
+
+
+def test_a_heartbeat_under_way_does_not_cut_an_extension_short(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made up before the caller extended the lease himself, and must not be carried out behind that."""
+    scene.broker.create_queue("short", visibility_timeout="3s")
+    client, transport = scene.client()
+    message_id = client.enqueue("short", b"")
+    client.enqueue("q", b"")
+    (other,) = client.claim("q")
+    beats, extended = threading.Event(), threading.Event()
+
+    def late(put: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(work: Any) -> Any:
+            if threading.current_thread().name == "fairlead-heartbeat" and not extended.is_set():
+                beats.set()
+                extended.wait(0.3)
+            return put(work)
+
+        return run
+
+    for way in ("call", "submit"):
+        monkeypatch.setattr(client._requests.settles, way, late(getattr(client._requests.settles, way)))
+    (claimed,) = client.claim("short")
+    assert beats.wait(PATIENCE_S)
+    assert client.settle([Extend(claimed, "10m")])[0].outcome == "extended"
+    extended.set()
+    until(lambda: len(transport.requests("settle")) >= 2, "the heartbeat being sent too")
+    client.settle([Complete(other)])
+    assert (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 500_000
+
+
+def test_an_extension_and_a_complete_in_one_call_end_the_heartbeat(scene: Scene) -> None:
+    scene.broker.create_queue("short", visibility_timeout="300ms")
+    client, _ = scene.client()
+    client.enqueue("short", b"")
+    (claimed,) = client.claim("short")
+    assert [result.outcome for result in client.settle([Extend(claimed, "1m"), Complete(claimed)])] == ["extended", "completed"]
+    assert not client._requests.heartbeat.holds(claimed.message.id, claimed.claim_id)
 
 
 def test_what_another_client_holds_is_not_kept_alive_by_an_extension(scene: Scene) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 from fairlead.clock import Clock
 from fairlead.errors import ClientClosed, FairleadError
@@ -29,6 +30,8 @@ _NEVER = 1 << 62
 
 #: Raw message ids by claim.
 Held = dict[int, set[bytes]]
+#: Results of extensions and the server's now, once they are there.
+Answers = Callable[[], tuple[Sequence[SettleResult], int]]
 
 
 class Leases:
@@ -47,12 +50,13 @@ class Leases:
 
 
 class Heartbeat:
-    """`extend` sends extensions and gives their results with the server's now; it may raise when there is no server.
+    """`extend` puts extensions in line, and gives what waits for their results and the server's now; that may raise.
 
-    With a cap of None nothing is kept alive, and nothing is ever known to be lost.
+    They are put there under the lock: what is dropped before the caller extends a lease himself is in line before him, or
+    not at all, and so cannot cut short what he was granted. With a cap of None nothing is kept alive, and nothing is ever known to be lost.
     """
 
-    def __init__(self, extend: Callable[[Sequence[Extend]], tuple[Sequence[SettleResult], int]], clock: Clock, cap_ms: int | None) -> None:
+    def __init__(self, extend: Callable[[Sequence[Extend]], Answers], clock: Clock, cap_ms: int | None) -> None:
         self._extend = extend
         self._clock = clock
         self._cap_ms = cap_ms
@@ -168,8 +172,10 @@ class Heartbeat:
                     self._clock.wait(self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms)
                     continue
                 asked = [(group, raw_id) for group in due for raw_id in group.ids]
-            for start in range(0, len(asked), AT_ONCE):
-                self._beat(asked[start : start + AT_ONCE])
+                parts = [asked[start : start + AT_ONCE] for start in range(0, len(asked), AT_ONCE)]
+                waits = [self._put_in_line(part) for part in parts]
+            for part, answers in zip(parts, waits, strict=True):
+                self._beat(part, answers)
 
     def _take_due(self, now_ms: int) -> list[Leases]:
         due = []
@@ -180,9 +186,20 @@ class Heartbeat:
                 due.append(group)
         return due
 
-    def _beat(self, asked: list[tuple[Leases, bytes]]) -> None:
+    def _put_in_line(self, asked: list[tuple[Leases, bytes]]) -> Answers:
         try:
-            results, server_now_ms = self._extend([Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked])
+            return self._extend([Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked])
+        except Exception as trouble:
+            failed = trouble
+
+        def fail() -> NoReturn:
+            raise failed
+
+        return fail
+
+    def _beat(self, asked: list[tuple[Leases, bytes]], answers: Answers) -> None:
+        try:
+            results, server_now_ms = answers()
         except ClientClosed:
             self.close()
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -220,8 +220,8 @@ class Requests:
             at += one.items
         return given
 
-    def _send_extends(self, extends: Sequence[Extend]) -> Results:
-        return self.settles.call(Said(settlement_rows(extends)[0]))
+    def _send_extends(self, extends: Sequence[Extend]) -> Callable[[], Results]:
+        return self.settles.submit(Said(settlement_rows(extends)[0])).result
 
 
 class Settling:
@@ -232,10 +232,13 @@ class Settling:
         self.said = Said(rows)
         self._heartbeat = heartbeat
         self._dropped = heartbeat.drop(_ending(rows))
+        #: Those that the caller extends himself: until that is answered nobody else does, who would undo it.
+        self._paused = heartbeat.drop(_prolonged(rows))
 
     def undo(self) -> None:
         """It did not happen, as far as is known: what was held is held on."""
         self._heartbeat.keep(self._dropped)
+        self._heartbeat.keep(self._paused)
 
     def finish(self, answered: Results) -> list[SettleResult]:
         results, server_now_ms = answered
@@ -250,12 +253,12 @@ class Settling:
     def _follow(self, row: Row, result: SettleResult, server_now_ms: int) -> None:
         lease = {row.lease: {row.id}}
         if result.outcome == "invalid":
-            if row.id in self._dropped.get(row.lease, ()):
+            if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
                 self._heartbeat.keep(lease)
         elif not result.ok:
             self._heartbeat.drop(lease)
             self._heartbeat.mark_lost(row.id, row.lease)
-        elif row.action in (_EXTEND, _START) and self._heartbeat.holds(row.id, row.lease):
+        elif row.action in (_EXTEND, _START) and (row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease)):
             asked = None if row.duration_ms is None else timedelta(milliseconds=row.duration_ms)
             self._heartbeat.keep(lease, lease_ms=result.lease_until - server_now_ms, asked=asked)
 
@@ -272,6 +275,13 @@ def _ending(rows: list[Row]) -> Held:
     for row in rows:
         if row.action < _EXTEND:
             leases.setdefault(row.lease, set()).add(row.id)
+    return leases
+
+
+def _prolonged(rows: list[Row]) -> Held:
+    leases: Held = {}
+    for row in [row for row in rows if row.action == _EXTEND]:
+        leases.setdefault(row.lease, set()).add(row.id)
     return leases
 
 
