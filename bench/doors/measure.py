@@ -1,13 +1,14 @@
 """Interleaved rounds: everyone does a piece of work, then everyone the next, so that a slow moment meets all alike.
 
-Every round turns the order round, and ratios are taken within a round.
+Every round turns the order round, and ratios are taken within a round. What somebody else disturbed is done again.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter, process_time
@@ -19,6 +20,7 @@ from bench.doors.contender import Contender, NotThere, make_bodies
 from bench.doors.engine import InProcess
 from bench.doors.flight import Flight
 from bench.doors.jetstream import JetStream
+from bench.doors.neighbours import Neighbours
 from bench.doors.redis_streams import RedisStreams
 
 CONTENDERS: dict[str, Callable[[Path, str], Contender]] = {
@@ -32,9 +34,11 @@ class Plan(msgspec.Struct, frozen=True):
     batches: tuple[int, ...] = (1, 10, 100, 500)
     seconds: float = 1.0
     pings: int = 300
+    #: How long the whole measurement may take longer for the sake of quiet.
+    patience_s: float = 1200.0
 
 
-QUICK = Plan(rounds=3, batches=(1, 500), seconds=0.3, pings=50)
+QUICK = Plan(rounds=3, batches=(1, 500), seconds=0.3, pings=50, patience_s=0.0)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -52,11 +56,15 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`settings` and `missing` by durability and contender: who took part with what, and who could not and why."""
+    """`settings` and `missing` by durability and contender: who took part with what, and who could not and why.
+
+    `quiet` by durability: how many pieces of work there were, and how many of them somebody else disturbed.
+    """
 
     rows: list[Row] = []
     settings: dict[str, dict[str, str]] = {}
     missing: dict[str, dict[str, str]] = {}
+    quiet: dict[str, tuple[int, int]] = {}
 
 
 def steps(plan: Plan) -> int:
@@ -69,7 +77,9 @@ def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> Measured:
         data = home / f"doors-{durability}"
         with ExitStack() as stack:
             present = _present(durability, data, found, stack)
-            found.rows.extend(_rounds(plan, durability, present, tick))
+            neighbours = Neighbours(present, plan.patience_s / len(plan.durabilities))
+            found.rows.extend(_rounds(plan, durability, present, neighbours, tick))
+            found.quiet[durability] = neighbours.pieces, neighbours.disturbed
         shutil.rmtree(data, ignore_errors=True)
     return found
 
@@ -89,33 +99,39 @@ def _present(durability: str, data: Path, found: Measured, stack: ExitStack) -> 
     return present
 
 
-def _rounds(plan: Plan, durability: str, present: Sequence[Contender], tick: Callable[[str], None]) -> list[Row]:
+#: What one contender did in one case: case, contender, values.
+Found = list[tuple[str, str, dict[str, float]]]
+
+
+def _rounds(plan: Plan, durability: str, present: Sequence[Contender], neighbours: Neighbours, tick: Callable[[str], None]) -> list[Row]:
     bodies = make_bodies(5_000)
     rows: dict[tuple[str, str, str], Row] = {}
-
-    def note(group: str, case: str, contender: Contender, values: dict[str, float]) -> None:
-        row = rows.setdefault((group, case, contender.name), Row(group, durability, case, contender.name, {}))
-        for name, value in values.items():
-            row.rounds.setdefault(name, []).append(value)
-
     for one in present:
         _warm_up(plan, one, bodies)
     for turn in range(plan.rounds):
-        ordered = (present, present[::-1])[turn % 2]
-        for batch in plan.batches:
-            for one in ordered:
-                note("lifecycle", f"{batch:,}", one, _lifecycles(one, bodies, batch, plan.seconds))
-            tick(f"{durability}, batch {batch}")
-        for one in ordered:
-            for way in one.ways:
-                note("latency", way, one, _latency(one, bodies[: plan.pings], way))
-        tick(f"{durability}, latency")
-        for one in ordered:
-            for style in one.styles:
-                note("singles", style, one, _timed(lambda: one.singles(bodies, style, plan.seconds), one))  # noqa: B023 called at once
-                one.clear()
-        tick(f"{durability}, producers")
+        for group, label, work in _pieces(plan, (present, present[::-1])[turn % 2], bodies):
+            for case, contender, values in neighbours.undisturbed(work):
+                row = rows.setdefault((group, case, contender), Row(group, durability, case, contender, {}))
+                for name, value in values.items():
+                    row.rounds.setdefault(name, []).append(value)
+            tick(f"{durability}, {label}")
     return list(rows.values())
+
+
+def _pieces(plan: Plan, ordered: Sequence[Contender], bodies: Sequence[bytes]) -> Iterator[tuple[str, str, Callable[[], Found]]]:
+    def lifecycles(batch: int) -> Found:
+        return [(f"{batch:,}", one.name, _lifecycles(one, bodies, batch, plan.seconds)) for one in ordered]
+
+    def latencies() -> Found:
+        return [(way, one.name, _latency(one, bodies[: plan.pings], way)) for one in ordered for way in one.ways]
+
+    def singles() -> Found:
+        return [(style, one.name, _singles(one, bodies, style, plan.seconds)) for one in ordered for style in one.styles]
+
+    for batch in plan.batches:
+        yield "lifecycle", f"batch {batch}", partial(lifecycles, batch)
+    yield "latency", "latency", latencies
+    yield "singles", "producers", singles
 
 
 def _warm_up(plan: Plan, one: Contender, bodies: Sequence[bytes]) -> None:
@@ -139,6 +155,12 @@ def _latency(one: Contender, bodies: Sequence[bytes], way: str) -> dict[str, flo
     took = one.latencies_ms(bodies, way)
     cuts = quantiles(took, n=100, method="inclusive")
     return {"p50": cuts[49], "p99": cuts[98]}
+
+
+def _singles(one: Contender, bodies: Sequence[bytes], style: str, seconds: float) -> dict[str, float]:
+    values = _timed(lambda: one.singles(bodies, style, seconds), one)
+    one.clear()
+    return values
 
 
 def _timed(work: Callable[[], int], one: Contender) -> dict[str, float]:

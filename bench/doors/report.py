@@ -17,8 +17,9 @@ _NONE = "-"
 INTRODUCTION = """
 *Doors*: client and server are two processes on two cores, with loopback between them; *in process* has one process and no network. Everyone sends
 the same bodies in the same batches; what each was told and which versions ran is under *Contenders*. A ratio sets the Flight door beside another in
-the same round; where another can do the same in several ways, beside the one it does best. Measure on a quiet machine: beside other work, a process
-that never sleeps loses more than two that take turns, and the ratio to *in process* flatters the doors.
+the same round; where another can do the same in several ways, beside the one it does best. A piece of work during which others used more than a
+quarter of a core is done again, because beside other work a process that never sleeps loses more than two that take turns: the ratio to *in process*
+would flatter the doors.
 """
 
 
@@ -37,6 +38,8 @@ def contenders(measured: Measured) -> list[str]:
     for durability, settings in measured.settings.items():
         lines += [f"{durability}, {name}: {said}" for name, said in settings.items()]
         lines += [f"{durability}, {name}: NOT THERE: {why}" for name, why in measured.missing.get(durability, {}).items()]
+    for durability, (pieces, disturbed) in measured.quiet.items():
+        lines.append(f"{durability}: {disturbed} of {pieces} pieces of work were disturbed by other work on the machine")
     return lines
 
 
