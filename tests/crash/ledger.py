@@ -48,6 +48,7 @@ class _Ledger:
         self.redrives = _by_queue(history.of("redrive"))
         self.removals = _by_queue(history.of("purge", "delete_queue"))
         self.goodbyes = history.of("goodbye")
+        self.deaths = {o.told["who"]: o for o in history.of("client_killed")}
         outages = history.of("outage")
         # Through an outage a claim is repeated; what was leased by the first copy may have run out by then, seen by nobody.
         self.cut_claims = [o for o in history.of("claim") if not o.confirmed or any(o.begin < x.end and x.begin < o.end for x in outages)]
@@ -213,6 +214,10 @@ class _Ledger:
             if acts_on_it and (s.outcome is None or s.outcome in _DONE):
                 return True
         if any(o.told["consumer"] == held.consumer and held.operation.begin < o.end and o.begin < by.end for o in self.goodbyes):
+            return True
+        death = self.deaths.get(held.operation.life)
+        if death is not None and death.begin < by.end:
+            # A server whose write fails gives back what it was about to send. That it had just arrived cannot be known.
             return True
         return asking is not None and any(_touches(o, held.operation, by) for o in self.removals[source_of(held.queue)])
 

@@ -392,3 +392,21 @@ def test_what_a_process_that_died_had_begun_is_over_with_its_death() -> None:
 
     assert story(died=False).rules_broken() == []
     assert story(died=True).rules_broken() == ["attempts"]
+
+
+def test_what_a_killed_client_held_may_come_back_from_then_on() -> None:
+    def story(who: int, *, killed_first: bool = True) -> Story:
+        s = Story()
+        s.enqueue("a")
+        s.claim("a", "1")
+        if killed_first:
+            s.tell("client_killed", {}, who=who)
+        s.claim("a", "2")
+        s.settle("complete", "a", "2", "completed")
+        if not killed_first:
+            s.tell("client_killed", {}, who=who)
+        return s
+
+    assert story(0).rules_broken() == []
+    assert story(1).rules_broken() == ["duplicate"]
+    assert story(0, killed_first=False).rules_broken() == ["duplicate"]

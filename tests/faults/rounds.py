@@ -98,6 +98,7 @@ class _Round:
         """Sometimes a client dies with the server. It is buried when the server is gone too: then nothing it sent is on its way."""
         victim = self._rng.choice((None, None, *self._clients))
         if victim is not None:
+            self._journal.done(self._journal.begin("client_killed", who=self._clients[victim][0]))
             self._clients[victim][1].kill()
             time.sleep(self._rng.choice((0, 0.05)))
         number = self._journal.begin("outage")
