@@ -67,6 +67,7 @@ def test_a_message_passes_by_the_claims_of_clients_that_were_killed(server: Serv
     until(lambda: open_files(server) <= files, "its connection being gone")
     assert metric(server, "calls_in_flight") == 20
     message_id = client.enqueue("q", b"")
+    until(lambda: client.find(message_id).deliveries >= 1, "one of the dead having been handed it")
     (delivery,) = client.claim("q", wait="60s")
     assert (delivery.id, delivery.attempts) == (message_id, 0)
     assert delivery.deliveries > 1
