@@ -77,6 +77,42 @@ class QueueExists(Rejected):
         super().__init__(f"expected {queue!r} to be a new queue name, but it exists; change it with update_queue", queue=queue)
 
 
+class Unauthenticated(Rejected):
+    """Nobody is told which keys exist: an unknown, revoked or wrong key is answered alike. Only its holder hears that a key expired."""
+
+    code = "unauthenticated"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"expected a valid API key in `authorization: Bearer`: {why}", why=why)
+
+
+class Forbidden(Rejected):
+    """Decided by key and name alone, before anything is looked up: so it does not tell whether the queue exists."""
+
+    code = "forbidden"
+
+    def __init__(self, right: str, queue: str) -> None:
+        super().__init__(f"expected a key with {right} on {queue!r}; whoever has admin there can grant {right}:{queue}", right=right, queue=queue)
+
+
+class KeyNotFound(Rejected):
+    """Also for a key that is not the caller's to see."""
+
+    code = "key_not_found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"expected a key with id {key_id!r}; `fairlead key list` shows those you may see", key_id=key_id)
+
+
+class LimitReached(Rejected):
+    """There may be no more of something until some of it is removed or the limit is raised: `what`, `limit`."""
+
+    code = "limit_reached"
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"expected at most {limit} {what}; remove some, or raise the limit", what=what, limit=limit)
+
+
 class MessageNotFound(Rejected):
     code = "message_not_found"
 

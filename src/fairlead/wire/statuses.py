@@ -25,6 +25,8 @@ _PRECONDITION = Status("FAILED_PRECONDITION", 409, 6)
 _UNAVAILABLE = Status("UNAVAILABLE", 503, 7)
 _EXHAUSTED = Status("RESOURCE_EXHAUSTED", 429, 8)
 _USER_CODE = Status("INVALID_ARGUMENT", 422, 9)
+_UNAUTHENTICATED = Status("UNAUTHENTICATED", 401, 11)
+_FORBIDDEN = Status("PERMISSION_DENIED", 403, 12)
 _BROKEN = Status("INTERNAL", 500, 10)
 
 STATUSES: dict[type[FairleadError], Status] = {
@@ -37,6 +39,10 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.MessageNotFound: _NOT_FOUND,
     errors.LostLease: _NOT_FOUND,
     errors.ConfigKeyNotFound: _NOT_FOUND,
+    errors.KeyNotFound: _NOT_FOUND,
+    errors.Unauthenticated: _UNAUTHENTICATED,
+    errors.Forbidden: _FORBIDDEN,
+    errors.LimitReached: _EXHAUSTED,
     errors.QueueExists: _EXISTS,
     errors.SourceQueueGone: _PRECONDITION,
     errors.FormatTooNew: _PRECONDITION,

@@ -1,0 +1,1 @@
+"""Runbooks: queues, pipelines and workers as text. Reading, checking and comparing them; nothing here touches a broker."""

@@ -1,0 +1,1 @@
+"""Workers: claim, run the steps of a pipeline, settle."""
