@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fairlead.model.access import AuditRecord, Grant, KeyRecord, Right
 from fairlead.model.facts import (
+    AuditForgotten,
+    AuditSaved,
     ClaimEnded,
     Completed,
     ConfigDeleted,
@@ -20,6 +23,8 @@ from fairlead.model.facts import (
     IntentEnded,
     IntentSaved,
     InWaiting,
+    KeyDropped,
+    KeySaved,
     Leased,
     Moved,
     Quarantined,
@@ -27,6 +32,7 @@ from fairlead.model.facts import (
     QueueSaved,
     QueueUnlinked,
     Restated,
+    RunbookSaved,
     Started,
     TtlForgotten,
 )
@@ -356,3 +362,41 @@ def test_an_intent_is_saved_moved_on_and_ended(scene: Scene) -> None:
     scene.store.commit([IntentSaved(msgspec.structs.replace(intent, cursor=9, done=2)), IntentEnded(4)])
     look_again(scene)
     assert scene.store.intents() == [msgspec.structs.replace(intent, cursor=9, done=2)]
+
+
+KEY = KeyRecord("k1", "ü", b"\xff" * 32, NOW, "local", (Grant(Right.READ_PAYLOAD, "shop/*"), Grant(Right.ADMIN, "*")), NOW + 5, 0)
+
+
+def test_keys_are_saved_changed_and_dropped(scene: Scene) -> None:
+    other = KeyRecord("k0", "", b"", NOW, "k1")
+    scene.store.commit([KeySaved(KEY), KeySaved(other)])
+    look_again(scene)
+    assert scene.store.keys() == [other, KEY]
+    used = msgspec.structs.replace(KEY, last_used_ms=NOW + 1, grants=())
+    scene.store.commit([KeySaved(used), KeyDropped("k0"), KeyDropped("never there")])
+    look_again(scene)
+    assert scene.store.keys() == [used]
+
+
+def test_the_audit_is_appended_completed_and_forgotten_from_its_beginning(scene: Scene) -> None:
+    asked = [AuditRecord(number, NOW, "k1", "ü", "ipv4:127.0.0.1:1", "purge", "q", "asked", details={"a": "b"}) for number in (1, 2, 300)]
+    assert scene.store.last_audit() == 0
+    scene.store.commit([AuditSaved(record) for record in asked])
+    done = msgspec.structs.replace(asked[1], outcome="done", count=7)
+    scene.store.commit([AuditSaved(done)])
+    look_again(scene)
+    assert scene.store.audit(0, 10) == [asked[0], done, asked[2]]
+    assert scene.store.audit(1, 1) == [done]
+    assert scene.store.last_audit() == 300
+    scene.store.commit([AuditForgotten(2)])
+    look_again(scene)
+    assert scene.store.audit(0, 10) == [done, asked[2]]
+    scene.store.commit([AuditForgotten(301)])
+    look_again(scene)
+    assert (scene.store.audit(0, 10), scene.store.last_audit()) == ([], 0)
+
+
+def test_a_runbook_replaces_the_one_of_its_project(scene: Scene) -> None:
+    scene.store.commit([RunbookSaved("shop", "{}"), RunbookSaved("", "ü"), RunbookSaved("shop", "[]")])
+    look_again(scene)
+    assert scene.store.runbooks() == {"": "ü", "shop": "[]"}

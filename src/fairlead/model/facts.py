@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
@@ -242,6 +243,35 @@ class ConfigDeleted(msgspec.Struct, frozen=True):
     key: str
 
 
+class KeySaved(msgspec.Struct, frozen=True):
+    """An API key was made, changed or used."""
+
+    record: KeyRecord
+
+
+class KeyDropped(msgspec.Struct, frozen=True):
+    key_id: str
+
+
+class AuditSaved(msgspec.Struct, frozen=True):
+    """An entry was appended, or its own outcome came to be known."""
+
+    record: AuditRecord
+
+
+class AuditForgotten(msgspec.Struct, frozen=True):
+    """Entries numbered below this are too old to keep."""
+
+    below: int
+
+
+class RunbookSaved(msgspec.Struct, frozen=True):
+    """What is in force in a project; "" is no project."""
+
+    project: str
+    text: str
+
+
 class DedupForgotten(msgspec.Struct, frozen=True):
     """Windows that are over."""
 
@@ -288,5 +318,6 @@ class IntentEnded(msgspec.Struct, frozen=True):
 Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
     | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
-    | ConfigSet | ConfigDeleted | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+    | ConfigSet | ConfigDeleted | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
+    | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
 )

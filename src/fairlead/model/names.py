@@ -9,8 +9,8 @@ from fairlead.model.limits import MAX_QUEUE_NAME
 
 DEAD_LETTER_SUFFIX = ".dlq"
 
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
-_QUEUE = re.compile(rf"(?:{_PART}/)?{_PART}")
+NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
+_QUEUE = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
 
 
 def check_queue_name(name: object) -> str:

@@ -29,6 +29,7 @@ Series = tuple[str, tuple[str, ...]]
 BOOKKEEPING: frozenset[type] = frozenset({
     f.ClaimEnded, f.QueueSaved, f.QueueUnlinked, f.QueueCleared, f.StreamSaved, f.StreamEnded, f.StreamJoined, f.StreamLeft,
     f.RequestRemembered, f.RequestsForgotten, f.ConfigSet, f.ConfigDeleted, f.DedupForgotten, f.TtlForgotten, f.IntentSaved, f.IntentEnded,
+    f.KeySaved, f.KeyDropped, f.AuditSaved, f.AuditForgotten, f.RunbookSaved,
 })
 
 _BY_QUEUE = frozenset(definition.name for definition in names.METRICS if definition.labels[:1] == ("queue",))

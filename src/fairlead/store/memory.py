@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.errors import BrokenInvariant, BrokerClosed, InvalidRequest
 from fairlead.model import facts as f
+from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
@@ -99,6 +100,20 @@ class MemoryStore:
 
     def intents(self) -> list[f.Intent]:
         return self._data.intents.values()
+
+    def keys(self) -> list[KeyRecord]:
+        return self._data.keys.values()
+
+    def audit(self, after: int, limit: int) -> list[AuditRecord]:
+        return [record for _, record in self._data.audit.between(after + 1, 1 << 62, limit)]
+
+    def last_audit(self) -> int:
+        order = self._data.audit.order
+        return order[-1] if order else 0
+
+    def runbooks(self) -> dict[str, str]:
+        rows = self._data.runbooks.rows
+        return {project: rows[project] for project in self._data.runbooks.order}
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
         first: dict[bytes, bytes] = {}
@@ -223,7 +238,7 @@ class _Table:
             self._journal.append((self, key, self.rows[key]))
             self._set(key, _MISSING)
 
-    def between(self, low: tuple[Any, ...], high: tuple[Any, ...], limit: int = 1 << 62) -> list[tuple[Any, Any]]:
+    def between(self, low: Any, high: Any, limit: int = 1 << 62) -> list[tuple[Any, Any]]:
         start, end = bisect_left(self.order, low), bisect_left(self.order, high)
         return [(key, self.rows[key]) for key in self.order[start : min(end, start + limit)]]
 
@@ -268,6 +283,9 @@ class _Data:
     requests: _Table
     config: _Table
     intents: _Table
+    keys: _Table
+    audit: _Table
+    runbooks: _Table
 
     def count(self, queue_id: int, **change: int) -> None:
         counters = self.counters.rows.get(queue_id)
@@ -362,6 +380,17 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.config.put(key, value)
         case f.ConfigDeleted(key):
             data.config.discard(key)
+        case f.KeySaved(record):
+            data.keys.put(record.key_id, record)
+        case f.KeyDropped(key_id):
+            data.keys.discard(key_id)
+        case f.AuditSaved(record):
+            data.audit.put(record.number, record)
+        case f.AuditForgotten(below):
+            for number, _ in data.audit.between(0, below):
+                data.audit.remove(number)
+        case f.RunbookSaved(project, text):
+            data.runbooks.put(project, text)
         case f.DedupForgotten(rows):
             for queue_id, key, until_ms in rows:
                 data.dedup_end.discard((queue_id, until_ms, key))

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.facts import Fact, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
@@ -75,6 +76,24 @@ class Store(Protocol):
 
     def intents(self) -> list[Intent]:
         """In order of `intent_id`."""
+        ...
+
+    # Keys, audit, runbooks
+
+    def keys(self) -> list[KeyRecord]:
+        """In order of `key_id`."""
+        ...
+
+    def audit(self, after: int, limit: int) -> list[AuditRecord]:
+        """Entries with a greater number, in order."""
+        ...
+
+    def last_audit(self) -> int:
+        """The greatest number, 0 when there is no entry."""
+        ...
+
+    def runbooks(self) -> dict[str, str]:
+        """Texts by project, in order of the projects."""
         ...
 
     # Ready messages

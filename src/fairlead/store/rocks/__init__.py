@@ -27,6 +27,9 @@ The first byte of every value is the version of its record.
 | `config`       | configuration key       | its value                                                        |
 | `intents`      | intent id (8)           | the intent (msgpack map)                                         |
 | `meta`         | a name                  | a number: `boot`, `last_commit`, `last_queue_id`                 |
+| `keys`         | key id                  | an API key (msgpack map), with a digest in place of its secret   |
+| `audit`        | number (8)              | who did what (msgpack map)                                       |
+| `runbooks`     | project                 | the runbook in force                                             |
 """
 
 from fairlead.store.rocks.store import RocksStore

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fairlead.errors import StoreCorrupt
+from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.facts import Intent
 from fairlead.model.lane import lane_end
 from fairlead.model.lease import Claim, Lease
@@ -150,6 +151,8 @@ decode_state = packed_decoder("state", MessageState)
 decode_claim = packed_decoder("lease_expiry", Claim)
 decode_queue = packed_decoder("queues", QueueRecord)
 decode_intent = packed_decoder("intents", Intent)
+decode_key = packed_decoder("keys", KeyRecord)
+decode_audit = packed_decoder("audit", AuditRecord)
 decode_stream = packed_decoder("streams", StreamRecord)
 decode_stream_row = packed_decoder("stream_rows", StreamRow)
 

@@ -332,6 +332,21 @@ class Draft:
     def _config_deleted(self, fact: f.ConfigDeleted) -> None:
         self._delete("config", fact.key.encode())
 
+    def _key_saved(self, fact: f.KeySaved) -> None:
+        self._put("keys", fact.record.key_id.encode(), V1 + encode(fact.record))
+
+    def _key_dropped(self, fact: f.KeyDropped) -> None:
+        self._delete("keys", fact.key_id.encode())
+
+    def _audit_saved(self, fact: f.AuditSaved) -> None:
+        self._put("audit", number(fact.record.number), V1 + encode(fact.record))
+
+    def _audit_forgotten(self, fact: f.AuditForgotten) -> None:
+        self.batch.delete_range(number(0), number(fact.below), self._families["audit"])
+
+    def _runbook_saved(self, fact: f.RunbookSaved) -> None:
+        self._put("runbooks", fact.project.encode(), V1 + fact.text.encode())
+
     def _dedup_forgotten(self, fact: f.DedupForgotten) -> None:
         for queue_id, key, until_ms in fact.rows:
             self._delete("dedup_end", dedup_end_key(queue_id, until_ms, key))
@@ -390,6 +405,11 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.QueueCleared: Draft._queue_cleared,
     f.ConfigSet: Draft._config_set,
     f.ConfigDeleted: Draft._config_deleted,
+    f.KeySaved: Draft._key_saved,
+    f.KeyDropped: Draft._key_dropped,
+    f.AuditSaved: Draft._audit_saved,
+    f.AuditForgotten: Draft._audit_forgotten,
+    f.RunbookSaved: Draft._runbook_saved,
     f.DedupForgotten: Draft._dedup_forgotten,
     f.TtlForgotten: Draft._ttl_forgotten,
     f.IntentSaved: Draft._intent_saved,

@@ -7,6 +7,7 @@ import struct
 FAMILIES = (
     "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
     "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "intents", "meta",
+    "keys", "audit", "runbooks",
 )  # fmt: skip
 
 queue_key = struct.Struct(">I").pack

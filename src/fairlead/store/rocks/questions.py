@@ -9,6 +9,7 @@ from typing import Any, cast
 from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
+from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.facts import InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
@@ -19,6 +20,7 @@ from fairlead.store.rocks.layout import (
     LAST_PLACE,
     after_prefix,
     dedup_key,
+    number,
     queue_key,
     read_expiry_key,
     read_timed_key,
@@ -49,6 +51,27 @@ class Questions:
 
     def intents(self) -> list[Intent]:
         return [codec.decode_intent(key, raw) for key, raw in self._scan("intents", b"", None, EVERYTHING)]
+
+    def keys(self) -> list[KeyRecord]:
+        return [codec.decode_key(key, raw) for key, raw in self._scan("keys", b"", None, EVERYTHING)]
+
+    def audit(self, after: int, limit: int) -> list[AuditRecord]:
+        return [codec.decode_audit(key, raw) for key, raw in self._scan("audit", number(after + 1), None, limit)]
+
+    def last_audit(self) -> int:
+        table, options = self._bounded("audit", None)
+        try:
+            rows = table.iter(options)
+            rows.seek_to_last()
+            last = rows.key() if rows.valid() else b""
+            rows.status()
+            return int.from_bytes(last, "big")
+        except Exception as trouble:
+            raise self._fault(trouble, "audit") from trouble
+
+    def runbooks(self) -> dict[str, str]:
+        rows = self._scan("runbooks", b"", None, EVERYTHING)
+        return {codec.decode_text("runbooks", key, b"\1" + key): codec.decode_text("runbooks", key, value) for key, value in rows}
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
         prefix = queue_key(queue_id)

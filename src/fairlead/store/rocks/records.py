@@ -96,5 +96,8 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "counters": _fixed("counters", codec.COUNTERS),
     "config": lambda key, raw: codec.decode_text("config", key, raw),
     "intents": codec.decode_intent,
+    "keys": codec.decode_key,
+    "audit": codec.decode_audit,
+    "runbooks": lambda key, raw: codec.decode_text("runbooks", key, raw),
     "meta": _fixed("meta", codec.META),
 }

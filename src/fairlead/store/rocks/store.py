@@ -212,9 +212,16 @@ class RocksStore(Questions):
             opened = self._mirror.name
             mirror(self._path, Path(opened))
         try:
-            self._db = Rdict(opened, options=database_options(cache), column_families=family_options(cache), access_type=access)
-            self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
-            self._tables = {name: self._db.get_column_family(name) for name in FAMILIES}
+            families = family_options(cache)
+            missing = set(FAMILIES) - set(Rdict.list_cf(opened, database_options(cache))) if read_only else set()
+            known = {name: options for name, options in families.items() if name not in missing}
+            self._db = Rdict(opened, options=database_options(cache), column_families=known, access_type=access)
+            self._handles = {name: self._db.get_column_family_handle(name) for name in known}
+            self._tables = {name: self._db.get_column_family(name) for name in known}
+            if missing:
+                # Written before there were such rows, and nothing may be added to it: they are answered from an empty database.
+                empty = Rdict(opened + "/empty", options=database_options(cache), column_families={name: families[name] for name in missing})
+                self._tables |= {name: empty.get_column_family(name) for name in missing} | {"default of the empty": empty}
         except Exception as trouble:
             self._drop_mirror()
             raise self._open_fault(trouble) from trouble
