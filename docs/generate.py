@@ -118,6 +118,7 @@ WHEN = {
     "HookHostUnavailable": "a hook script is to be checked and the process that runs them does not start",
     "EpochStale": "another broker took the queue over; never with RocksDB",
     "HookInvalid": "a hook script does not compile, does not load within its limits, or lacks its function",
+    "RunbookInvalid": "a runbook has mistakes; all of them are named at once, and nothing was changed",
     "StoreCorrupt": "a stored record cannot be trusted",
     "StoreFailed": "a write or sync failed and durability is unknown; the broker stops",
 }

@@ -7,6 +7,7 @@ keyword arguments of an error are its fields, and stay readable as attributes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -349,6 +350,21 @@ class HookInvalid(UserCodeError):
     def __init__(self, function: str, line: int | None, what: str) -> None:
         where = function if line is None else f"{function}, line {line}"
         super().__init__(f"expected a Lua script that defines {function}; {where}: {what}", function=function, line=line, what=what)
+
+
+class RunbookInvalid(UserCodeError):
+    """A runbook that cannot be meant so. `problems` has all its mistakes at once, each as (file, line, path, what); the notes say them too.
+
+    A line is None where the syntax gives none. Nothing was changed.
+    """
+
+    code = "runbook_invalid"
+
+    def __init__(self, problems: Sequence[tuple[str, int | None, str, str]]) -> None:
+        said = [": ".join(part for part in (file if line is None else f"{file}:{line}", path, what) if part) for file, line, path, what in problems]
+        super().__init__(said[0], problems=[tuple(problem) for problem in problems])
+        for other in said[1:]:
+            self.add_note(other)
 
 
 class StoreCorrupt(BrokenInvariant):

@@ -15,7 +15,7 @@ from fairlead.config.server import DOORS, ServerSettings, contradictions
 from fairlead.errors import InvalidRequest, SettingInvalid
 
 #: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
-OTHER_VARIABLES = ("FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*")
+OTHER_VARIABLES = ("FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_PROJECT", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*")
 
 
 class Setting(NamedTuple):

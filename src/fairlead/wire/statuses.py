@@ -63,6 +63,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.TooManyLanes: _EXHAUSTED,
     errors.StoreFull: _EXHAUSTED,
     errors.HookInvalid: _USER_CODE,
+    errors.RunbookInvalid: _USER_CODE,
     errors.StoreCorrupt: _BROKEN,
     errors.StoreFailed: _BROKEN,
 }
