@@ -54,6 +54,7 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
     setting = SETTINGS[path]
     other = {
         "durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require",
+        "auth.mode": "keys", "tls.cert": "/a", "tls.key": "/a", "tls.client_ca": "/a",
     }.get(path)  # fmt: skip
     if other is None:
         other = 77 if setting.hint is int else "127.0.0.1:77"
@@ -61,6 +62,8 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
     written = str(other).lower() if isinstance(other, bool | int) else f'"{other}"'
     (tmp_path / "all.toml").write_text((f"[{table}]\n" if table else "") + f"{name} = {written}\n")
     data = {} if path == "data" else {"data": "d"}
+    if table == "tls":
+        data |= {partner: "/b" for partner in ("tls.cert", "tls.key") if partner != path}
     for loaded in (load_settings(tmp_path / "all.toml", {}, data), load_settings(None, {setting.variable: str(other)}, data)):
         value: Any = loaded
         for part in path.split("."):
@@ -196,16 +199,55 @@ def test_the_data_directory_must_be_given() -> None:
 
 
 def test_variables_of_clients_and_tests_are_left_alone() -> None:
-    assert load("", {"FAIRLEAD_ADDR": "x", "FAIRLEAD_SIM_FIRST": "1", "OTHER": "x"}) == load()
+    names = ("FAIRLEAD_ADDR", "FAIRLEAD_API_KEY", "FAIRLEAD_API_KEY_FILE", "FAIRLEAD_CLIENT_TLS_CA", "FAIRLEAD_SIM_FIRST", "OTHER")
+    assert load("", dict.fromkeys(names, "x")) == load()
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.4:1", "example.org:1"])
+PUBLIC = pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.168.1.4:1", "example.org:1"])
+TLS = {"tls.cert": "/server.pem", "tls.key": "/server.key"}
+
+
+@PUBLIC
 def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
-    with pytest.raises(SettingInvalid, match="flight: expected a loopback address"):
+    with pytest.raises(SettingInvalid, match="flight: expected a loopback address, or TLS and keys"):
         load(flight=address)
-    with pytest.raises(SettingInvalid, match="flight: expected a loopback address"):
+    with pytest.raises(SettingInvalid, match="flight: expected a loopback address, or TLS and keys"):
         ServerSettings(data=Path("d"), flight=address)  # type: ignore[arg-type]
     assert load(flight=address, insecure_public=True).flight == address
+
+
+@PUBLIC
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "with no TLS .* and no keys"),
+        (TLS, r"with no keys \(set auth.mode"),
+        ({"auth.mode": "keys"}, r"with no TLS \(set tls.cert and tls.key[^)]*\);"),
+    ],
+)
+def test_a_public_address_needs_tls_and_somebody_who_is_known(address: str, given: dict[str, object], missing: str) -> None:
+    with pytest.raises(SettingInvalid, match=missing):
+        load(http=address, **given)
+
+
+@PUBLIC
+@pytest.mark.parametrize("known_by", [{"auth.mode": "keys"}, {"tls.client_ca": "/ca.pem"}])
+def test_a_public_address_is_fine_with_tls_and_keys_or_client_certificates(address: str, known_by: dict[str, object]) -> None:
+    assert load(grpc=address, **TLS, **known_by).grpc == address
+
+
+@pytest.mark.parametrize("name", ["tls.cert", "tls.key", "tls.client_ca"])
+def test_a_relative_path_of_a_certificate_is_refused(name: str) -> None:
+    with pytest.raises(SettingInvalid, match=rf"{name}: expected an absolute path, got 'certs/server.pem'"):
+        load(**{name: "certs/server.pem"})
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [("tls.cert", "tls.key: expected the private key"), ("tls.key", "because tls.key is set"), ("tls.client_ca", "tls.cert: ")]
+)
+def test_half_of_tls_is_refused(given: str, missing: str) -> None:
+    with pytest.raises(SettingInvalid, match=missing):
+        load(**{given: "/file.pem"})
 
 
 def test_all_doors_off_is_refused() -> None:

@@ -38,7 +38,7 @@ def serve(
     durability: Annotated[str | None, typer.Option(metavar="fsync|os", help=f"What a confirmed call has survived. {_default('durability')}")] = None,
     log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help=_default("log.level"))] = None,
     log_format: Annotated[str | None, typer.Option(metavar="text|json", help=f"Form of the log on stderr. {_default('log.format')}")] = None,
-    insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Allow addresses that others can reach, without keys or TLS.")] = False,
+    insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Let others reach it although keys or TLS are missing.")] = False,
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64.")] = None,
 ) -> None:
     """Serve a data directory until SIGTERM or Ctrl-C; port 0 picks a free port and prints it.

@@ -8,6 +8,9 @@ Promises that no setting is silently ignored. Must not: know what the settings d
 """
 
 from fairlead.config.engine import HookSettings, Settings
-from fairlead.config.server import Address, LimitSettings, LogSettings, MetricSettings, ServerSettings, TracingSettings
+from fairlead.config.server import Address, AuthSettings, LimitSettings, LogSettings, MetricSettings, ServerSettings, TlsSettings, TracingSettings
 
-__all__ = ["Address", "HookSettings", "LimitSettings", "LogSettings", "MetricSettings", "ServerSettings", "Settings", "TracingSettings"]
+__all__ = [
+    "Address", "AuthSettings", "HookSettings", "LimitSettings", "LogSettings", "MetricSettings", "ServerSettings", "Settings", "TlsSettings",
+    "TracingSettings",
+]  # fmt: skip

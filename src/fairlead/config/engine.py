@@ -43,19 +43,23 @@ class Settings:
     """Bounds on memory and disk; every broker has one copy for all its queues.
 
     `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness key,
-    throttle keys) pairs may have some, `body_cache_bytes` how much of recent bodies, `block_cache_bytes` RocksDB's share.
+    throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that one cannot crowd out
+    the others. `body_cache_bytes` is how much of recent bodies is held, `block_cache_bytes` RocksDB's share.
+    There may be `max_queues` queues, dead-letter queues not counted.
     Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit.
     """
 
     read_ahead_rows: int = 400_000
     active_lanes: int = 1_000_000
+    lanes_per_queue: int = 500_000
+    max_queues: int = 10_000
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024
     disk_reserve_bytes: int = 64 * 1024 * 1024
     lua: HookSettings = HookSettings()
 
     def __post_init__(self) -> None:
-        for name in ("read_ahead_rows", "active_lanes", "body_cache_bytes", "block_cache_bytes", "disk_reserve_bytes"):
+        for name in ("read_ahead_rows", "active_lanes", "lanes_per_queue", "max_queues", "body_cache_bytes", "block_cache_bytes", "disk_reserve_bytes"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST:
                 raise InvalidRequest(name, f"a whole number from 0 to {_MOST}", value)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from fairlead.config.reading import read_value
-from fairlead.config.server import DOORS, ServerSettings, contradictions
+from fairlead.config.server import DOORS, AuthSettings, ServerSettings, TlsSettings, contradictions
 from fairlead.errors import InvalidRequest, SettingInvalid
 
 #: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
-OTHER_VARIABLES = ("FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_PROJECT", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*")
+OTHER_VARIABLES = (
+    "FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_PROJECT", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*",
+    "FAIRLEAD_API_KEY", "FAIRLEAD_API_KEY_FILE", "FAIRLEAD_CLIENT_TLS_*",
+)  # fmt: skip
 
 
 class Setting(NamedTuple):
@@ -91,7 +94,8 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
     if "data" not in chosen and not any(path == "data" for _, path, _ in problems):
         problems.append(("settings", "data", "expected a directory; give --data DIR, FAIRLEAD_DATA, or data = \"DIR\" in the settings file"))
     addresses = {door: address for door in DOORS if (address := chosen.get(door, SETTINGS[door].default)) != "off"}
-    for path, what in contradictions(addresses, chosen.get("insecure_public", False)):
+    tls, auth = TlsSettings(**_of_group("tls", chosen)), AuthSettings(**_of_group("auth", chosen))
+    for path, what in contradictions(addresses, chosen.get("insecure_public", False), tls, auth):
         problems.append((source_of.get(path, "settings"), path, what))
     if problems:
         refused = SettingInvalid(*problems[0])
@@ -105,8 +109,12 @@ def _built(chosen: Mapping[str, Any]) -> ServerSettings:
     top = {path: value for path, value in chosen.items() if "." not in path}
     hints = get_type_hints(ServerSettings)
     for group in _GROUPS:
-        top[group] = hints[group](**{path.partition(".")[2]: value for path, value in chosen.items() if path.startswith(group + ".")})
+        top[group] = hints[group](**_of_group(group, chosen))
     return ServerSettings(**top)
+
+
+def _of_group(group: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {path.partition(".")[2]: value for path, value in chosen.items() if path.startswith(group + ".")}
 
 
 def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Iterator[_Given]:

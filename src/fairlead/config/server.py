@@ -26,15 +26,24 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What a server may have in hand. Beyond it a call is refused with `Overloaded`, and nothing was carried out.
+    """What a server may have in hand. A call beyond it is refused with `Overloaded`, and nothing was carried out.
 
-    `max_channels` is of the Flight door, `max_streams` of the gRPC door; each open one keeps a thread.
+    Channels are of the Flight door, streams of the gRPC door; each open one keeps a thread. Limits on connections hold for
+    each of the two doors by itself, and close the ones that have been silent longest. docs/reference/limits.md says more.
     """
 
     max_calls: int = 256
     max_inflight_bytes: int = 512 * 1024 * 1024
     max_channels: int = 4096
+    max_channels_per_connection: int = 1024
     max_streams: int = 1000
+    max_streams_per_connection: int = 250
+    max_connections: int = 4096
+    max_connections_per_address: int = 1024
+    max_arriving_bytes: int = 1024 * 1024 * 1024
+    max_arrow_bytes: int = 2 * 1024 * 1024 * 1024
+    greeting_ms: int = 20_000
+    idle_ms: int = 3_600_000
     drain_grace_ms: int = 10_000
 
     def __post_init__(self) -> None:
@@ -60,6 +69,36 @@ class TracingSettings:
     service_name: str = "fairlead"
 
 
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files in PEM that every door uses; all empty: no TLS. With `client_ca` a client must show a certificate signed by it.
+
+    They are read again when they change. Absolute, because a server is rarely started where somebody thinks.
+    """
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if not isinstance(value, str) or (value and not Path(value).is_absolute()):
+                raise InvalidRequest(f"tls.{setting.name}", "an absolute path", value)
+
+    @property
+    def on(self) -> bool:
+        return bool(self.cert)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """Who may do what: with `off` whoever reaches a door may do anything. An empty `bootstrap_key_file` is the one in the data directory."""
+
+    mode: Literal["off", "keys"] = "off"
+    bootstrap_key_file: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Everything `fairlead serve` can be told."""
@@ -70,6 +109,8 @@ class ServerSettings:
     grpc: Address = Address("127.0.0.1:5555")
     http: Address = Address("127.0.0.1:5557")
     insecure_public: bool = False
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     log: LogSettings = field(default_factory=LogSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
@@ -78,7 +119,7 @@ class ServerSettings:
     lua: HookSettings = field(default_factory=HookSettings)
 
     def __post_init__(self) -> None:
-        for path, what in contradictions(self.addresses(), self.insecure_public):
+        for path, what in contradictions(self.addresses(), self.insecure_public, self.tls, self.auth):
             raise SettingInvalid("settings", path, what)
 
     def addresses(self) -> dict[str, Address]:
@@ -100,15 +141,32 @@ def _check_numbers(settings: LimitSettings | MetricSettings, table: str, *, may_
             raise InvalidRequest(f"{table}.{setting.name}", f"a whole number of at least {least}", value)
 
 
-def contradictions(addresses: Mapping[str, Address], insecure_public: bool) -> Iterator[tuple[str, str]]:
+def contradictions(
+    addresses: Mapping[str, Address], insecure_public: bool, tls: TlsSettings, auth: AuthSettings
+) -> Iterator[tuple[str, str]]:
     if not addresses:
         yield "flight, grpc, http", "expected at least one door to be open, all are off"
+    if tls.cert and not tls.key:
+        yield "tls.key", "expected the private key of tls.cert, got none"
+    if not tls.cert and (tls.key or tls.client_ca):
+        yield "tls.cert", f"expected a certificate, because {'tls.key' if tls.key else 'tls.client_ca'} is set, got none"
+    missing = _lacks(tls, auth)
     for door, address in addresses.items():
-        if not insecure_public and not is_loopback(address):
+        if missing and not insecure_public and not is_loopback(address):
             yield door, (
-                f"expected a loopback address, got {address}: there are no keys and no TLS yet, so whoever reaches it may do anything;"
-                " give --insecure-public (or insecure_public = true) if your network keeps strangers away"
+                f"expected a loopback address, or TLS and keys, got {address}, which others may reach, with {missing};"
+                " or give --insecure-public (or insecure_public = true) if your network keeps strangers away"
             )
+
+
+def _lacks(tls: TlsSettings, auth: AuthSettings) -> str:
+    """What a server must have before strangers may reach it, and how to have it; "" when nothing is missing."""
+    lacking = []
+    if not tls.on:
+        lacking.append("no TLS (set tls.cert and tls.key; `fairlead tls init` makes some to begin with)")
+    if auth.mode == "off" and not (tls.on and tls.client_ca):
+        lacking.append('no keys (set auth.mode = "keys", or tls.client_ca for client certificates)')
+    return " and ".join(lacking)
 
 
 def is_loopback(address: str) -> bool:
