@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fairlead.client.client import Client, ClientConfig
+from fairlead.client.client import Client, ClientConfig, ClientRunbooks
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.requests import Put, Settling
@@ -74,6 +74,7 @@ class AsyncClient:
         self._core = client._core
         self._requests = client._requests
         self.config = AsyncConfig(client.config, self)
+        self.runbooks = AsyncRunbooks(client.runbooks, self)
 
     @property
     def consumer(self) -> str:
@@ -197,6 +198,23 @@ class AsyncConfig:
 
     async def list(self, prefix: str = "") -> dict[str, str]:
         return await asyncio.wrap_future(self._crew.submit(self._config.list, prefix))
+
+
+class AsyncRunbooks:
+    """`client.runbooks`: the runbooks in force at the server."""
+
+    def __init__(self, runbooks: ClientRunbooks, client: AsyncClient) -> None:
+        self._runbooks = runbooks
+        self._crew = client._core.crew
+
+    async def save(self, project: str, text: str) -> None:
+        await asyncio.wrap_future(self._crew.submit(self._runbooks.save, project, text))
+
+    async def get(self, project: str) -> str:
+        return await asyncio.wrap_future(self._crew.submit(self._runbooks.get, project))
+
+    async def list(self) -> dict[str, str]:
+        return await asyncio.wrap_future(self._crew.submit(self._runbooks.list))
 
 
 class AsyncConsumption:

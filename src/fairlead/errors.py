@@ -160,6 +160,36 @@ class ConfigKeyNotFound(Rejected):
         super().__init__(f"expected configuration key {key!r} to be set; see config.list()", key=key)
 
 
+class RunbookNotFound(Rejected):
+    code = "runbook_not_found"
+
+    def __init__(self, project: str) -> None:
+        super().__init__(
+            f"expected a runbook in force for {f'project {project!r}' if project else 'no project'}; put one in force with: fairlead apply FILE",
+            project=project,
+        )
+
+
+class ExternalQueue(Rejected):
+    """The runbook in force says that the queue lives elsewhere: it has no messages here. `taken` holds what workers have taken from it."""
+
+    code = "external_queue"
+
+    def __init__(self, queue: str, taken: str) -> None:
+        super().__init__(
+            f"expected a queue that is kept here, but {queue!r} is external; what was taken from it is in {taken!r}", queue=queue, taken=taken
+        )
+
+
+class ItemInvalid(Rejected):
+    """An item that its queue's runbook does not take: `problems` has every one, by field."""
+
+    code = "item_invalid"
+
+    def __init__(self, queue: str, problems: list[str]) -> None:
+        super().__init__(f"expected an item for {queue!r}: {'; '.join(problems)}", queue=queue, problems=list(problems))
+
+
 class FormatTooNew(Rejected):
     """The data directory was written by a newer fairlead."""
 

@@ -10,9 +10,10 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Start, errors
-from fairlead.aio import AsyncClient, AsyncConfig
+from fairlead.aio import AsyncClient, AsyncConfig, AsyncRunbooks
+from fairlead.broker.runbooks import Runbooks
 from fairlead.broker.runtime_config import RuntimeConfig
-from fairlead.client.client import Client, ClientConfig
+from fairlead.client.client import Client, ClientConfig, ClientRunbooks
 from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -50,15 +51,18 @@ def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: st
     assert inspect.iscoroutinefunction(ours) == (kind is AsyncClient)
 
 
-@pytest.mark.parametrize("kind", [ClientConfig, AsyncConfig])
-def test_the_configuration_takes_the_same_arguments_through_every_face(kind: type) -> None:
-    assert public(kind) == public(RuntimeConfig)
-    for verb in public(RuntimeConfig):
-        assert parameters(getattr(kind, verb)) == parameters(getattr(RuntimeConfig, verb))
+@pytest.mark.parametrize(
+    ("engines", "kind"),
+    [(RuntimeConfig, ClientConfig), (RuntimeConfig, AsyncConfig), (Runbooks, ClientRunbooks), (Runbooks, AsyncRunbooks)],
+)
+def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: type, kind: type) -> None:
+    assert public(kind) == public(engines)
+    for verb in public(engines):
+        assert parameters(getattr(kind, verb)) == parameters(getattr(engines, verb))
 
 
 def test_every_verb_of_administration_is_one_the_client_has() -> None:
-    verbs = {name for name in ADMIN if not name.startswith("config.")}
+    verbs = {name for name in ADMIN if "." not in name}
     assert verbs <= public(Client)
 
 

@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 import pytest
 
 from fairlead.broker.broker import Broker
+from fairlead.broker.runbooks import Runbooks
 from fairlead.broker.runtime_config import RuntimeConfig
 from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.testing.server import ServerProcess
@@ -25,6 +26,7 @@ encode = msgspec.msgpack.encode
 ANY_ID = "01890000-0000-7000-8000-000000000000"
 RIGHT: dict[str, Any] = {
     "name": "q", "queue": "q", "message_id": ANY_ID, "messages": [], "stream": "s", "intent_id": 1, "consumer": "c", "key": "k", "value": "v",
+    "project": "", "text": "{}",
 }  # fmt: skip
 CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "enqueue": (EnqueueCall, {"queues": [["nowhere", 1]], "rows": [[b"x"]]}),
@@ -47,7 +49,7 @@ def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
 
 def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
     """The names of all, and right values for those that must be given."""
-    owner = RuntimeConfig if verb.startswith("config.") else Broker
+    owner = {"config": RuntimeConfig, "runbooks": Runbooks}.get(verb.partition(".")[0], Broker)
     found = [*inspect.signature(getattr(owner, verb.rpartition(".")[2])).parameters.values()][1:]
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):

@@ -16,6 +16,7 @@ from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.requests import check_error
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
 from fairlead.broker.timers import Timer, run_due
+from fairlead.broker.runbooks import Runbooks, load_external
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.decide.dead_filter import DeadFilter
@@ -50,9 +51,11 @@ class Broker:
         self._core.load()
         for intent in self._core.intents.values():
             take_up(self._core, intent)
+        load_external(self._core)
         self.config = RuntimeConfig(self._core)
         self._timer = Timer(self._core)
         watch(self._core)
+        self.runbooks = Runbooks(self._core)
 
     @property
     def clock(self) -> Clock:

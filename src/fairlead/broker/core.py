@@ -25,7 +25,7 @@ from fairlead.decide.drr import QueueScheduler
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
-from fairlead.errors import BrokenInvariant, BrokerClosed, BrokerForked, FairleadError, QueueNotFound
+from fairlead.errors import BrokenInvariant, BrokerClosed, BrokerForked, ExternalQueue, FairleadError, QueueNotFound
 from fairlead.hooks import Hooks
 from fairlead.model.facts import Fact, Intent, QueueSaved
 from fairlead.model.failure import FailureReason
@@ -33,7 +33,7 @@ from fairlead.model.ids import IdSource, first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message
-from fairlead.model.names import check_queue_name
+from fairlead.model.names import check_queue_name, taken_name
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.model.timings import Timing
 from fairlead.store.port import Store
@@ -70,6 +70,8 @@ class Core:
         self.leases = LeaseBook()
         self.by_name: dict[str, QueueState] = {}
         self.by_id: dict[int, QueueState] = {}
+        #: By project, the queues that its runbook says live elsewhere.
+        self.external: dict[str, frozenset[str]] = {}
         self.intents: dict[int, Intent] = {}
         #: Intents whose caller runs their steps; the timer leaves them alone.
         self.foreground: set[int] = set()
@@ -85,11 +87,14 @@ class Core:
     # Queues
 
     def queue(self, name: object) -> QueueState:
-        """The queue of that name, or `QueueNotFound`; also refuses when the broker no longer works."""
+        """The queue of that name, or `QueueNotFound`, `ExternalQueue`; also refuses when the broker no longer works."""
         self.check_open()
         state = self.by_name.get(name) if isinstance(name, str) else None
         if state is None:
-            raise QueueNotFound(check_queue_name(name))
+            missing = check_queue_name(name)
+            if any(missing in names for names in self.external.values()):
+                raise ExternalQueue(missing, taken_name(missing))
+            raise QueueNotFound(missing)
         return state
 
     def add_queue(self, record: QueueRecord) -> QueueState:

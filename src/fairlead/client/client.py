@@ -77,6 +77,7 @@ class Client:
         self._requests = Requests(core)
         self._traces = traces or Traces()
         self.config = ClientConfig(self)
+        self.runbooks = ClientRunbooks(self)
 
     @property
     def consumer(self) -> str:
@@ -358,6 +359,22 @@ class ClientConfig:
 
     def list(self, prefix: str = "") -> dict[str, str]:
         return self._client._admin("config.list", prefix=prefix)
+
+
+class ClientRunbooks:
+    """`client.runbooks`: the runbooks in force at the server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def save(self, project: str, text: str) -> None:
+        self._client._admin("runbooks.save", project=project, text=text)
+
+    def get(self, project: str) -> str:
+        return self._client._admin("runbooks.get", project=project)
+
+    def list(self) -> dict[str, str]:
+        return self._client._admin("runbooks.list")
 
 
 def _check_consumer(consumer: object) -> str:

@@ -8,6 +8,8 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_QUEUE_NAME
 
 DEAD_LETTER_SUFFIX = ".dlq"
+#: What workers have taken from an external queue is here, so that nobody takes it twice.
+TAKEN_SUFFIX = ".taken"
 
 NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _QUEUE = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
@@ -22,6 +24,10 @@ def check_queue_name(name: object) -> str:
 
 def dead_letter_name(queue: str) -> str:
     return queue + DEAD_LETTER_SUFFIX
+
+
+def taken_name(external: str) -> str:
+    return external + TAKEN_SUFFIX
 
 
 def is_dead_letter_name(queue: str) -> bool:

@@ -110,8 +110,8 @@ def admin(broker: Broker, _metadata: bytes, batch: pa.RecordBatch | None) -> Ans
         raise InvalidRequest("batch", "one row", f"{columns.length} rows")
     verb, raw = columns.read("verb", "")[0], columns.read("arguments", b"\x80")[0]
     arguments = decode_arguments(verb, raw)
-    call: Callable[..., Any] = broker.config if verb.startswith("config.") else broker  # type: ignore[assignment]
-    call = getattr(call, verb.rpartition(".")[2])
+    group, _, name = verb.rpartition(".")
+    call: Callable[..., Any] = getattr(getattr(broker, group) if group else broker, name)
     try:
         inspect.signature(call).bind(**arguments)
     except TypeError as wrong:

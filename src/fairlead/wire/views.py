@@ -69,6 +69,9 @@ ADMIN: dict[str, Verb] = {
     "config.set": Verb(None, repeatable=True),
     "config.list": Verb(dict[str, str], repeatable=True),
     "config.delete": Verb(None),
+    "runbooks.save": Verb(None, repeatable=True),
+    "runbooks.get": Verb(str, repeatable=True),
+    "runbooks.list": Verb(dict[str, str], repeatable=True),
 }
 
 _encode = msgspec.msgpack.Encoder().encode
