@@ -371,11 +371,11 @@ def test_keys_are_saved_changed_and_dropped(scene: Scene) -> None:
     other = KeyRecord("k0", "", b"", NOW, "k1")
     scene.store.commit([KeySaved(KEY), KeySaved(other)])
     look_again(scene)
-    assert scene.store.keys() == [other, KEY]
+    assert scene.store.api_keys() == [other, KEY]
     used = msgspec.structs.replace(KEY, last_used_ms=NOW + 1, grants=())
     scene.store.commit([KeySaved(used), KeyDropped("k0"), KeyDropped("never there")])
     look_again(scene)
-    assert scene.store.keys() == [used]
+    assert scene.store.api_keys() == [used]
 
 
 def test_the_audit_is_appended_completed_and_forgotten_from_its_beginning(scene: Scene) -> None:

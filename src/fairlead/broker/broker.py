@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from fairlead.broker import claim as claiming
 from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
+from fairlead.broker.audit import AuditTrail
 from fairlead.broker.core import Core
 from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
+from fairlead.broker.keys import KeyRing
 from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.requests import check_error
+from fairlead.broker.runbooks import Runbooks, load_external
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
 from fairlead.broker.timers import Timer, run_due
-from fairlead.broker.runbooks import Runbooks, load_external
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
 from fairlead.decide.dead_filter import DeadFilter
@@ -49,13 +51,15 @@ class Broker:
         self._core = Core(store, clock or SystemClock(), settings or Settings(), synced=durability == "fsync")
         apply_all(self._core)
         self._core.load()
+        load_external(self._core)
         for intent in self._core.intents.values():
             take_up(self._core, intent)
-        load_external(self._core)
         self.config = RuntimeConfig(self._core)
+        self.runbooks = Runbooks(self._core)
+        self.keys = KeyRing(self._core)
+        self.audit = AuditTrail(self._core)
         self._timer = Timer(self._core)
         watch(self._core)
-        self.runbooks = Runbooks(self._core)
 
     @property
     def clock(self) -> Clock:
@@ -331,6 +335,20 @@ class Broker:
     def measures(self) -> Measures:
         """What metrics show of every queue at this moment. The lock is given back after each queue."""
         return measures.measures(self._core)
+
+    def queue_names(self, queue_ids: Sequence[int]) -> list[str | None]:
+        """None for one that is being deleted."""
+        with self._core.lock:
+            states = [self._core.by_id.get(queue_id) for queue_id in queue_ids]
+        return [state.name if state is not None else None for state in states]
+
+    def queues_of(self, ids: Sequence[bytes]) -> list[str | None]:
+        """The queue that each message is in now, for one who must know before anything is done; None: there is no such message."""
+        return looking.queues_of(self._core, ids)
+
+    def full_id(self, text: str, queue: str | None, visible: Callable[[str], bool]) -> str:
+        """What `find` would find among the queues that are visible, as if there were no others."""
+        return looking.full_id(self._core, text, queue, visible)
 
     def run_due(self) -> None:
         """Do now whatever time has made due. The timer does this by itself."""

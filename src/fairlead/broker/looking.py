@@ -131,16 +131,35 @@ def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
         return infos[0]
 
 
-def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
+def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool]) -> str:
+    with core.lock:
+        core.check_open()
+        return show_id(find_raw_id(core, text, queue_name, visible))
+
+
+def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
+    """"" for what is left of a deleted queue."""
+    name_of = _names(core)
+    with core.lock:
+        core.check_open()
+        spots = [_locate(core, raw_id) for raw_id in ids]
+        return [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]
+
+
+def find_raw_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool] | None = None) -> bytes:
     raw_id = find_id(text)
     if raw_id is not None:
+        if visible is not None and not _visible(core, [raw_id], visible):
+            raise MessageNotFound(text)
         return raw_id
     if not isinstance(text, str) or len(text) < 4 or not _HEX.issuperset(text.lower()):
         raise InvalidRequest("id", "a message id, at least its first or last 4 characters", text)
     digits = text.lower().replace("-", "")
-    matches = _by_prefix(core, digits)
+    matches = _by_prefix(core, digits, 5 if visible is None else _PAGE)
     if queue_name is not None:
         matches = list(dict.fromkeys([*matches, *_by_tail(core, core.queue(queue_name), digits)]))
+    if visible is not None:
+        matches = _visible(core, matches, visible)
     if not matches:
         raise MessageNotFound(text)
     if len(matches) > 1:
@@ -148,9 +167,15 @@ def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
     return matches[0]
 
 
-def _by_prefix(core: Core, digits: str) -> list[bytes]:
+def _visible(core: Core, ids: Sequence[bytes], visible: Callable[[str], bool]) -> list[bytes]:
+    name_of = _names(core)
+    spots = [(raw_id, _locate(core, raw_id)) for raw_id in ids]
+    return [raw_id for raw_id, spot in spots if spot is not None and visible(name_of(spot.queue_id) or "")]
+
+
+def _by_prefix(core: Core, digits: str, limit: int) -> list[bytes]:
     low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32])
-    return core.store.ids_between(low, high, 5)
+    return core.store.ids_between(low, high, limit)
 
 
 def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:

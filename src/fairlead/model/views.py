@@ -125,6 +125,8 @@ class MessageInfo:
     consumer: str | None
     source: str | None
     dead_since: int | None
+    #: What is left out here, because the one who looks may not read it, or nobody may: "payload", "headers", ...
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

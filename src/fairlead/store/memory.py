@@ -101,7 +101,7 @@ class MemoryStore:
     def intents(self) -> list[f.Intent]:
         return self._data.intents.values()
 
-    def keys(self) -> list[KeyRecord]:
+    def api_keys(self) -> list[KeyRecord]:
         return self._data.keys.values()
 
     def audit(self, after: int, limit: int) -> list[AuditRecord]:

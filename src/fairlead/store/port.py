@@ -80,7 +80,7 @@ class Store(Protocol):
 
     # Keys, audit, runbooks
 
-    def keys(self) -> list[KeyRecord]:
+    def api_keys(self) -> list[KeyRecord]:
         """In order of `key_id`."""
         ...
 

@@ -52,7 +52,7 @@ class Questions:
     def intents(self) -> list[Intent]:
         return [codec.decode_intent(key, raw) for key, raw in self._scan("intents", b"", None, EVERYTHING)]
 
-    def keys(self) -> list[KeyRecord]:
+    def api_keys(self) -> list[KeyRecord]:
         return [codec.decode_key(key, raw) for key, raw in self._scan("keys", b"", None, EVERYTHING)]
 
     def audit(self, after: int, limit: int) -> list[AuditRecord]:

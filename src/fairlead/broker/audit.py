@@ -1,0 +1,81 @@
+"""The audit: who did what to how many, from where. Written before an act and completed after it, so no act goes unrecorded.
+
+The entry is committed before the act and not synced by itself: the sync that confirms the act covers every commit before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.requests import check_count
+from fairlead.model.access import AuditRecord
+from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
+from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
+
+_PAGE = 1000
+_MOST_DETAIL = 200
+
+
+class AuditTrail:
+    """`broker.audit`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._last = core.store.last_audit()
+
+    def begin(self, who: str, name: str, source: str, verb: str, queue: str, details: Mapping[str, object] | None = None) -> AuditRecord:
+        """An entry with the outcome "asked"; give it to `finish` when the act is over."""
+        told = {field: str(value)[:_MOST_DETAIL] for field, value in (details or {}).items()}
+        core = self._core
+        with core.lock:
+            core.check_open()
+            number = self._last + 1
+            record = AuditRecord(number, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told)
+            facts: list[Fact] = [AuditSaved(record)]
+            if number % _PAGE == 0 and number > MAX_AUDIT_RECORDS:
+                facts.append(AuditForgotten(number - MAX_AUDIT_RECORDS))
+            core.commit(facts)
+            self._last = number
+        return record
+
+    def finish(self, record: AuditRecord, outcome: str, count: int | None = None) -> None:
+        core = self._core
+        with core.lock:
+            core.check_open()
+            core.commit([AuditSaved(msgspec.structs.replace(record, outcome=outcome, count=count))])
+
+    def read(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        who: str | None = None,
+        verb: str | None = None,
+        queue: str | None = None,
+        since: int | None = None,
+    ) -> list[AuditRecord]:
+        """The newest first. `before` is the number of the last one seen; `since` a time in epoch milliseconds.
+
+        A filter looks through the 100,000 entries before that.
+        """
+        check_count(limit, "limit", most=10_000)
+        found: list[AuditRecord] = []
+        for record in self._backwards(self._last + 1 if before is None else check_count(before, "before", most=1 << 62)):
+            if since is not None and record.at_ms < since:
+                break
+            if who in (None, record.who, record.name) and verb in (None, record.verb) and queue in (None, record.queue):
+                found.append(record)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _backwards(self, before: int) -> Iterator[AuditRecord]:
+        for end in range(before, max(1, before - SCAN_LIMIT), -_PAGE):
+            start = max(0, end - 1 - _PAGE)
+            with self._core.lock:
+                self._core.check_open()
+                page = self._core.store.audit(start, end - 1 - start)
+            yield from reversed(page)

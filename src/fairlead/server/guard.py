@@ -1,0 +1,414 @@
+"""A broker as one caller may see it: the same verbs, each after a check of rights, and what operators do written down.
+
+The check comes before any look-up and depends on the key and the name alone, so a refusal does not tell whether a queue
+exists. What is asked for by message id is answered, where it is not the caller's, as if there were no such message. There
+is no way around the tables below: a verb that is in none of them does not exist here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlead.broker.broker import Broker
+from fairlead.clock import Clock
+from fairlead.decide.access import allows, rights_on
+from fairlead.errors import FairleadError, Forbidden, InvalidRequest
+from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, Right
+from fairlead.model.delivery import Delivery
+from fairlead.model.facts import Intent
+from fairlead.model.handles import read_handle
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.message import NewMessage
+from fairlead.model.names import check_queue_name
+from fairlead.model.settle import Extend, LeaseRef, Release, Settlement, SettleResult
+from fairlead.model.views import ExchangeResult, Explanation, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
+from fairlead.server.guarded_groups import GuardedAudit, GuardedConfig, GuardedKeys
+
+#: Verbs whose first argument is a queue, and what they need there. All are written down, unless they are dry runs.
+ACTS: dict[str, Right] = {
+    "create_queue": Right.ADMIN,
+    "update_queue": Right.ADMIN,
+    "pause": Right.ADMIN,
+    "resume": Right.ADMIN,
+    "purge": Right.ADMIN,
+    "delete_queue": Right.ADMIN,
+    "drop": Right.ADMIN,
+    "done": Right.ADMIN,
+    "bury": Right.ADMIN,
+    "hold": Right.ADMIN,
+    "unhold": Right.ADMIN,
+    "fail": Right.ADMIN,
+    "prune": Right.ADMIN,
+    "release_stream": Right.ADMIN,
+    "retry": Right.REDRIVE,
+    "redrive": Right.REDRIVE,
+    "quarantine": Right.QUARANTINE,
+}
+#: Verbs of daily work on a queue, which nobody writes down.
+WORK: dict[str, Right] = {
+    "enqueue": Right.PRODUCE,
+    "enqueue_many": Right.PRODUCE,
+    "ack": Right.CONSUME,
+    "nack": Right.CONSUME,
+}
+#: Looking at a queue takes any right on it; what was sent is hidden without `read-payload`.
+LOOKS = ("failure_metrics", "explain_queue")
+
+#: Stands in a settle for what is not the caller's: no message has it.
+_NOBODY = bytes(16)
+
+
+class Caller(NamedTuple):
+    """Who calls. Without a `key_id` every right is theirs: keys are off, or they hold the data directory itself."""
+
+    key_id: str | None
+    name: str
+    source: str
+
+    @property
+    def who(self) -> str:
+        return self.key_id or self.name
+
+
+class GuardedBroker:
+    def __init__(self, broker: Broker, caller: Caller) -> None:
+        self._broker = broker
+        self.caller = caller
+        self.config = GuardedConfig(self, broker)
+        self.keys = GuardedKeys(self, broker)
+        self.audit = GuardedAudit(self, broker)
+
+    @property
+    def clock(self) -> Clock:
+        return self._broker.clock
+
+    # Rights
+
+    def grants(self) -> Sequence[Grant]:
+        """As they are now: `Unauthenticated` when the key was revoked or is over."""
+        return EVERY_RIGHT if self.caller.key_id is None else self._broker.keys.current(self.caller.key_id).grants
+
+    def may(self, right: Right, queue: str) -> bool:
+        return allows(self.grants(), right, queue)
+
+    def sees(self, queue: str) -> bool:
+        return bool(rights_on(self.grants(), queue))
+
+    def need(self, right: Right, queue: object) -> None:
+        if not self.may(right, check_queue_name(queue)):
+            raise Forbidden(right, str(queue))
+
+    def need_everywhere(self, right: Right | None = None) -> None:
+        """That right on all queues there are or may be; None: any right."""
+        if not any(grant.pattern == EVERYTHING and right in (None, grant.right) for grant in self.grants()):
+            raise Forbidden(right or "some right", EVERYTHING)
+
+    def need_some(self, queue: object) -> None:
+        if not self.sees(check_queue_name(queue)):
+            raise Forbidden("some right", str(queue))
+
+    @contextmanager
+    def writes_down(self, verb: str, queue: str = "", **details: object) -> Iterator[_Entry]:
+        """Before the act, and what came of it after."""
+        audit, entry = self._broker.audit, _Entry()
+        record = audit.begin(self.caller.who, self.caller.name, self.caller.source, verb, queue, details)
+        try:
+            yield entry
+        except BaseException as error:
+            with suppress(FairleadError):
+                audit.finish(record, error.code if isinstance(error, FairleadError) else "failed")
+            raise
+        audit.finish(record, "done", entry.count)
+
+    # Messages out
+
+    def claim(
+        self, queue: str | Sequence[str], *, wait: Any = None, consumer: str = "", token: str | None = None, **options: Any
+    ) -> list[Delivery]:
+        if self.caller.key_id is None:
+            return self._broker.claim(queue, wait=wait, consumer=consumer, token=token, **options)
+        self._need_all(Right.CONSUME, queue)
+        deliveries = self._broker.claim(queue, wait=wait, consumer=self._scoped(consumer), token=token and self._scoped(token), **options)
+        if wait is not None and deliveries:
+            self._check_again(queue, deliveries)
+        return deliveries
+
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """What was claimed here and could not be handed over; the key may be over by now."""
+        self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        if self._consumes_everything():
+            return self._broker.settle(items)
+        return _named(items, self._broker.settle(self._own(items)))
+
+    def goodbye(self, consumer: str) -> int:
+        self.grants()
+        return self._broker.goodbye(self._scoped(consumer))
+
+    def exchange(
+        self,
+        consumer: str,
+        *,
+        extend: Sequence[Extend] = (),
+        settle: Sequence[Settlement] = (),
+        enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
+        claim: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        answered: Sequence[str] = (),
+    ) -> ExchangeResult:
+        if self.caller.key_id is None:
+            return self._broker.exchange(
+                consumer, extend=extend, settle=settle, enqueue=enqueue, claim=claim, request_id=request_id, answered=answered
+            )
+        for queue in enqueue or {}:
+            self.need(Right.PRODUCE, queue)
+        if claim is not None:
+            self._need_all(Right.CONSUME, claim.get("queue", ()) if isinstance(claim, Mapping) else ())
+        done = self._broker.exchange(
+            self._scoped(consumer),
+            extend=self._own(extend),  # type: ignore[arg-type]
+            settle=self._own(settle),
+            enqueue=enqueue,
+            claim=claim,
+            request_id=request_id and self._scoped_id(request_id),
+            answered=[self._scoped_id(one) for one in answered],
+        )
+        return replace(done, settled=tuple(_named([*extend, *settle], done.settled)))
+
+    # What operators do
+
+    def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
+        """It gives the messages themselves, so nothing of them is hidden."""
+        self.need(Right.ADMIN, queue)
+        self.need(Right.READ_PAYLOAD, queue)
+        with self.writes_down("drain", queue, limit=limit) as entry:
+            drained = self._broker.drain(queue, limit=limit)
+            entry.count = len(drained)
+        return drained
+
+    def checkpoint(self, path: str | Path) -> None:
+        self.need_everywhere(Right.ADMIN)
+        with self.writes_down("checkpoint", path=path):
+            self._broker.checkpoint(path)
+
+    def intents(self) -> list[Intent]:
+        intents = self._broker.intents()
+        if self._sees_everything():
+            return intents
+        names = self._broker.queue_names([intent.queue_id for intent in intents])
+        return [intent for intent, name in zip(intents, names, strict=True) if name and self.sees(name)]
+
+    def cancel_intent(self, intent_id: int) -> bool:
+        intent = next((intent for intent in self.intents() if intent.intent_id == intent_id), None)
+        if intent is None:
+            return False
+        queue = self._broker.queue_names([intent.queue_id])[0] or EVERYTHING
+        if not self.may(Right.REDRIVE, queue):
+            raise Forbidden(Right.REDRIVE, queue)
+        with self.writes_down("cancel_intent", queue, intent=intent_id):
+            return self._broker.cancel_intent(intent_id)
+
+    # Looking
+
+    def queues(self, prefix: str = "") -> list[QueueInfo]:
+        self.grants()
+        return [queue for queue in self._broker.queues(prefix) if self.sees(queue.name)]
+
+    def stats(self, queue: str, *, keys: bool = False, key_limit: int = 1000) -> QueueStats:
+        """Throttle keys belong to all queues, so they are shown to those who may see all."""
+        self.need_some(queue)
+        stats = self._broker.stats(queue, keys=keys, key_limit=key_limit)
+        return stats if self._sees_everything() else replace(stats, throttles=())
+
+    def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
+        return self._shown("find", [self._broker.find(self._visible_id(message_id, queue), queue)])[0]
+
+    def explain(self, message_id: str, queue: str | None = None) -> Explanation:
+        return self._broker.explain(self._visible_id(message_id, queue), queue)
+
+    def peek(
+        self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
+    ) -> list[MessageInfo]:
+        self.need_some(queue)
+        if after is not None and (raw_id := find_id(after)) is not None and not self._sees_everything():
+            name = self._broker.queues_of([raw_id])[0]
+            if name is None or not self.sees(name):
+                after = show_id(_NOBODY)
+        return self._shown("peek", self._broker.peek(queue, limit=limit, where=where, key=key, after=after))
+
+    # How it is done
+
+    def _need_all(self, right: Right, queues: object) -> None:
+        for queue in (queues,) if isinstance(queues, str) else queues if isinstance(queues, Sequence) else ():
+            self.need(right, queue)
+
+    def _check_again(self, queue: str | Sequence[str], deliveries: list[Delivery]) -> None:
+        """The key may have been revoked while the claim waited."""
+        try:
+            self._need_all(Right.CONSUME, queue)
+        except FairleadError:
+            self.put_back(deliveries)
+            raise
+
+    def _sees_everything(self) -> bool:
+        return any(grant.pattern == EVERYTHING for grant in self.grants())
+
+    def _consumes_everything(self) -> bool:
+        return any(grant.pattern == EVERYTHING and grant.right is Right.CONSUME for grant in self.grants())
+
+    def _scoped(self, text: str) -> str:
+        """A name that no other key can say. Too long a one is refused by the engine, in its words."""
+        return text if self.caller.key_id is None or not isinstance(text, str) else f"{self.caller.key_id}/{text}"
+
+    def _scoped_id(self, request_id: str) -> str:
+        """Of another key the same id is another; its time, by which it is forgotten, stays."""
+        raw_id = find_id(request_id)
+        if raw_id is None:
+            return request_id
+        mixed = sha256(f"{self.caller.key_id}".encode() + raw_id).digest()
+        return show_id(raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10])
+
+    def _own(self, items: Sequence[Settlement]) -> list[Settlement]:
+        """What is not in a queue of the caller's is put as if it named no message at all."""
+        if self._consumes_everything() or not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+            return items  # type: ignore[return-value]  # what is no list is for the engine to refuse
+        ids = [_id_of(item) for item in items]
+        places = iter(self._broker.queues_of([raw_id for raw_id in ids if raw_id is not None]))
+        names = [next(places) if raw_id is not None else None for raw_id in ids]
+        may = {name: self.may(Right.CONSUME, name) for name in {name for name in names if name is not None}}
+        return [
+            item if name is None or may[name] else msgspec.structs.replace(item, delivery=LeaseRef(_NOBODY, -1))
+            for item, name in zip(items, names, strict=True)
+        ]
+
+    def _visible_id(self, message_id: str, queue: str | None) -> str:
+        if queue is not None:
+            self.need_some(queue)
+        return message_id if self._sees_everything() else self._broker.full_id(message_id, queue, self.sees)
+
+    def _shown(self, verb: str, infos: list[MessageInfo]) -> list[MessageInfo]:
+        """Without what the caller may not read; what it does read is written down."""
+        shown = [info if self.may(Right.READ_PAYLOAD, info.queue) else hide(info) for info in infos]
+        read = [info for info in shown if not info.hidden]
+        if read:
+            with self.writes_down(verb, read[0].queue, first=read[0].id) as entry:
+                entry.count = len(read)
+        return shown
+
+
+class _Entry:
+    """What is known of an act when it is over."""
+
+    count: int | None = None
+
+
+def hide(info: MessageInfo) -> MessageInfo:
+    """Metadata only: of the headers their names."""
+    return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=("payload", "headers", "carry"))
+
+
+def _act(verb: str, right: Right) -> Callable[..., Any]:
+    inner = getattr(Broker, verb)
+    queue_argument = list(inspect.signature(inner).parameters)[1]
+
+    @functools.wraps(inner)
+    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
+        queue = args[0] if args else arguments.get(queue_argument)
+        self.need(right, queue)
+        filter = arguments.get("filter")
+        if filter is not None and getattr(filter, "header", None) is not None:
+            # Or one could guess what headers hold, value by value.
+            self.need(Right.READ_PAYLOAD, queue)
+        perform = getattr(self._broker, verb)
+        if arguments.get("dry_run") is True:
+            return perform(*args, **arguments)
+        with self.writes_down(verb, str(queue), **_told(arguments, queue_argument)) as entry:
+            result = perform(*args, **arguments)
+            entry.count = _count(result)
+        return result
+
+    return call
+
+
+def _work(verb: str, right: Right) -> Callable[..., Any]:
+    inner = getattr(Broker, verb)
+    queue_argument = list(inspect.signature(inner).parameters)[1]
+
+    @functools.wraps(inner)
+    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
+        self.need(right, args[0] if args else arguments.get(queue_argument))
+        return getattr(self._broker, verb)(*args, **arguments)
+
+    return call
+
+
+def _look(verb: str) -> Callable[..., Any]:
+    inner = getattr(Broker, verb)
+    queue_argument = list(inspect.signature(inner).parameters)[1]
+
+    @functools.wraps(inner)
+    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
+        self.need_some(args[0] if args else arguments.get(queue_argument))
+        return getattr(self._broker, verb)(*args, **arguments)
+
+    return call
+
+
+for _verb, _right in ACTS.items():
+    setattr(GuardedBroker, _verb, _act(_verb, _right))
+for _verb, _right in WORK.items():
+    setattr(GuardedBroker, _verb, _work(_verb, _right))
+for _verb in LOOKS:
+    setattr(GuardedBroker, _verb, _look(_verb))
+
+
+def _told(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, object]:
+    """Of an act what the audit keeps: which options, how many ids, which filter; never what messages or scripts say."""
+    told: dict[str, object] = {}
+    for field, value in arguments.items():
+        if field == queue_argument or value is None:
+            continue
+        if field == "ids" and isinstance(value, Sequence):
+            told["ids"] = f"{len(value)}: {', '.join(map(str, value[:3]))}"
+        elif field == "messages":
+            continue
+        elif field in ("on_enqueue", "on_failure"):
+            told[field] = f"{len(str(value))} characters"
+        else:
+            told[field] = value
+    return told
+
+
+def _count(result: object) -> int | None:
+    if isinstance(result, OperatorResult):
+        return len(result.changed)
+    if isinstance(result, RedriveResult):
+        return result.moved
+    if isinstance(result, list):
+        return len(result)
+    return result if isinstance(result, int) and not isinstance(result, bool) else None
+
+
+def _id_of(item: object) -> bytes | None:
+    try:
+        return read_handle(getattr(item, "delivery", None))[0]
+    except InvalidRequest:
+        return None
+
+
+def _named(items: Sequence[Settlement], results: Sequence[SettleResult]) -> list[SettleResult]:
+    """Each result with the id that was asked about."""
+    return [
+        result if result.raw_id != _NOBODY else msgspec.structs.replace(result, raw_id=_id_of(item) or _NOBODY)
+        for item, result in zip(items, results, strict=False)
+    ]

@@ -1,0 +1,162 @@
+"""The verbs in groups (`config.*`, `keys.*`, `audit.*`) as one caller may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fairlead.broker.broker import Broker
+from fairlead.decide.access import may_change, may_grant
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
+from fairlead.model.access import EVERYTHING, AuditRecord, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
+from fairlead.model.config_keys import WEIGHT
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.names import check_queue_name
+
+if TYPE_CHECKING:
+    from fairlead.server.guard import GuardedBroker
+
+
+class GuardedConfig:
+    """A weight belongs to its queue; everything else to all, so it takes admin on all."""
+
+    def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
+        self._guard = guard
+        self._config = broker.config
+
+    def get(self, key: str) -> str:
+        self._need(key)
+        return self._config.get(key)
+
+    def set(self, key: str, value: str | float) -> None:
+        self._need(key)
+        with self._guard.writes_down("config.set", key=key):
+            self._config.set(key, value)
+
+    def delete(self, key: str) -> None:
+        self._need(key)
+        with self._guard.writes_down("config.delete", key=key):
+            self._config.delete(key)
+
+    def list(self, prefix: str = "") -> dict[str, str]:
+        found = self._config.list(prefix)
+        return {key: value for key, value in found.items() if self._guard.may(Right.ADMIN, _queue_of(key))}
+
+    def _need(self, key: object) -> None:
+        queue = _queue_of(key)
+        if not self._guard.may(Right.ADMIN, queue):
+            raise Forbidden(Right.ADMIN, queue)
+
+
+def _queue_of(key: object) -> str:
+    """What a configuration key is about: a queue, or everything."""
+    if not isinstance(key, str) or not key.startswith(WEIGHT):
+        return EVERYTHING
+    try:
+        return check_queue_name(key.removeprefix(WEIGHT).partition(":")[0])
+    except InvalidRequest:
+        return EVERYTHING
+
+
+class GuardedKeys:
+    """A caller hands on only rights of its own, where it is admin, for no longer than it has them itself, and sees and
+    changes only keys that lie inside. Any other key is one that is not there."""
+
+    def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
+        self._guard = guard
+        self._keys = broker.keys
+
+    def create(self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None) -> NewKey:
+        wanted = read_grants(grants)
+        self._need_admin_somewhere()
+        self._need_to_grant(wanted)
+        self._need_no_longer(expires_in)
+        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)):
+            return self._keys.create(name, wanted, expires_in=expires_in, created_by=self._guard.caller.who)
+
+    def list(self) -> list[KeyInfo]:
+        visible = {record.key_id for record in self._keys.records() if self._sees(record)}
+        return [info for info in self._keys.list() if info.id in visible]
+
+    def show(self, key_id: str = "") -> KeyInfo:
+        """Without an id the caller's own."""
+        own = self._guard.caller.key_id
+        if key_id in ("", own) and own is not None:
+            self._guard.grants()
+            return self._keys.show(own)
+        self._find(key_id)
+        return self._keys.show(key_id)
+
+    def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
+        wanted = read_grants(grants)
+        self._find(key_id)
+        self._need_to_grant(wanted)
+        with self._guard.writes_down("keys.set_grants", key=key_id, grants=_listed(wanted)):
+            return self._keys.set_grants(key_id, wanted)
+
+    def revoke(self, key_id: str) -> None:
+        self._find(key_id)
+        with self._guard.writes_down("keys.revoke", key=key_id):
+            self._keys.revoke(key_id)
+
+    def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
+        """Also for the caller's own key, whatever its rights: whoever has a secret may exchange it."""
+        if key_id != self._guard.caller.key_id:
+            self._find(key_id)
+        self._guard.grants()
+        with self._guard.writes_down("keys.rotate", key=key_id):
+            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who)
+
+    def _own(self) -> KeyRecord | None:
+        key_id = self._guard.caller.key_id
+        return None if key_id is None else self._keys.current(key_id)
+
+    def _sees(self, record: KeyRecord) -> bool:
+        own = self._own()
+        return own is None or record.key_id == own.key_id or may_change(own, record)
+
+    def _find(self, key_id: object) -> None:
+        own, record = self._own(), next((one for one in self._keys.records() if one.key_id == key_id), None)
+        if record is None or (own is not None and not may_change(own, record)):
+            raise KeyNotFound(str(key_id)[:100])
+
+    def _need_admin_somewhere(self) -> None:
+        if not any(grant.right is Right.ADMIN for grant in self._guard.grants()):
+            raise Forbidden(Right.ADMIN, EVERYTHING)
+
+    def _need_to_grant(self, wanted: Iterable[Grant]) -> None:
+        own = self._guard.grants()
+        for grant in wanted:
+            if not may_grant(own, grant):
+                raise Forbidden(f"admin and {grant.right}", grant.pattern)
+
+    def _need_no_longer(self, expires_in: Duration | None) -> None:
+        own = self._own()
+        if own is None or not own.expires_ms:
+            return
+        left_ms = own.expires_ms - self._guard.clock.now_ms()
+        if expires_in is None or to_ms(expires_in, "expires_in") > left_ms:
+            raise InvalidRequest("expires_in", f"at most {max(left_ms, 0) // 1000}s, when the key that grants ends itself", expires_in)
+
+
+class GuardedAudit:
+    def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
+        self._guard = guard
+        self._audit = broker.audit
+
+    def read(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        who: str | None = None,
+        verb: str | None = None,
+        queue: str | None = None,
+        since: int | None = None,
+    ) -> list[AuditRecord]:
+        self._guard.need_everywhere(Right.ADMIN)
+        return self._audit.read(limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+
+
+def _listed(grants: Iterable[Grant]) -> str:
+    return " ".join(map(str, grants))
