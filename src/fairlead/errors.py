@@ -265,6 +265,29 @@ class ProtocolMismatch(Rejected):
         )
 
 
+class WorkerNotFound(Rejected):
+    """The runbook has no worker of that name: `worker`, `known`."""
+
+    code = "worker_not_found"
+
+    def __init__(self, worker: str, known: list[str]) -> None:
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        super().__init__(f"expected the runbook to have a worker {worker!r}; {there}", worker=worker, known=known)
+
+
+class EngineNotInstalled(Rejected):
+    """A worker wants an engine that this installation does not have."""
+
+    code = "engine_not_installed"
+
+    def __init__(self, worker: str, engine: str) -> None:
+        super().__init__(
+            f"expected an engine {engine!r} for worker {worker!r}, found none here; it comes with: pip install 'fairlead[{engine}]'. "
+            "The same pipeline runs with engine = \"local\"",
+            worker=worker, engine=engine,
+        )
+
+
 class Overloaded(Unavailable):
     """A door has as much in hand as it may. Nothing was carried out."""
 
@@ -395,6 +418,15 @@ class RunbookInvalid(UserCodeError):
         super().__init__(said[0], problems=[tuple(problem) for problem in problems])
         for other in said[1:]:
             self.add_note(other)
+
+
+class StepNotLoaded(UserCodeError):
+    """A step of a pipeline cannot be called at all: there is no such module or function, or importing it raised."""
+
+    code = "step_not_loaded"
+
+    def __init__(self, step: str, run: str, what: str) -> None:
+        super().__init__(f"expected step {step!r} to run {run!r}, but {what}", step=step, run=run, what=what)
 
 
 class StoreCorrupt(BrokenInvariant):
