@@ -7,9 +7,8 @@ nobody but itself, and what the engine gave out for a client that is gone comes 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import pyarrow as pa
@@ -17,16 +16,19 @@ import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
-from fairlead.model.addresses import join_address, split_address
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Release
 from fairlead.server import answers
+from fairlead.server.flight_listener import FlightListener
 from fairlead.server.limits import Limits
 from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
 from fairlead.wire.rows import are_few, delivery_rows
 from fairlead.wire.schemas import CHANNELS, VERSION
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates
 
 _log = logging.getLogger("fairlead.flight")
 
@@ -36,31 +38,25 @@ _GRACE_S = 2.0
 class FlightDoor:
     name = "flight"
 
-    def __init__(self, broker: Broker, address: str, limits: Limits | None = None) -> None:
+    def __init__(self, broker: Broker, address: str, limits: Limits | None = None, *, certificates: Certificates | None = None) -> None:
         self.address = address
-        self._broker = broker
-        self._limits = limits or Limits()
-        self._server: _FlightServer | None = None
+        self._limits = limits = limits or Limits()
+        self._listener = FlightListener(lambda where, **tls: _FlightServer(where, broker, limits, **tls), address, certificates)
 
     def start(self) -> None:
-        host, port = split_address(self.address, may_pick_port=True)
-        self._server = _FlightServer(f"grpc://{join_address(host, port)}", self._broker, self._limits)
-        self.address = join_address(host, self._server.port)
+        self._listener.start()
+        self.address = self._listener.address
 
     def drain(self) -> None:
         self._limits.close()
 
     def stop(self) -> None:
-        """Flight waits for every open stream, and a client that is gone without a word keeps its own open: not for ever."""
-        if self._server is not None:
-            ending = threading.Thread(target=self._server.shutdown, name="flight-shutdown", daemon=True)
-            ending.start()
-            ending.join(_GRACE_S)
+        self._listener.stop(_GRACE_S)
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, location: str, broker: Broker, limits: Limits) -> None:
-        super().__init__(location)
+    def __init__(self, location: str, broker: Broker, limits: Limits, **tls: Any) -> None:
+        super().__init__(location, **tls)
         self._broker = broker
         self._limits = limits
 

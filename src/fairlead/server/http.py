@@ -6,13 +6,14 @@ import gzip
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
@@ -22,6 +23,9 @@ from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, ServerStopping
 from fairlead.model.addresses import join_address, split_address
 from fairlead.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates
 
 _log = logging.getLogger("fairlead.http")
 
@@ -54,11 +58,19 @@ class HttpDoor:
     name = "http"
 
     def __init__(
-        self, broker: Broker, address: str, metrics: Metrics, *, max_connections: int = MAX_CONNECTIONS, timeout_s: float = TIMEOUT_S
+        self,
+        broker: Broker,
+        address: str,
+        metrics: Metrics,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        timeout_s: float = TIMEOUT_S,
+        certificates: Certificates | None = None,
     ) -> None:
         self.address = address
         self._broker = broker
         self._metrics = metrics
+        self._certificates = certificates
         self._connections = Connections(max_connections)
         self._timeout_s = timeout_s
         self._draining = False
@@ -73,7 +85,7 @@ class HttpDoor:
     def start(self) -> None:
         host, port = split_address(self.address, may_pick_port=True)
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self._server = _Server(family, (str(where[0]), int(where[1])), self, self._connections, self._timeout_s)
+        self._server = _Server(family, (str(where[0]), int(where[1])), self, self._connections, self._timeout_s, self._certificates)
         bound = self._server.server_address
         self.address = join_address(str(bound[0]), int(bound[1]))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="fairlead-http", daemon=True)
@@ -199,12 +211,27 @@ class _Server(TCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, family: int, where: tuple[str, int], door: HttpDoor, connections: Connections, timeout_s: float) -> None:
+    def __init__(
+        self, family: int, where: tuple[str, int], door: HttpDoor, connections: Connections, timeout_s: float, certificates: Certificates | None
+    ) -> None:
         self.address_family = family
+        self.certificates = certificates
         self.door = door
         self.connections = connections
         self.timeout_s = timeout_s
         super().__init__(where, _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """With the certificates that are current now. Nothing is read yet: that is for the connection's own thread."""
+        accepted, client_address = super().get_request()
+        if self.certificates is None:
+            return accepted, client_address
+        try:
+            context = self.certificates.current.context
+            return context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), client_address
+        except BaseException:
+            accepted.close()
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self.connections.admit(request):
@@ -214,7 +241,9 @@ class _Server(TCPServer):
 
     def _converse(self, request: socket.socket, client_address: Any) -> None:
         try:
-            self.finish_request(request, client_address)
+            request.settimeout(self.timeout_s)
+            if not isinstance(request, ssl.SSLSocket) or _shake_hands(request):
+                self.finish_request(request, client_address)
         except OSError:
             # The client went away, or was too slow: its own affair.
             _log.debug("a connection broke")
@@ -232,10 +261,6 @@ class _Handler(BaseHTTPRequestHandler):
     #: Headers and body are two writes: the second must not wait for the acknowledgement of the first.
     disable_nagle_algorithm = True
     server: _Server
-
-    def setup(self) -> None:
-        super().setup()
-        self.connection.settimeout(self.server.timeout_s)
 
     def handle_one_request(self) -> None:
         self.server.connections.waits(self.connection)
@@ -283,8 +308,29 @@ def _problem(status: int, code: str, message: str, **headers: str) -> Answer:
     return _json(status, {"error": {"code": code, "message": message}}, **headers)
 
 
+#: The kind of record a TLS client begins with. No HTTP method does.
+_HANDSHAKE = b"\x16"
+_USE_TLS = b"expected TLS: this door is https://, not http://\n"
+_PLAIN = b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
+    _TEXT.encode(), len(_USE_TLS), _USE_TLS,
+)  # fmt: skip
+
+
+def _shake_hands(connection: ssl.SSLSocket) -> bool:
+    """False for a client that does not speak TLS, which is told so in the words it understands."""
+    # The methods of `socket` itself: those of an SSLSocket are for what is encrypted.
+    if socket.socket.recv(connection, 1, socket.MSG_PEEK) == _HANDSHAKE:
+        connection.do_handshake()
+        return True
+    # What nobody has read would make the system cut the connection off, our words with it.
+    socket.socket.recv(connection, 65536)
+    socket.socket.sendall(connection, _PLAIN)
+    return False
+
+
 def _cut(connection: socket.socket) -> None:
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not that of an SSLSocket, which would leave the thread that reads from it with half an object.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
         _log.debug("it was closed already")

@@ -10,11 +10,13 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import fairlead
 from fairlead.broker.broker import Broker
@@ -26,6 +28,9 @@ from fairlead.server.limits import Limits
 from fairlead.server.logs import event, safe_text
 from fairlead.server.tracing import traced
 from fairlead.wire import tracing
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates
 
 #: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open it again.
 HEALTH_CHECK_S = 0.5
@@ -45,10 +50,13 @@ class Server:
         self.settings = settings
         self.limits = Limits(settings.limits)
         self.doors: list[Door] = []
-        self._make_doors = make_doors or open_doors
+        #: What they show, with `tls.cert`. Watched from `start` on.
+        self.certificates: Certificates | None = None
+        self._make_doors = make_doors or (lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates))
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
         self._told = threading.Event()
+        self._told_to_look = False
         self._hurry = threading.Event()
         self._woken, self.wakes = socket.socketpair()
         self.wakes.setblocking(False)
@@ -60,6 +68,10 @@ class Server:
         return {name: found[name] for name in self.settings.addresses() if name in found}
 
     def start(self) -> None:
+        if self.settings.tls.on:
+            from fairlead.server.certificates import Certificates
+
+            self.certificates = Certificates(self.settings.tls)
         for name, address in self.settings.addresses().items():
             _check_free(name, address)
         broker = self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
@@ -78,6 +90,8 @@ class Server:
             self.limits.close()
             self._close(time.monotonic())
             raise
+        if self.certificates is not None:
+            self.certificates.start()
         event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
 
     def wait(self) -> None:
@@ -88,12 +102,22 @@ class Server:
             if select.select([self._woken], [], [], HEALTH_CHECK_S)[0]:
                 # Also a signal that is none of ours wakes us, and must not do so for ever.
                 self._woken.recv(4096)
+            if self._told_to_look:
+                self._told_to_look = False
+                if self.certificates is not None:
+                    self.certificates.look_now()
 
     def tell_to_stop(self) -> None:
         """Safe in a signal handler. The second time, calls in flight are waited for no longer."""
         if self._told.is_set():
             self._hurry.set()
         self._told.set()
+        with suppress(BlockingIOError):
+            self.wakes.send(b"!")
+
+    def tell_to_look(self) -> None:
+        """Safe in a signal handler. Certificates are read again, if they changed."""
+        self._told_to_look = True
         with suppress(BlockingIOError):
             self.wakes.send(b"!")
 
@@ -113,6 +137,8 @@ class Server:
 
     def _close(self, deadline: float) -> None:
         """What streams of the gRPC door have claimed ahead is given back in what is left of the grace."""
+        if self.certificates is not None:
+            self.certificates.stop()
         for door in self.doors:
             _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
         assert self._broker is not None
@@ -124,13 +150,18 @@ class Server:
 def run(server: Server, ready: Callable[[], None]) -> None:
     """The life of a server process: start, call `ready`, serve until SIGTERM or SIGINT, stop.
 
+    SIGHUP makes it look at its certificates; at a terminal it means that the terminal is gone, and stops it.
     Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
     """
 
     def told(number: int, frame: FrameType | None) -> None:
-        server.tell_to_stop()
+        if number == signal.SIGHUP and not at_terminal:
+            server.tell_to_look()
+        else:
+            server.tell_to_stop()
 
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     # The system may give a signal to a thread of some library; without this the main thread would go on sleeping.
     awake_before = signal.set_wakeup_fd(server.wakes.fileno(), warn_on_full_buffer=False)
     try:
@@ -151,23 +182,24 @@ def run(server: Server, ready: Callable[[], None]) -> None:
             signal.signal(number, handler)
 
 
-def open_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
+def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certificates: Certificates | None = None) -> list[Door]:
     """Those that are not off. Each brings its own library, which need not be installed for the others."""
     addresses, doors = settings.addresses(), list[Door]()
     if "flight" in addresses:
         from fairlead.server.flight import FlightDoor
 
-        doors.append(FlightDoor(broker, addresses["flight"], limits))
+        doors.append(FlightDoor(broker, addresses["flight"], limits, certificates=certificates))
     if "grpc" in addresses:
         from fairlead.server.fila.door import FilaDoor
 
         grace_s, carries_traces = settings.limits.drain_grace_ms / 1000, bool(settings.tracing.otlp_endpoint)
-        doors.append(FilaDoor(broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces))
+        doors.append(FilaDoor(broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces, certificates=certificates))
     if "http" in addresses:
         from fairlead.server.http import HttpDoor
         from fairlead.server.metrics import Metrics
 
-        doors.append(HttpDoor(broker, addresses["http"], Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)))
+        metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)
+        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates))
     return doors
 
 

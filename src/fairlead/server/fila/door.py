@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,8 +19,12 @@ from fairlead.server.fila.calls import CallGate
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
+from fairlead.server.fila.tls import credentials
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.server.limits import Limits
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates
 
 _SERVICES = (
     service_pb2.DESCRIPTOR.services_by_name["FilaService"].full_name,
@@ -53,8 +58,10 @@ class FilaDoor:
         trace_headers: bool = False,
         grace_s: float = 5.0,
         clock: Clock | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self.address = address
+        self._certificates = certificates
         self._grace_s = grace_s
         self._limits = limits = limits or Limits()
         self._stream_threads = ThreadPoolExecutor(limits.max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream")
@@ -79,7 +86,10 @@ class FilaDoor:
     def start(self) -> None:
         host, _ = split_address(self.address, may_pick_port=True)
         try:
-            port = self._server.add_insecure_port(self.address)
+            if self._certificates is None:
+                port = self._server.add_insecure_port(self.address)
+            else:
+                port = self._server.add_secure_port(self.address, credentials(self._certificates))
         except RuntimeError as refused:
             raise AddressUnavailable(self.name, self.address, str(refused)) from refused
         self._server.start()

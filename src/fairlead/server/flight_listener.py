@@ -1,0 +1,119 @@
+"""A Flight server on one port, replaced by another when the certificates change: pyarrow's cannot change them.
+
+A server that shuts down closes its port at once and goes on with its open streams, and its clients use a new connection for
+new ones. So nothing under way is cut off. Between the two nobody listens for some milliseconds; a client tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fairlead.model.addresses import join_address, split_address
+from fairlead.server.logs import event
+
+if TYPE_CHECKING:
+    from fairlead.server.certificates import Certificates, Material
+
+_log = logging.getLogger("fairlead.flight")
+
+#: How long the port is waited for after the server that had it was told to leave it, before that is said.
+_PORT_S = 5.0
+
+
+class Server(Protocol):
+    """The part of pyarrow's `FlightServerBase` that is needed here: made, it serves."""
+
+    port: int
+
+    def shutdown(self) -> None: ...
+
+
+#: Takes a location, and the arguments that make it speak TLS.
+Make = Callable[..., Server]
+
+
+class FlightListener:
+    def __init__(self, make: Make, address: str, certificates: Certificates | None) -> None:
+        self._make = make
+        self._host, self._port = split_address(address, may_pick_port=True)
+        self._certificates = certificates
+        self._lock = threading.Lock()
+        self._server: Server | None = None
+        self._stopping = threading.Event()
+        self._leaving: list[threading.Thread] = []
+
+    @property
+    def address(self) -> str:
+        return join_address(self._host, self._port)
+
+    def start(self) -> None:
+        self._server = self._open(self._certificates.current if self._certificates else None)
+        self._port = self._server.port
+        if self._certificates is not None:
+            self._certificates.tell_changes(self.renew)
+
+    def renew(self) -> None:
+        """Change to the certificates that are current. Returns when the port is open again, or the listener was stopped."""
+        assert self._certificates is not None
+        with self._lock:
+            if self._server is None or self._stopping.is_set():
+                return
+            began = time.monotonic()
+            self._leave(self._server)
+            self._server = None
+            said = False
+            while not self._stopping.is_set():
+                if self._is_free():
+                    try:
+                        self._server = self._open(self._certificates.current)
+                        break
+                    except Exception as refused:
+                        _log.debug("the port is not open again yet: %s", refused)
+                if not said and time.monotonic() - began > _PORT_S:
+                    said = True
+                    event(_log, logging.ERROR, "the port could not be opened again after a change of certificates, trying on", address=self.address)
+                self._stopping.wait(0.002 if not said else 1.0)
+            event(_log, logging.DEBUG, "listening again", gap_ms=round((time.monotonic() - began) * 1000))
+
+    def stop(self, grace_s: float) -> None:
+        """Flight waits for every open stream, and a client that is gone without a word keeps its own open: not for ever."""
+        self._stopping.set()
+        with self._lock:
+            if self._server is not None:
+                self._leave(self._server)
+                self._server = None
+            leaving = list(self._leaving)
+        deadline = time.monotonic() + grace_s
+        for thread in leaving:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _leave(self, server: Server) -> None:
+        thread = threading.Thread(target=server.shutdown, name="flight-shutdown", daemon=True)
+        thread.start()
+        self._leaving = [*(one for one in self._leaving if one.is_alive()), thread]
+
+    def _open(self, material: Material | None) -> Server:
+        where = join_address(self._host, self._port)
+        if material is None:
+            return self._make(f"grpc://{where}")
+        tls: dict[str, Any] = {"tls_certificates": [(material.cert, material.key)]}
+        if material.client_ca is not None:
+            tls |= {"verify_client": True, "root_certificates": material.client_ca}
+        return self._make(f"grpc+tls://{where}", **tls)
+
+    def _is_free(self) -> bool:
+        """Asked first, because gRPC says on stderr what it could not have."""
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            with closing(socket.socket(family, kind, protocol)) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                return True
+        except OSError:
+            return False
