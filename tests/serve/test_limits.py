@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.config import LimitSettings
 from fairlead.errors import Overloaded, ServerStopping
-from fairlead.server.limits import Limits
+from fairlead.server.limits import Limit, Limits
 
 
 def test_a_call_beyond_the_limit_is_refused_until_one_has_ended() -> None:
@@ -17,7 +17,7 @@ def test_a_call_beyond_the_limit_is_refused_until_one_has_ended() -> None:
                 pass
             assert (refused.value.what, refused.value.limit) == ("calls at a time", 2)
             assert refused.value.retry_after_ms > 0
-            assert limits.refused == 1
+            assert (limits.overloaded, limits.refusals[Limit.CALLS]) == (1, 1)
         with limits.call():
             pass
     assert limits.in_flight == 0

@@ -236,7 +236,8 @@ class Core:
         """Build everything in memory from the store: queues, lanes, leases, intents. Cost follows the active part."""
         before = self.by_name
         deadlines = {lease.id: lease for lease in self.leases.all()}
-        self.memory = Memory(row_limit=self.settings.read_ahead_rows, lane_limit=self.settings.active_lanes)
+        settings = self.settings
+        self.memory = Memory(row_limit=settings.read_ahead_rows, lane_limit=settings.active_lanes, lanes_per_queue=settings.lanes_per_queue)
         self.leases = LeaseBook()
         self.by_name, self.by_id, self.epochs = {}, {}, {}
         self.bodies.clear()

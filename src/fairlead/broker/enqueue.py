@@ -161,7 +161,7 @@ def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> Non
         if config.max_bytes and counters.bytes + incoming > config.max_bytes:
             raise QueueFull(queue.name, "max_bytes", config.max_bytes)
     core.store.check_room(incoming)
-    if core.memory.lanes + len(messages) > core.memory.lane_limit:
+    if not queue.scheduler.has_room_for(len(messages)):
         queue.scheduler.check_lanes(message.lane for message in messages)
 
 

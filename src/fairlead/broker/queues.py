@@ -9,7 +9,7 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.intents import begin_intent, run_to_end
 from fairlead.broker.queue_state import QueueState
-from fairlead.errors import InvalidRequest, QueueExists
+from fairlead.errors import InvalidRequest, LimitReached, QueueExists
 from fairlead.hooks import HOOK_FUNCTIONS
 from fairlead.model.facts import IntentSaved, QueueSaved, QueueUnlinked
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
@@ -33,6 +33,9 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         for taken in (name, dead_letter_name(name)):
             if taken in core.by_name:
                 raise QueueExists(taken)
+        # Each queue has its `.dlq` beside it.
+        if len(core.by_name) // 2 >= core.settings.max_queues:
+            raise LimitReached("queues", core.settings.max_queues)
         now_ms, first_id = core.clock.now_ms(), core.store.last_queue_id + 1
         queue = QueueRecord(first_id, name, config, now_ms, dlq_id=first_id + 1)
         dead_letters = QueueRecord(first_id + 1, dead_letter_name(name), QueueConfig(), now_ms, source_id=first_id)

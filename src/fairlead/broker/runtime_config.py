@@ -7,11 +7,11 @@ Two kinds of keys mean something to the engine and are checked: `throttle:<key>:
 from __future__ import annotations
 
 from fairlead.broker.core import Core
-from fairlead.errors import ConfigKeyNotFound
+from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
 from fairlead.model.facts import ConfigDeleted, ConfigSet
-from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES
+from fairlead.model.limits import MAX_CONFIG_CHARACTERS, MAX_CONFIG_KEY_BYTES, MAX_CONFIG_KEYS, MAX_CONFIG_VALUE_BYTES
 
 
 class RuntimeConfig:
@@ -39,10 +39,21 @@ class RuntimeConfig:
         core = self._core
         with core.lock:
             core.check_open()
+            self._check_room(key, text)
             core.commit([ConfigSet(key, text)])
             apply(core, key)
             commit = core.store.last_commit
         core.confirm(commit)
+
+    def _check_room(self, key: str, text: str) -> None:
+        """All of it is held in memory. A value that takes no more room than the one before is always taken."""
+        before = self._core.store.config(key).get(key)
+        keys, chars = self._core.hooks.config_size
+        if before is None and keys >= MAX_CONFIG_KEYS:
+            raise LimitReached("configuration keys", MAX_CONFIG_KEYS)
+        more = len(text) - len(before or "")
+        if more > 0 and chars + more > MAX_CONFIG_CHARACTERS:
+            raise LimitReached("characters of configuration values", MAX_CONFIG_CHARACTERS)
 
     def delete(self, key: str) -> None:
         """Raises `ConfigKeyNotFound`."""

@@ -207,12 +207,19 @@ class QueueScheduler:
         if entry is not None:
             entry.weight = weight
 
+    def has_room_for(self, lanes: int) -> bool:
+        """Whether so many lanes may be opened even if all of them are new: the quick question before `check_lanes`."""
+        memory = self._memory
+        return memory.lanes + lanes <= memory.lane_limit and len(self._lanes) + lanes <= memory.lanes_per_queue
+
     def check_lanes(self, lane_ids: Iterable[bytes]) -> None:
         """Refuse new messages that would open too many lanes. Messages that come back are never refused."""
         memory = self._memory
         new = sum(1 for lane_id in set(lane_ids) if lane_id not in self._lanes)
         if memory.lanes + new > memory.lane_limit:
             raise TooManyLanes(memory.lane_limit)
+        if new and len(self._lanes) + new > memory.lanes_per_queue:
+            raise TooManyLanes(memory.lanes_per_queue)
 
     # The decision
 

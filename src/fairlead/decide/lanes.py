@@ -16,15 +16,16 @@ class ReadRows(Protocol):
 
 
 class Memory:
-    """What all queues share: how many lanes and read-ahead rows are held, and how many may be."""
+    """What all queues share: how many lanes and read-ahead rows are held, and how many may be, in all and of one queue."""
 
-    __slots__ = ("lane_limit", "lanes", "row_limit", "rows")
+    __slots__ = ("lane_limit", "lanes", "lanes_per_queue", "row_limit", "rows")
 
-    def __init__(self, *, row_limit: int = 400_000, lane_limit: int = 1_000_000) -> None:
+    def __init__(self, *, row_limit: int = 400_000, lane_limit: int = 1_000_000, lanes_per_queue: int = 500_000) -> None:
         self.rows = 0
         self.row_limit = row_limit
         self.lanes = 0
         self.lane_limit = lane_limit
+        self.lanes_per_queue = lanes_per_queue
 
 
 class Key:

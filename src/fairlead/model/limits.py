@@ -12,6 +12,8 @@ MAX_CONSUMER_BYTES = 256
 MAX_CLAIM_TOKEN_BYTES = 256
 MAX_BATCH_MESSAGES = 100_000
 MAX_BATCH_BYTES = 256 * 1024 * 1024
+#: What one request may be in memory, headers and everything else included.
+MAX_REQUEST_BYTES = 512 * 1024 * 1024
 MAX_CLAIM = 100_000
 #: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at least one.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -25,6 +27,8 @@ MAX_GRANTS = 200
 #: The oldest entries of the audit go when there are more.
 MAX_AUDIT_RECORDS = 1_000_000
 MAX_RUNBOOK_BYTES = 1024 * 1024
+MAX_CONFIG_KEYS = 100_000
+MAX_CONFIG_CHARACTERS = 64 * 1024 * 1024
 MAX_SCRIPT_BYTES = 64 * 1024
 MAX_WEIGHT = 1000
 MAX_DURATION_MS = 10 * 365 * 24 * 3600 * 1000

@@ -1,47 +1,132 @@
-"""What all doors together have in hand: refuses what would be too much, and knows when nothing is in flight.
+"""What all doors together have in hand: refuses what would be too much, counts what was refused, knows when nothing is in flight.
 
 One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and what a client keeps
-open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out.
+open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out. Errors that a door answers with
+are told to `count_error`, and whatever else is refused to `refused`, so that every limit shows in the metrics.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from enum import StrEnum
+from typing import NamedTuple, NoReturn
 
 from fairlead.config import LimitSettings
-from fairlead.errors import Overloaded, ServerStopping
+from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, QueueFull, ServerStopping, StoreFull, TooManyLanes
 
 #: Long enough for a few calls to finish, short enough to be no outage.
 RETRY_AFTER_MS = 50
 
 
+class Limit(StrEnum):
+    """Everything that something may be too much for: the values of the label `limit` of `fairlead_refused_total`."""
+
+    CALLS = "calls"
+    INFLIGHT_BYTES = "inflight_bytes"
+    CHANNELS = "channels"
+    CHANNELS_PER_CONNECTION = "channels_per_connection"
+    STREAMS = "streams"
+    STREAMS_PER_CONNECTION = "streams_per_connection"
+    CONNECTIONS = "connections"
+    CONNECTIONS_PER_ADDRESS = "connections_per_address"
+    ARRIVING_BYTES = "arriving_bytes"
+    ARROW_BYTES = "arrow_bytes"
+    GREETING = "greeting"
+    IDLE = "idle"
+    HTTP_CONNECTIONS = "http_connections"
+    HTTP_REQUEST = "http_request"
+    AUTHENTICATION = "authentication"
+    #: `LimitReached`, by what there are too many of.
+    QUEUES = "queues"
+    CONFIG = "config"
+    REQUEST_BYTES = "request_bytes"
+    OTHER = "other"
+    #: What the engine refuses for want of room.
+    LANES = "lanes"
+    QUEUE_FULL = "queue_full"
+    STORE_FULL = "store_full"
+
+
+_BY_ERROR: dict[type[FairleadError], Limit] = {TooManyLanes: Limit.LANES, QueueFull: Limit.QUEUE_FULL, StoreFull: Limit.STORE_FULL}
+_BY_WHAT = {
+    "queues": Limit.QUEUES,
+    "configuration keys": Limit.CONFIG,
+    "characters of configuration values": Limit.CONFIG,
+    "bytes in one request": Limit.REQUEST_BYTES,
+}
+#: Fields of `InvalidRequest` that have a label of their own; what stands before the last dot names the row of a batch.
+FIELDS = frozenset(
+    {
+        "payload", "headers", "queue", "fairness_key", "throttle_keys", "stream", "dedup_key", "weight", "delay", "ttl", "messages", "items",
+        "batch", "columns", "app_metadata", "arguments", "consumer", "token", "limit", "ids", "filter", "key", "value", "error", "carry",
+        "request_id", "answered", "path",
+    }
+)  # fmt: skip
+OTHER_FIELD = "other"
+
+
+class OpenChannel:
+    """What has been read on a channel so far; its own thread counts, others look."""
+
+    __slots__ = ("connection", "read_bytes", "requests")
+
+    def __init__(self, connection: str) -> None:
+        self.connection = connection
+        self.read_bytes = 0
+        self.requests = 0
+
+
+class Read(NamedTuple):
+    """`size` is what requests took in memory, which is about what they took on the way."""
+
+    size: int
+    requests: int
+
+
+_NOTHING = Read(0, 0)
+
+
+def _sum(read: Read, channel: OpenChannel) -> Read:
+    return Read(read.size + channel.read_bytes, read.requests + channel.requests)
+
+
 class Limits:
     def __init__(self, settings: LimitSettings | None = None) -> None:
-        self._settings = settings or LimitSettings()
+        self.settings = settings or LimitSettings()
         self._changed = threading.Condition()
         self._calls = 0
         self._waiting = 0
         self._bytes = 0
-        self._channels = 0
-        self._streams = 0
+        self._opened = 0
+        self._channels: set[OpenChannel] = set()
+        self._streams: Counter[str] = Counter()
         self._closed = False
-        #: How often something was too much.
-        self.refused = 0
+        self._counting = threading.Lock()
+        #: How often each limit was met, and how often each field of a request was wrong.
+        self.refusals: Counter[Limit] = Counter()
+        self.invalid: Counter[str] = Counter()
+        #: Of `refusals`, those of calls, channels and streams that got `Overloaded`.
+        self.overloaded = 0
+        #: By door, as far as somebody counts them.
+        self.connections: dict[str, int] = {}
+        #: Whether somebody asks what was read of each connection, and says which are gone.
+        self.watched = False
+        self._was_read: dict[str, Read] = {}
 
     @contextmanager
     def call(self, size: int = 0) -> Iterator[None]:
         """For as long as one call is worked on; `size` is what its request holds in memory."""
         with self._changed:
             self._check_open()
-            if self._calls >= self._settings.max_calls:
-                self._refuse("calls at a time", self._settings.max_calls)
+            if self._calls >= self.settings.max_calls:
+                self._refuse(Limit.CALLS, "calls at a time", self.settings.max_calls)
             # A request larger than the limit must pass when it is alone, or it never would.
-            if self._bytes and self._bytes + size > self._settings.max_inflight_bytes:
-                self._refuse("bytes in flight", self._settings.max_inflight_bytes)
+            if self._bytes and self._bytes + size > self.settings.max_inflight_bytes:
+                self._refuse(Limit.INFLIGHT_BYTES, "bytes in flight", self.settings.max_inflight_bytes)
             self._calls += 1
             self._bytes += size
         try:
@@ -65,42 +150,81 @@ class Limits:
                 self._waiting -= 1
                 self._changed.notify_all()
 
-    @contextmanager
-    def channel(self) -> Iterator[None]:
-        """For as long as a client keeps one open. An open channel with no call on it is not in flight."""
+    def open_channel(self) -> None:
+        """For a client that begins a channel and has said nothing on it yet: that alone keeps a thread. `close_channel` ends it."""
         with self._changed:
             self._check_open()
-            if self._channels >= self._settings.max_channels:
-                self._refuse("open channels", self._settings.max_channels)
-            self._channels += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._channels -= 1
+            if self._opened >= self.settings.max_channels:
+                self._refuse(Limit.CHANNELS, "open channels", self.settings.max_channels)
+            self._opened += 1
+
+    def close_channel(self) -> None:
+        with self._changed:
+            self._opened -= 1
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
+    def channel(self, connection: str = "") -> Iterator[OpenChannel]:
+        """For as long as a client keeps one open. An open channel with no call on it is not in flight."""
+        channel = OpenChannel(connection)
+        most = self.settings.max_channels_per_connection
+        with self._changed:
+            self._check_open()
+            if len(self._channels) >= self.settings.max_channels:
+                self._refuse(Limit.CHANNELS, "open channels", self.settings.max_channels)
+            if len(self._channels) >= most and sum(one.connection == connection for one in self._channels) >= most:
+                self._refuse(Limit.CHANNELS_PER_CONNECTION, "open channels of one connection", most)
+            self._channels.add(channel)
+        try:
+            yield channel
+        finally:
+            with self._changed:
+                self._channels.discard(channel)
+                if self.watched:
+                    self._was_read[connection] = _sum(self._was_read.get(connection, _NOTHING), channel)
+
+    @contextmanager
+    def stream(self, connection: str = "") -> Iterator[None]:
         """For as long as a client keeps one open. It ends by itself once the waits of the broker are over, so it is not in flight."""
         with self._changed:
             self._check_open()
-            if self._streams >= self._settings.max_streams:
-                self._refuse("open streams", self._settings.max_streams)
-            self._streams += 1
+            if self._streams.total() >= self.settings.max_streams:
+                self._refuse(Limit.STREAMS, "open streams", self.settings.max_streams)
+            if self._streams[connection] >= self.settings.max_streams_per_connection:
+                self._refuse(Limit.STREAMS_PER_CONNECTION, "open streams of one connection", self.settings.max_streams_per_connection)
+            self._streams[connection] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._streams -= 1
+                self._streams[connection] -= 1
+                if not self._streams[connection]:
+                    del self._streams[connection]
                 self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
             raise ServerStopping()
 
-    def _refuse(self, what: str, limit: int) -> NoReturn:
-        self.refused += 1
-        raise Overloaded(what, limit, RETRY_AFTER_MS)
+    def _refuse(self, limit: Limit, what: str, most: int) -> NoReturn:
+        self.refused(limit)
+        self.overloaded += 1
+        raise Overloaded(what, most, RETRY_AFTER_MS)
+
+    def refused(self, limit: Limit) -> None:
+        """Count something that was refused or closed elsewhere because it was too much."""
+        with self._counting:
+            self.refusals[limit] += 1
+
+    def count_error(self, error: Exception) -> None:
+        """Count what a door answers with, if it is about a limit or a request that is not what it must be."""
+        if isinstance(error, InvalidRequest):
+            field = error.field.rpartition(".")[2]
+            with self._counting:
+                self.invalid[field if field in FIELDS else OTHER_FIELD] += 1
+        elif isinstance(error, LimitReached):
+            self.refused(_BY_WHAT.get(error.what, Limit.OTHER))
+        elif isinstance(error, (TooManyLanes, QueueFull, StoreFull)):
+            self.refused(_BY_ERROR[type(error)])
 
     @property
     def in_flight(self) -> int:
@@ -110,11 +234,24 @@ class Limits:
     @property
     def channels(self) -> int:
         """What clients keep open, streams included."""
-        return self._channels + self._streams
+        return len(self._channels) + self._streams.total()
+
+    def read_by_connection(self) -> dict[str, Read]:
+        """Of every connection that has, or once had, a channel: what has been read from it."""
+        with self._changed:
+            found = dict(self._was_read)
+            for channel in self._channels:
+                found[channel.connection] = _sum(found.get(channel.connection, _NOTHING), channel)
+        return found
+
+    def forget(self, connections: Iterable[str]) -> None:
+        with self._changed:
+            for connection in connections:
+                self._was_read.pop(connection, None)
 
     @property
     def max_streams(self) -> int:
-        return self._settings.max_streams
+        return self.settings.max_streams
 
     @property
     def bytes_in_flight(self) -> int:
@@ -143,4 +280,4 @@ class Limits:
 
     def wait_until_no_stream(self, timeout_s: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._streams, timeout_s)
+            return self._changed.wait_for(lambda: not self._streams.total(), timeout_s)

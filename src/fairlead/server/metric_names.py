@@ -98,6 +98,9 @@ CALLS = _gauge("calls_in_flight", "", "Calls the doors are working on, those tha
 CHANNELS = _gauge("channels_open", "", "Channels and streams that clients hold open.")
 CALL_BYTES = _gauge("calls_in_flight_bytes", "", "What the requests in flight hold in memory.")
 CALLS_REFUSED = _counter("calls_refused", "", "Calls, channels and streams refused because there were too many: Overloaded.")
+REFUSED = _counter("refused", "limit", "What was refused or closed because it was too much, by the limit it met: see limits.md.")
+INVALID = _counter("requests_invalid", "field", "Requests refused with InvalidRequest, by the field that was wrong; fields that few send are other.")
+CONNECTIONS = _gauge("connections_open", "door", "Connections of the Flight and gRPC doors (Linux only).")
 
 #: In the order of this file.
 METRICS: tuple[Definition, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Definition))

@@ -18,7 +18,7 @@ from fairlead.config import MetricSettings
 from fairlead.errors import FairleadError
 from fairlead.model.measures import Measures, QueueMeasures
 from fairlead.server import metric_names as names
-from fairlead.server.limits import Limits
+from fairlead.server.limits import Limit, Limits
 from fairlead.server.metric_counts import Counts, Distribution
 from fairlead.server.metric_labels import QueueLabels
 from fairlead.server.metric_names import Definition
@@ -87,7 +87,10 @@ class Metrics:
             yield names.CALLS, [((), self._limits.in_flight)]
             yield names.CHANNELS, [((), self._limits.channels)]
             yield names.CALL_BYTES, [((), self._limits.bytes_in_flight)]
-            yield names.CALLS_REFUSED, [((), self._limits.refused)]
+            yield names.CALLS_REFUSED, [((), self._limits.overloaded)]
+            yield names.REFUSED, [((limit,), self._limits.refusals[limit]) for limit in Limit]
+            yield names.INVALID, [((field,), count) for field, count in sorted(self._limits.invalid.items())]
+            yield names.CONNECTIONS, [((door,), count) for door, count in sorted(self._limits.connections.items())]
         try:
             measures = self._broker.measures()
         except FairleadError:

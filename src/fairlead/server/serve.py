@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,13 @@ from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.model.addresses import split_address
+from fairlead.server.access import Access
+from fairlead.server.arrow_memory import limit_arrow_memory
+from fairlead.server.bootstrap import BOOTSTRAP_FILE, prepare_bootstrap_key
 from fairlead.server.doors import Door
-from fairlead.server.limits import Limits
+from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
+from fairlead.server.sockets import SocketWatch, raise_descriptor_limit
 from fairlead.server.tracing import traced
 from fairlead.wire import tracing
 
@@ -52,9 +57,10 @@ class Server:
         self.doors: list[Door] = []
         #: What they show, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
-        self._make_doors = make_doors or (lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates))
+        self._make_doors = make_doors or (lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates, self._access(broker)))
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
+        self._sockets: SocketWatch | None = None
         self._told = threading.Event()
         self._told_to_look = False
         self._hurry = threading.Event()
@@ -68,6 +74,7 @@ class Server:
         return {name: found[name] for name in self.settings.addresses() if name in found}
 
     def start(self) -> None:
+        raise_descriptor_limit()
         if self.settings.tls.on:
             from fairlead.server.certificates import Certificates
 
@@ -78,6 +85,8 @@ class Server:
         try:
             if self.settings.tracing.otlp_endpoint:
                 self._tracing = tracing.setup(self.settings.tracing.otlp_endpoint, self.settings.tracing.service_name)
+            if self.settings.auth.mode == "keys":
+                self._prepare_bootstrap_key(broker)
             for door in self._make_doors(traced(broker, self._tracing), self.settings, self.limits):
                 try:
                     door.start()
@@ -92,7 +101,17 @@ class Server:
             raise
         if self.certificates is not None:
             self.certificates.start()
+        self._sockets = SocketWatch(self.limits, {name: split_address(address)[1] for name, address in self.addresses.items() if name != "http"})
+        self._sockets.start()
         event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
+
+    def _access(self, broker: Broker) -> Access:
+        return Access(broker, keys=self.settings.auth.mode == "keys", on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION))
+
+    def _prepare_bootstrap_key(self, broker: Broker) -> None:
+        file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
+        if prepare_bootstrap_key(broker, file):
+            event(_log, logging.WARNING, "a first API key with every right was made; keep it safe, or replace it", file=file)
 
     def wait(self) -> None:
         """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""
@@ -139,6 +158,8 @@ class Server:
         """What streams of the gRPC door have claimed ahead is given back in what is left of the grace."""
         if self.certificates is not None:
             self.certificates.stop()
+        if self._sockets is not None:
+            self._sockets.stop()
         for door in self.doors:
             _stop_door(door, max(deadline, time.monotonic()) + CLOSING_S, self._hurry)
         assert self._broker is not None
@@ -182,24 +203,29 @@ def run(server: Server, ready: Callable[[], None]) -> None:
             signal.signal(number, handler)
 
 
-def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certificates: Certificates | None = None) -> list[Door]:
+def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certificates: Certificates | None, access: Access) -> list[Door]:
     """Those that are not off. Each brings its own library, which need not be installed for the others."""
     addresses, doors = settings.addresses(), list[Door]()
     if "flight" in addresses:
+        limit_arrow_memory(settings.limits.max_arrow_bytes)
         from fairlead.server.flight import FlightDoor
 
-        doors.append(FlightDoor(broker, addresses["flight"], limits, certificates=certificates))
+        doors.append(FlightDoor(broker, addresses["flight"], limits, certificates=certificates, access=access))
     if "grpc" in addresses:
         from fairlead.server.fila.door import FilaDoor
 
         grace_s, carries_traces = settings.limits.drain_grace_ms / 1000, bool(settings.tracing.otlp_endpoint)
-        doors.append(FilaDoor(broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces, certificates=certificates))
+        doors.append(
+            FilaDoor(
+                broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces, certificates=certificates, access=access
+            )
+        )
     if "http" in addresses:
         from fairlead.server.http import HttpDoor
         from fairlead.server.metrics import Metrics
 
         metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)
-        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates))
+        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates, access=access))
     return doors
 
 

@@ -1,0 +1,35 @@
+"""A ceiling on the memory that Arrow allocates, set before pyarrow is loaded.
+
+A record batch may be compressed: 32 KiB of zstd unpack to a gigabyte, and pyarrow's Flight server unpacks before anybody may
+say no. Its allocator, mimalloc, can be told by its environment to live in one reserved piece of address space and to ask
+the system for no more. What does not fit then fails as `ArrowMemoryError` in the call that wants it, and nowhere else: the
+store and gRPC have allocators of their own. The reserve costs no memory until it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+_log = logging.getLogger("fairlead.flight")
+
+_BACKEND = "ARROW_DEFAULT_MEMORY_POOL"
+_RESERVE, _NO_MORE = "MIMALLOC_RESERVE_OS_MEMORY", "MIMALLOC_DISALLOW_OS_ALLOC"
+
+
+def limit_arrow_memory(most_bytes: int) -> bool:
+    """Whether the ceiling holds, which is tried. It cannot be set in a process that has used pyarrow before."""
+    if "pyarrow" not in sys.modules:
+        os.environ.update({_BACKEND: "mimalloc", _RESERVE: f"{most_bytes // 1024}KiB", _NO_MORE: "1"})
+    import pyarrow as pa
+
+    # Children must not inherit it: what is right for a server is not for a worker that it may start.
+    for name in (_BACKEND, _RESERVE, _NO_MORE):
+        os.environ.pop(name, None)
+    try:
+        pa.allocate_buffer(most_bytes + 1)
+    except pa.ArrowMemoryError:
+        return True
+    _log.warning("the memory of Arrow has no ceiling here: limits.max_arrow_bytes is only checked once a request is unpacked")
+    return False

@@ -1,0 +1,274 @@
+"""Looks after the TCP connections of the Flight and gRPC doors, whose libraries take whatever comes.
+
+pyarrow's Flight server has no limit on connections, on silence, or on the size of a request (2 GiB). But its sockets are
+descriptors of this process. So they are looked at a few times a second, and the ones that are too many, too slow or too
+quiet are shut down: the library then finds a client that has left. Linux only; elsewhere nothing is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import unquote
+
+import msgspec
+
+from fairlead.config import LimitSettings
+from fairlead.server.limits import Limit, Limits, Read
+
+_log = logging.getLogger("fairlead.sockets")
+
+_LEAST_PAUSE_S = 0.2
+#: Looking takes at most about this share of a core.
+_SHARE = 0.05
+#: Where Linux's struct tcp_info has milliseconds since something came, and how many bytes have come.
+_LAST_CAME, _BYTES_CAME = (52, "=I"), (128, "=Q")
+_TCP_INFO_BYTES = 136
+#: What a request may have taken on the wire beyond its size in memory: a tenth, and so many bytes.
+_OVERHEAD, _OVERHEAD_BYTES = 1.1, 2048
+_SPARES = 2
+#: Descriptors that stay free for the store and the rest of the process, as a part of all.
+_DOOR_SHARE = 4
+
+
+class Connection(msgspec.Struct):
+    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes of requests that are not whole yet."""
+
+    fd: int
+    inode: int
+    door: str
+    name: str
+    address: str
+    since: float
+    silent_ms: int = 0
+    came: int = 0
+    arriving: int = 0
+    spoke: bool = False
+    read: Read = Read(0, 0)
+
+
+class SocketWatch:
+    """`doors` maps the names of doors to the ports they listen on. One thread, from `start` to `stop`."""
+
+    def __init__(self, limits: Limits, doors: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._doors = {port: door for door, port in doors.items()}
+        self._known: dict[int, Connection] = {}
+        #: Descriptors that are none of ours, by inode, so that they are looked at once.
+        self._others: dict[int, int] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Whether names of connections are what the Flight door calls its peers: until one was seen, none can be missed.
+        self._names_fit = False
+        self._spares: list[int] = []
+
+    def start(self) -> None:
+        if not os.path.isdir("/proc/self/fd"):
+            return
+        self._limits.watched = True
+        self._thread = threading.Thread(target=self._run, name="fairlead-sockets", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        pause_s = _LEAST_PAUSE_S
+        while not self._stopped.wait(pause_s):
+            began = time.thread_time()
+            try:
+                self.look()
+            except Exception:
+                # This thread must go on: it is what keeps strangers from using up the process.
+                _log.exception("connections could not be looked at, for a reason that nobody foresaw")
+            pause_s = max(_LEAST_PAUSE_S, (time.thread_time() - began) / _SHARE)
+
+    def look(self) -> None:
+        """Find out what is connected, and close what must not be."""
+        # When strangers have used up all descriptors, these are what this look is made with.
+        for spare in self._spares:
+            os.close(spare)
+        self._spares = []
+        try:
+            self._look()
+        finally:
+            with contextlib.suppress(OSError):
+                while len(self._spares) < _SPARES:
+                    self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _look(self) -> None:
+        reads = self._limits.read_by_connection()
+        found = list(self._find(time.monotonic()))
+        for one in found:
+            self._note(one, reads.get(one.name))
+        self._limits.connections = {door: sum(one.door == door for one in found) for door in self._doors.values()}
+        self._limits.forget(reads.keys() - {one.name for one in found})
+        for one, limit in too_many(found, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit):
+            if self._cut(one):
+                self._limits.refused(limit)
+                _log.info("a connection was closed", extra={"fields": {"door": one.door, "peer": one.name, "limit": str(limit)}})
+
+    def _note(self, one: Connection, read: Read | None) -> None:
+        """What came, less what was read of it with a generous allowance for its wrapping, is on its way."""
+        if read is None:
+            return
+        self._names_fit = True
+        one.spoke = True
+        size, requests = max(0, read.size - one.read.size), max(0, read.requests - one.read.requests)
+        one.arriving = max(0, one.arriving - int(size * _OVERHEAD) - requests * _OVERHEAD_BYTES)
+        one.read = read
+
+    def _find(self, now: float) -> Iterator[Connection]:
+        known, others = {}, {}
+        for name in os.listdir("/proc/self/fd"):
+            fd = int(name)
+            try:
+                inode = os.fstat(fd).st_ino
+            except OSError:
+                continue
+            if self._others.get(fd) == inode:
+                others[fd] = inode
+                continue
+            one = self._known.get(fd)
+            try:
+                one = self._measured(one if one is not None and one.inode == inode else self._met(fd, inode, now))
+            except OSError:
+                continue
+            if one is None:
+                others[fd] = inode
+            else:
+                known[fd] = one
+        self._known, self._others = known, others
+        yield from known.values()
+
+    def _met(self, fd: int, inode: int, now: float) -> Connection | None:
+        with _Borrowed(fd) as borrowed:
+            if borrowed.family not in (socket.AF_INET, socket.AF_INET6) or borrowed.type != socket.SOCK_STREAM:
+                return None
+            door = self._doors.get(borrowed.getsockname()[1])
+            if door is None:
+                return None
+            try:
+                host, port = borrowed.getpeername()[:2]
+            except OSError:
+                return None  # it listens
+        return Connection(fd, inode, door, _name(host, port), _plain(host), now)
+
+    def _measured(self, one: Connection | None) -> Connection | None:
+        if one is None:
+            return None
+        with _Borrowed(one.fd) as borrowed:
+            raw = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (one.silent_ms,) = struct.unpack_from(_LAST_CAME[1], raw, _LAST_CAME[0])
+        (came,) = struct.unpack_from(_BYTES_CAME[1], raw, _BYTES_CAME[0])
+        one.arriving += came - one.came
+        one.came = came
+        return one
+
+    def _cut(self, one: Connection) -> bool:
+        """Ask again who it is: its number may be somebody else's by now."""
+        try:
+            with _Borrowed(one.fd) as borrowed:
+                if os.fstat(borrowed.fileno()).st_ino != one.inode:
+                    return False
+                borrowed.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+        return True
+
+
+def too_many(
+    found: Iterable[Connection], settings: LimitSettings, room: int, now: float, *, greets: bool
+) -> Iterator[tuple[Connection, Limit]]:
+    """Which connections must go, and for which limit. Those that never opened a channel go first, then the longest silent."""
+    left = []
+    for one in found:
+        if one.silent_ms > settings.idle_ms:
+            yield one, Limit.IDLE
+        elif greets and one.door == "flight" and not one.spoke and (now - one.since) * 1000 > settings.greeting_ms:
+            yield one, Limit.GREETING
+        else:
+            left.append(one)
+    left.sort(key=lambda one: (one.spoke, -one.silent_ms))
+    by_address = Counter((one.door, one.address) for one in left)
+    kept: dict[str, list[Connection]] = {}
+    for one in left:
+        if by_address[one.door, one.address] > settings.max_connections_per_address:
+            by_address[one.door, one.address] -= 1
+            yield one, Limit.CONNECTIONS_PER_ADDRESS
+        else:
+            kept.setdefault(one.door, []).append(one)
+    most = min(settings.max_connections, room)
+    for connections in kept.values():
+        over = max(0, len(connections) - most)
+        for one in connections[:over]:
+            yield one, Limit.CONNECTIONS
+        yield from _arriving(connections[over:], settings.max_arriving_bytes)
+
+
+def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Connection, Limit]]:
+    """Of the gRPC door nobody tells what was read; it has a limit on the size of a request of its own."""
+    largest = sorted((one for one in connections if one.door == "flight"), key=lambda one: -one.arriving)
+    total = sum(one.arriving for one in largest)
+    for one in largest:
+        if total <= most:
+            return
+        total -= one.arriving
+        yield one, Limit.ARRIVING_BYTES
+
+
+class _Borrowed:
+    """Somebody else's socket, by a descriptor of our own: closing ours leaves theirs open, and nobody can take it away meanwhile."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(fd))
+
+    def __enter__(self) -> socket.socket:
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def connection_of(peer: str) -> str:
+    """The name of a connection, from what gRPC calls a peer: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return f"{_plain(host.strip('[]'))}:{port}"
+
+
+def _name(host: str, port: int) -> str:
+    return f"{_plain(host)}:{port}"
+
+
+def _plain(host: str) -> str:
+    """An IPv4 address is written as one, also where it came by way of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _room_for_connections() -> int:
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DOOR_SHARE)
+
+
+def raise_descriptor_limit() -> None:
+    """As far as the system lets us: with the usual 1024 a few hundred clients would leave none for the store."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            _log.info("the limit of open files stays at %d", soft)
