@@ -1,0 +1,204 @@
+"""HCL with line numbers. A runbook is data: expressions, functions and `${...}` are refused, each where it stands.
+
+`queue "orders" { ... }` is the table `queue.orders`, `retry { ... }` the table `retry`, whether written as a block or as `retry = { ... }`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead.runbook.source import Node, Problem, Problems, below, shown
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_SIMPLE = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+_HEREDOC = re.compile(r"<<(-?)([^\r\n]+)\r?\n(.*?)[ \t]*\2\r?\n\Z", re.DOTALL)
+_TEMPLATE = re.compile(r"\$(\$?)\{|%(%?)\{")
+_NOT_DATA = "expected a plain value; a runbook is data, without variables, functions or ${...} (write $${ for a literal ${)"
+
+
+def read_hcl(text: str, file: str, problems: Problems) -> Node | None:
+    try:
+        from hcl2.api import parses_to_tree
+        from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+    except ImportError:
+        problems.errors.append(Problem(file, None, "", "expected the package python-hcl2, which reads HCL; it comes with fairlead[server]"))
+        return None
+    try:
+        tree = parses_to_tree(text)
+    except UnexpectedInput as error:
+        line = error.line if isinstance(error.line, int) and error.line > 0 else text.count("\n") + 1
+        got = ""
+        if isinstance(error, UnexpectedToken):
+            got = "the end of the file" if error.token.type == "$END" else shown(str(error.token))
+        elif isinstance(error, UnexpectedCharacters):
+            got = shown(text[error.pos_in_stream] if error.pos_in_stream is not None and error.pos_in_stream < len(text) else "")
+        problems.errors.append(Problem(file, line, "", f"expected HCL, got {got}, column {error.column}" if got else "expected HCL"))
+        return None
+    return Node(_Reader(file, problems).body(tree.children[0], ""), file, 1)
+
+
+class _Refused(Exception):
+    def __init__(self, line: int, what: str) -> None:
+        self.line = line
+        self.what = what
+
+
+class _Reader:
+    """Walks the tree of the grammar, in which every rule knows its line."""
+
+    def __init__(self, file: str, problems: Problems) -> None:
+        self.file = file
+        self.problems = problems
+
+    def body(self, tree: Any, path: str) -> dict[str, Node]:
+        table: dict[str, Node] = {}
+        for part in tree.children:
+            if part.data == "attribute":
+                name = _word(part.children[0])
+                self._put(table, name, self._node(part.children[-1], below(path, name), part.meta.line), path)
+            elif part.data == "block":
+                self._block(part, table, path)
+        return table
+
+    def _block(self, block: Any, table: dict[str, Node], path: str) -> None:
+        """All but the last label lead to tables that further blocks may add to."""
+        names = [self._label(child) for child in block.children if _is_rule(child, "identifier", "keyword", "literal_value", "string")]
+        for name in names[:-1]:
+            path = below(path, name)
+            node = table.setdefault(name, Node({}, self.file, block.meta.line))
+            if not isinstance(node.value, dict):
+                self.problems.say(Node(None, self.file, block.meta.line), path, f"defined twice, first in line {node.line}")
+                return
+            table = node.value
+        inner = next(child for child in block.children if _is_rule(child, "body"))
+        self._put(table, names[-1], Node(self.body(inner, below(path, names[-1])), self.file, block.meta.line), path)
+
+    def _label(self, tree: Any) -> str:
+        try:
+            return _text(tree) if tree.data == "string" else _word(tree)
+        except _Refused as refused:
+            self.problems.say(Node(None, self.file, refused.line), "", refused.what)
+            return ""
+
+    def _put(self, table: dict[str, Node], name: str, node: Node, path: str) -> None:
+        if name in table:
+            self.problems.say(node, below(path, name), f"defined twice, first in line {table[name].line}")
+        table.setdefault(name, node)
+
+    def _node(self, tree: Any, path: str, line: int) -> Node:
+        try:
+            return Node(self._value(tree, path), self.file, line)
+        except _Refused as refused:
+            self.problems.say(Node(None, self.file, refused.line), path, refused.what)
+            return Node(_REFUSED, self.file, line)
+
+    def _value(self, tree: Any, path: str) -> Any:
+        if tree.data == "expr_term" and len(tree.children) == 1:
+            tree = tree.children[0]
+        match tree.data:
+            case "string":
+                return _text(tree)
+            case "int_lit":
+                return _whole(tree)
+            case "float_lit":
+                return float(tree.children[0])
+            case "literal_value":
+                return {"true": True, "false": False, "null": None}[str(tree.children[0])]
+            case "unary_op" if str(tree.children[0]) == "-":
+                number = self._value(tree.children[1], path)
+                if type(number) in (int, float):
+                    return -number
+            case "heredoc_template" | "heredoc_template_trim":
+                return _heredoc(tree)
+            case "tuple":
+                rules = (child for child in tree.children if _is_rule(child) and child.data != "new_line_or_comment")
+                return [self._node(item, below(path, index), item.meta.line) for index, item in enumerate(rules)]
+            case "object":
+                return self._object(tree, path)
+        raise _Refused(tree.meta.line, _NOT_DATA)
+
+    def _object(self, tree: Any, path: str) -> dict[str, Node]:
+        table: dict[str, Node] = {}
+        for element in tree.children:
+            if _is_rule(element, "object_elem"):
+                name = _key(element.children[0].children[0])
+                self._put(table, name, self._node(element.children[-1], below(path, name), element.meta.line), path)
+        return table
+
+
+#: Stands for what was refused already, so that the checker does not complain a second time.
+_REFUSED: Any = type("Refused", (), {"__repr__": lambda self: "refused"})()
+
+
+def is_refused(value: object) -> bool:
+    return value is _REFUSED
+
+
+def _is_rule(tree: Any, *names: str) -> bool:
+    return hasattr(tree, "data") and (not names or tree.data in names)
+
+
+def _word(tree: Any) -> str:
+    return str(tree.children[0])
+
+
+def _key(tree: Any) -> str:
+    if tree.data == "expr_term" and len(tree.children) == 1:
+        tree = tree.children[0]
+    if tree.data == "string":
+        return _text(tree)
+    if tree.data in ("identifier", "keyword", "literal_value", "int_lit"):
+        return _word(tree)
+    raise _Refused(tree.meta.line, _NOT_DATA)
+
+
+def _whole(tree: Any) -> int:
+    try:
+        return int(tree.children[0])
+    except ValueError as error:
+        raise _Refused(tree.meta.line, str(error)) from None
+
+
+def _text(tree: Any) -> str:
+    return "".join(_string_parts(tree))
+
+
+def _string_parts(tree: Any) -> Iterator[str]:
+    for part in tree.children[1:-1]:
+        token = part.children[0]
+        if _is_rule(token):
+            raise _Refused(part.meta.line, _NOT_DATA)
+        raw = str(token)
+        yield _unescaped(raw[1:] if token.type.startswith("ESCAPED_") else raw, token.line)
+
+
+def _unescaped(raw: str, line: int) -> str:
+    def one(found: re.Match[str]) -> str:
+        code = found[1] or found[2]
+        if code and int(code, 16) <= 0x10FFFF:
+            return chr(int(code, 16))
+        if not code and found[3] in _SIMPLE:
+            return _SIMPLE[found[3]]
+        raise _Refused(line, f"expected an escape that HCL knows (\\n \\r \\t \\\" \\\\ \\uNNNN \\UNNNNNNNN), got {found[0]}")
+
+    return _ESCAPE.sub(one, raw)
+
+
+def _heredoc(tree: Any) -> str:
+    """Its lines as they are, with the last line break, as HCL says; `<<-` takes off the indentation all lines share."""
+    found = _HEREDOC.match(str(tree.children[0]))
+    assert found is not None
+    body = found[3]
+    if found[1]:
+        lines = body.split("\n")
+        indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
+        body = "\n".join(line[indent:] for line in lines)
+
+    def one(template: re.Match[str]) -> str:
+        if not (template[1] or template[2]):
+            raise _Refused(tree.meta.line, _NOT_DATA)
+        return template[0][1:]
+
+    return _TEMPLATE.sub(one, body)

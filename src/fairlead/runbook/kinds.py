@@ -1,0 +1,335 @@
+"""The kinds of value a runbook is made of. Each kind reads a node, describes itself in words, and gives its JSON Schema.
+
+One object does all three, so that the checker, the page and the schema for editors cannot tell different stories. What a
+schema cannot say (that a name refers to something, how long ten years are) the checker says on top.
+A reader that refuses returns None and has said why; None is never a value.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairlead.config.reading import read_value
+from fairlead.errors import InvalidRequest
+from fairlead.model.durations import show_ms, to_ms
+from fairlead.model.names import NAME_PART
+from fairlead.runbook.from_hcl import is_refused
+from fairlead.runbook.source import Node, Problems, below, shown, suggestion
+
+_DURATION = r"([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+"
+_SIZE = r"[0-9]{1,12}(\.[0-9]{1,6})? ?(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)"
+_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+_CALLABLE = rf"{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}(\.{_IDENTIFIER})*"
+_LARGEST = 2**63 - 1
+
+Schema = dict[str, Any]
+
+
+class Kind(Protocol):
+    @property
+    def words(self) -> str: ...
+    def read(self, node: Node, path: str, problems: Problems) -> Any: ...
+    def schema(self) -> Schema: ...
+
+
+def refuse(node: Node, path: str, problems: Problems, expected: str) -> Any:
+    """Say what was expected, unless something was said already. Returns None, for the reader that refuses."""
+    if not is_refused(node.value):
+        hint = "; leave the key out instead" if node.value is None else ""
+        problems.say(node, path, f"expected {expected}, got {shown(node)}{hint}")
+    return None
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text, by a pattern if one is given. `words` completes *expected ...*."""
+
+    words: str = "text"
+    pattern: str = ""
+    longest: int = 0
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        value = node.value
+        if not isinstance(value, str) or not is_clean(value) or (self.pattern and not re.fullmatch(self.pattern, value)):
+            return refuse(node, path, problems, self.words)
+        if self.longest and len(value) > self.longest:
+            return refuse(node, path, problems, f"{self.words}, at most {self.longest} characters")
+        return value
+
+    def schema(self) -> Schema:
+        found: Schema = {"type": "string"}
+        if self.pattern:
+            found["pattern"] = f"^({self.pattern})$"
+        if self.longest:
+            found["maxLength"] = self.longest
+        return found
+
+
+def is_clean(text: str) -> bool:
+    """No NUL, which no argument or environment can hold, and nothing that has no UTF-8 form."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+PART = Text("a name: letters, digits, '_', '-', '.', not beginning with '-' or '.'", NAME_PART, 100)
+FIELD = Text("the name of a field: letters, digits and '_', not beginning with a digit", _IDENTIFIER, 100)
+EXCEPTION = Text("the name of an exception, such as ValueError or requests.Timeout", rf"{_IDENTIFIER}(\.{_IDENTIFIER})*", 200)
+
+
+@dataclass(frozen=True)
+class Callable:
+    words: str = "a Python callable as module:function, such as shop.steps:charge"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        value = node.value
+        if isinstance(value, str) and re.fullmatch(_CALLABLE, value) and not any(keyword.iskeyword(part) for part in re.split("[.:]", value)):
+            return value
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^({_CALLABLE})$"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    options: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return " or ".join(f'"{option}"' for option in self.options)
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if isinstance(node.value, str) and node.value in self.options:
+            return node.value
+        if isinstance(node.value, str):
+            problems.say(node, path, f"expected {self.words}, got {shown(node)}{suggestion(node.value, self.options).split('; there are')[0]}")
+            return None
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"enum": list(self.options)}
+
+
+@dataclass(frozen=True)
+class Flag:
+    words: str = "true or false"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if isinstance(node.value, bool):
+            return node.value
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Whole:
+    low: int
+    high: int
+
+    @property
+    def words(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if type(node.value) is int and self.low <= node.value <= self.high:
+            return node.value
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Number:
+    low: int
+    high: int
+
+    @property
+    def words(self) -> str:
+        return f"a number from {self.low} to {self.high}"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if type(node.value) in (int, float) and self.low <= node.value <= self.high:
+            return node.value
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Read into milliseconds."""
+
+    low_ms: int = 0
+    high_ms: int | None = None
+    words: str = 'a duration such as "30s" or "1h30m"'
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if not isinstance(node.value, str) or not re.fullmatch(_DURATION, node.value):
+            return refuse(node, path, problems, self.words)
+        try:
+            ms = to_ms(node.value, path)
+        except InvalidRequest as error:
+            return refuse(node, path, problems, error.expected)
+        if ms < self.low_ms:
+            return refuse(node, path, problems, f"a duration of at least {show_ms(self.low_ms)}")
+        if self.high_ms is not None and ms > self.high_ms:
+            return refuse(node, path, problems, f"a duration of at most {show_ms(self.high_ms)}")
+        return ms
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^({_DURATION})$", "examples": ["30s", "1h30m"]}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Read into bytes."""
+
+    low: int
+    words: str = 'a size such as "512MiB", or a number of bytes'
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        value = node.value
+        if type(value) is not int and not (isinstance(value, str) and re.fullmatch(_SIZE, value)):
+            return refuse(node, path, problems, self.words)
+        size: int = read_value("size_bytes", int, value)
+        if not self.low <= size <= _LARGEST:
+            return refuse(node, path, problems, f"a size of at least {self.low} bytes" if size < self.low else self.words)
+        return size
+
+    def schema(self) -> Schema:
+        return {"anyOf": [{"type": "integer", "minimum": self.low, "maximum": _LARGEST}, {"type": "string", "pattern": f"^({_SIZE})$"}]}
+
+
+@dataclass(frozen=True)
+class ListOf:
+    item: Kind
+    words: str
+    unique: bool = False
+    at_least: int = 0
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if not isinstance(node.value, list) or len(node.value) < self.at_least:
+            return refuse(node, path, problems, self.words)
+        read = [self.item.read(item, below(path, index), problems) for index, item in enumerate(node.value)]
+        for index, value in enumerate(read):
+            if self.unique and value is not None and value in read[:index]:
+                problems.say(node.value[index], below(path, index), f"expected each only once, got {shown(value)} again")
+        return tuple(read) if None not in read else None
+
+    def schema(self) -> Schema:
+        found: Schema = {"type": "array", "items": self.item.schema()}
+        if self.unique:
+            found["uniqueItems"] = True
+        if self.at_least:
+            found["minItems"] = self.at_least
+        return found
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A table whose keys are names that the author chooses. Of an entry that is refused only its name is known."""
+
+    name: Text
+    value: Kind
+    words: str
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        if not isinstance(node.value, dict):
+            return refuse(node, path, problems, self.words)
+        found = {}
+        for name, part in node.value.items():
+            here = below(path, name)
+            good_name = self.name.read(Node(name, part.file, part.line), here, problems)
+            value = self.value.read(part, here, problems)
+            if good_name is not None:
+                found[name] = value
+        return found
+
+    def schema(self) -> Schema:
+        return {"type": "object", "propertyNames": self.name.schema(), "additionalProperties": self.value.schema()}
+
+
+@dataclass(frozen=True)
+class Json:
+    """Any value that JSON can hold, as it is."""
+
+    words: str = "a value: text, a number, true, false, a list or a table"
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        value = node.value
+        if isinstance(value, list):
+            items = [self.read(item, below(path, index), problems) for index, item in enumerate(value)]
+            return None if None in items else items
+        if isinstance(value, dict):
+            parts = {key: self.read(part, below(path, key), problems) for key, part in value.items() if is_clean(key)}
+            return None if None in parts.values() or len(parts) != len(value) else parts
+        if isinstance(value, bool) or (isinstance(value, str) and is_clean(value)):
+            return value
+        if isinstance(value, int) and abs(value) <= _LARGEST:
+            return value
+        if isinstance(value, float) and abs(value) != float("inf") and value == value:
+            return value
+        return refuse(node, path, problems, self.words)
+
+    def schema(self) -> Schema:
+        return {"not": {"type": "null"}}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table. `default` is words for the page, never a value."""
+
+    kind: Kind
+    meaning: str
+    default: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with known keys. `only_with` says of a key that it needs another one."""
+
+    keys: Mapping[str, Key]
+    words: str = "a table"
+    only_with: Mapping[str, str] = field(default_factory=dict)
+    #: Keys that mean something in a table of another kind, and why they do not here.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self, node: Node, path: str, problems: Problems) -> Any:
+        """The values of the keys that are there; one that is refused is None."""
+        if not isinstance(node.value, dict):
+            return refuse(node, path, problems, self.words)
+        found: dict[str, Any] = {}
+        for name, part in node.value.items():
+            here = below(path, name)
+            if name in self.keys:
+                found[name] = self.keys[name].kind.read(part, here, problems)
+                if name in self.only_with and self.only_with[name] not in node.value:
+                    problems.say(part, here, f"expected together with {self.only_with[name]}")
+            elif name in self.elsewhere:
+                problems.say(part, here, self.elsewhere[name])
+            else:
+                problems.say(part, here, f"unknown key{suggestion(name, self.keys)}")
+        for name, key in self.keys.items():
+            if key.required and name not in node.value:
+                problems.say(node, below(path, name), f"missing; expected {key.kind.words}")
+        return found
+
+    def schema(self) -> Schema:
+        found: Schema = {
+            "type": "object",
+            "properties": {name: {"description": key.meaning, **key.kind.schema()} for name, key in self.keys.items()},
+            "additionalProperties": False,
+        }
+        if required := [name for name, key in self.keys.items() if key.required]:
+            found["required"] = required
+        if self.only_with:
+            found["dependentRequired"] = {name: [other] for name, other in self.only_with.items()}
+        return found
