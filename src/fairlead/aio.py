@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fairlead.client.client import Client, ClientConfig, ClientRunbooks
+from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
+from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Settling
 from fairlead.errors import FairleadError
+from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.lane import DEFAULT_KEY
@@ -75,6 +77,8 @@ class AsyncClient:
         self._requests = client._requests
         self.config = AsyncConfig(client.config, self)
         self.runbooks = AsyncRunbooks(client.runbooks, self)
+        self.keys = AsyncKeys(client.keys, self)
+        self.audit = AsyncAudit(client.audit, self)
 
     @property
     def consumer(self) -> str:
@@ -198,6 +202,53 @@ class AsyncConfig:
 
     async def list(self, prefix: str = "") -> dict[str, str]:
         return await asyncio.wrap_future(self._crew.submit(self._config.list, prefix))
+
+
+class AsyncKeys:
+    """`client.keys`: the API keys of the server."""
+
+    def __init__(self, keys: ClientKeys, client: AsyncClient) -> None:
+        self._keys = keys
+        self._crew = client._core.crew
+
+    async def create(self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None) -> NewKey:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.create, name, grants, expires_in=expires_in))
+
+    async def list(self) -> list[KeyInfo]:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.list))
+
+    async def show(self, key_id: str = "") -> KeyInfo:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.show, key_id))
+
+    async def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.set_grants, key_id, grants))
+
+    async def revoke(self, key_id: str) -> None:
+        await asyncio.wrap_future(self._crew.submit(self._keys.revoke, key_id))
+
+    async def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.rotate, key_id, keep=keep))
+
+
+class AsyncAudit:
+    """`client.audit`: who did what at the server."""
+
+    def __init__(self, audit: ClientAudit, client: AsyncClient) -> None:
+        self._audit = audit
+        self._crew = client._core.crew
+
+    async def read(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        who: str | None = None,
+        verb: str | None = None,
+        queue: str | None = None,
+        since: int | None = None,
+    ) -> list[AuditRecord]:
+        read = functools.partial(self._audit.read, limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+        return await asyncio.wrap_future(self._crew.submit(read))
 
 
 class AsyncRunbooks:

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
+from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Requests
 from fairlead.client.traces import Traces
 from fairlead.decide.dead_filter import DeadFilter
@@ -78,6 +79,8 @@ class Client:
         self._traces = traces or Traces()
         self.config = ClientConfig(self)
         self.runbooks = ClientRunbooks(self)
+        self.keys = ClientKeys(self)
+        self.audit = ClientAudit(self)
 
     @property
     def consumer(self) -> str:
@@ -263,8 +266,10 @@ class Client:
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
         return self._admin("drain", queue=queue, limit=limit)
 
-    def prune(self, queue: str, *, older_than: Duration = "0s", dry_run: bool = False) -> OperatorResult:
-        return self._admin("prune", queue=queue, older_than=older_than, dry_run=dry_run)
+    def prune(
+        self, queue: str, *, older_than: Duration = "0s", which: Literal["all", "done", "dead"] = "all", dry_run: bool = False
+    ) -> OperatorResult:
+        return self._admin("prune", queue=queue, older_than=older_than, which=which, dry_run=dry_run)
 
     def release_stream(self, queue: str, stream: str) -> bool:
         return self._admin("release_stream", queue=queue, stream=stream)
@@ -340,41 +345,6 @@ class Client:
         repeatable = ADMIN[verb].repeatable or arguments.get("dry_run") is True
         _, body = self._core.ask("admin", b"", batch, name=verb, timeout_ms=ADMIN_TIMEOUT_MS, repeat="freely" if repeatable else "never")
         return decode_result(verb, body.column(0)[0].as_py()) if body is not None else None
-
-
-class ClientConfig:
-    """`client.config`: the server's runtime configuration."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def get(self, key: str) -> str:
-        return self._client._admin("config.get", key=key)
-
-    def set(self, key: str, value: str | float) -> None:
-        self._client._admin("config.set", key=key, value=value)
-
-    def delete(self, key: str) -> None:
-        self._client._admin("config.delete", key=key)
-
-    def list(self, prefix: str = "") -> dict[str, str]:
-        return self._client._admin("config.list", prefix=prefix)
-
-
-class ClientRunbooks:
-    """`client.runbooks`: the runbooks in force at the server."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def save(self, project: str, text: str) -> None:
-        self._client._admin("runbooks.save", project=project, text=text)
-
-    def get(self, project: str) -> str:
-        return self._client._admin("runbooks.get", project=project)
-
-    def list(self) -> dict[str, str]:
-        return self._client._admin("runbooks.list")
 
 
 def _check_consumer(consumer: object) -> str:

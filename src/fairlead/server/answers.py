@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import astuple
 
-from fairlead.broker.broker import Broker
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
+from fairlead.server.guard import GuardedBroker
 from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
@@ -32,7 +32,7 @@ _MOST_CREDIT = 100_000
 Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 
-def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def enqueue(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
     parts = _by_queue(decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues)
     if call.request_id is None and not call.answered and len(parts) == 1:
@@ -44,7 +44,7 @@ def enqueue(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> An
     return (Answer(), encode_ids(ids), []) if call.rows is None else (Answer(ids=ids), None, [])
 
 
-def settle(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def settle(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
     items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
     if call.request_id is None and not call.answered:
@@ -57,7 +57,7 @@ def settle(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Ans
     return Answer(now_ms=now_ms), encode_results(results), []
 
 
-def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def exchange(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, ExchangeCall)
     rows = _rows(batch)
     split = call.extends + call.settles
@@ -77,7 +77,7 @@ def exchange(broker: Broker, metadata: bytes, batch: pa.RecordBatch | None) -> A
     return Answer(settled=[astuple(result) for result in done.settled], enqueued=done.enqueued), None, done.deliveries
 
 
-def claim(broker: Broker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
+def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
     return broker.claim(
         call.queue,
         limit=limit,
@@ -89,7 +89,7 @@ def claim(broker: Broker, call: ClaimCall, limit: int, wait_ms: float) -> list[D
     )
 
 
-def claim_by_credit(broker: Broker, call: ClaimCall) -> Iterator[list[Delivery]]:
+def claim_by_credit(broker: GuardedBroker, call: ClaimCall) -> Iterator[list[Delivery]]:
     """As messages become claimable, until the credit is used up or the wait is over."""
     if not 0 < call.credit <= _MOST_CREDIT:
         raise InvalidRequest("credit", f"a whole number from 1 to {_MOST_CREDIT}", call.credit)
@@ -104,7 +104,7 @@ def claim_by_credit(broker: Broker, call: ClaimCall) -> Iterator[list[Delivery]]
         yield deliveries
 
 
-def admin(broker: Broker, _metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def admin(broker: GuardedBroker, _metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     columns = Columns(_rows(batch), ADMIN_CALL)
     if columns.length != 1:
         raise InvalidRequest("batch", "one row", f"{columns.length} rows")
@@ -119,7 +119,7 @@ def admin(broker: Broker, _metadata: bytes, batch: pa.RecordBatch | None) -> Ans
     return Answer(), pa.RecordBatch.from_arrays([pa.array([encode_result(call(**arguments))], pa.binary())], schema=ADMIN_RESULT), []
 
 
-ANSWERS: dict[str, Callable[[Broker, bytes, pa.RecordBatch | None], Answered]] = {
+ANSWERS: dict[str, Callable[[GuardedBroker, bytes, pa.RecordBatch | None], Answered]] = {
     "enqueue": enqueue,
     "settle": settle,
     "exchange": exchange,

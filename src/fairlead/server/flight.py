@@ -15,12 +15,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, ProtocolMismatch
 from fairlead.model.delivery import Delivery
-from fairlead.model.settle import Release
+from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.server import answers
+from fairlead.server.access import Access
 from fairlead.server.flight_listener import FlightListener
-from fairlead.server.limits import Limits
+from fairlead.server.guard import GuardedBroker
+from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
+from fairlead.server.sockets import connection_of
 from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
@@ -33,15 +36,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fairlead.flight")
 
 _GRACE_S = 2.0
+_AUTHORIZATION = "authorization"
 
 
 class FlightDoor:
     name = "flight"
 
-    def __init__(self, broker: Broker, address: str, limits: Limits | None = None, *, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        address: str,
+        limits: Limits | None = None,
+        *,
+        certificates: Certificates | None = None,
+        access: Access | None = None,
+    ) -> None:
         self.address = address
         self._limits = limits = limits or Limits()
-        self._listener = FlightListener(lambda where, **tls: _FlightServer(where, broker, limits, **tls), address, certificates)
+        admission = access or Access(broker)
+        self._listener = FlightListener(lambda where, **tls: _FlightServer(where, admission, limits, **tls), address, certificates)
 
     def start(self) -> None:
         self._listener.start()
@@ -54,10 +67,23 @@ class FlightDoor:
         self._listener.stop(_GRACE_S)
 
 
+class _Authorization(flight.ServerMiddleware):  # type: ignore[misc]
+    """What one call says about who makes it."""
+
+    def __init__(self, value: str | None) -> None:
+        self.value = value
+
+
+class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Authorization:
+        given = [value for name, values in headers.items() if name.lower() == _AUTHORIZATION for value in values]
+        return _Authorization(given[0] if len(given) == 1 and isinstance(given[0], str) else None)
+
+
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, location: str, broker: Broker, limits: Limits, **tls: Any) -> None:
-        super().__init__(location, **tls)
-        self._broker = broker
+    def __init__(self, location: str, access: Access, limits: Limits, **tls: Any) -> None:
+        super().__init__(location, middleware={_AUTHORIZATION: _ReadsAuthorization(), "channels": _ChannelGate(limits)}, **tls)
+        self._access = access
         self._limits = limits
 
     def do_exchange(
@@ -68,11 +94,13 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         try:
+            broker = self._access.admit(context.get_middleware(_AUTHORIZATION).value, context.peer())
             verb = _read_verb(descriptor.command or b"")
-            with self._limits.channel():
+            with self._limits.channel(connection_of(context.peer())) as opened:
                 writer.begin(CHANNELS[verb][1])
-                _Channel(self._broker, self._limits, verb, writer, context.is_cancelled).serve(reader)
+                _Channel(broker, self._limits, opened, verb, writer, context.is_cancelled).serve(reader)
         except FairleadError as refused:
+            self._limits.count_error(refused)
             raise _in_flight_words(refused) from None
         except flight.FlightError:
             # The client left while its channel was being opened.
@@ -86,6 +114,30 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         raise _in_flight_words(ProtocolMismatch("the fairlead protocol, all of which is DoExchange", "another method of Flight")) from None
 
     list_flights = get_flight_info = get_schema = do_put = do_get = list_actions = do_action = _refuse
+
+
+class _ChannelGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Counts a channel from its first header on: pyarrow gives it a thread, which waits for a first frame that may never come."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> flight.ServerMiddleware:
+        try:
+            self._limits.open_channel()
+        except FairleadError as refused:
+            raise _in_flight_words(refused) from None
+        return _Counted(self._limits)
+
+
+class _Counted(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def call_completed(self, exception: Exception | None) -> None:
+        self._limits.close_channel()
 
 
 def _in_flight_words(error: Exception) -> flight.FlightServerError:
@@ -106,10 +158,17 @@ def _read_verb(command: bytes) -> str:
 
 class _Channel:
     def __init__(
-        self, broker: Broker, limits: Limits, verb: str, writer: flight.MetadataRecordBatchWriter, is_cancelled: Callable[[], bool]
+        self,
+        broker: GuardedBroker,
+        limits: Limits,
+        opened: OpenChannel,
+        verb: str,
+        writer: flight.MetadataRecordBatchWriter,
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._broker = broker
         self._limits = limits
+        self._opened = opened
         self._verb = verb
         self._writer = writer
         self._is_cancelled = is_cancelled
@@ -120,6 +179,8 @@ class _Channel:
                 chunk = reader.read_chunk()
             except (StopIteration, flight.FlightError):
                 return
+            except pa.ArrowMemoryError:
+                raise self._no_memory() from None
             except (pa.ArrowException, OSError) as wrong:
                 raise InvalidRequest("batch", "Arrow's format for streams", str(wrong)) from None
             try:
@@ -133,17 +194,30 @@ class _Channel:
         except _ClientGone:
             raise
         except FairleadError as refused:
+            self._limits.count_error(refused)
             self._write(Answer(fault_of(refused)))
+        except pa.ArrowMemoryError:
+            self._write(Answer(fault_of(self._no_memory())))
         except Exception as unexpected:
             _log.exception("a call failed in a way it should not", extra={"fields": {"verb": self._verb}})
             self._write(Answer(fault_of(unexpected)))
 
+    def _no_memory(self) -> Overloaded:
+        """Requests that unpack to more than they say, or many large ones at a time."""
+        self._limits.refused(Limit.ARROW_BYTES)
+        return Overloaded("bytes of memory for Arrow", self._limits.settings.max_arrow_bytes, RETRY_AFTER_MS)
+
     def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
+        size = len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)
+        self._opened.read_bytes += size
+        self._opened.requests += 1
+        if size > MAX_REQUEST_BYTES:
+            raise LimitReached("bytes in one request", MAX_REQUEST_BYTES)
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
-        # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
-        with self._limits.call(len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)):
+        with self._limits.call(size):
             answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
         if self._verb == "exchange":
             self._hand_out(deliveries, answer)
@@ -178,7 +252,7 @@ class _Channel:
                 self._write(told, encode_deliveries(deliveries) if deliveries else None)
         except BaseException:
             if deliveries:
-                self._broker.settle([Release(delivery, keep_order=True) for delivery in deliveries])
+                self._broker.put_back(deliveries)
             raise
 
     def _write(self, answer: Answer, body: pa.RecordBatch | None = None) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -31,7 +31,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, LeaseRef, Release, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult, Explanation, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
-from fairlead.server.guarded_groups import GuardedAudit, GuardedConfig, GuardedKeys
+from fairlead.server.guarded_groups import GuardedAudit, GuardedConfig, GuardedKeys, GuardedRunbooks
 
 #: Verbs whose first argument is a queue, and what they need there. All are written down, unless they are dry runs.
 ACTS: dict[str, Right] = {
@@ -86,6 +86,12 @@ class GuardedBroker:
         self.config = GuardedConfig(self, broker)
         self.keys = GuardedKeys(self, broker)
         self.audit = GuardedAudit(self, broker)
+        self.runbooks = GuardedRunbooks(self, broker)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, verb: str) -> Any:
+            """The verbs of the tables, which types do not see."""
 
     @property
     def clock(self) -> Clock:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
-from fairlead.decide.access import may_change, may_grant
+from fairlead.decide.access import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
 from fairlead.model.access import EVERYTHING, AuditRecord, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
 from fairlead.model.config_keys import WEIGHT
@@ -156,6 +156,38 @@ class GuardedAudit:
     ) -> list[AuditRecord]:
         self._guard.need_everywhere(Right.ADMIN)
         return self._audit.read(limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+
+
+class GuardedRunbooks:
+    """Saving takes admin on the whole project; reading any right on anything in it, because workers and producers read."""
+
+    def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
+        self._guard = guard
+        self._runbooks = broker.runbooks
+
+    def save(self, project: str, text: str) -> None:
+        own, pattern = self._guard.grants(), _pattern_of(project)
+        if not covers(own, Grant(Right.ADMIN, pattern)):
+            raise Forbidden(Right.ADMIN, pattern)
+        with self._guard.writes_down("runbooks.save", project=project, characters=len(text)):
+            self._runbooks.save(project, text)
+
+    def get(self, project: str) -> str:
+        if not self._sees(project):
+            raise Forbidden("some right", _pattern_of(project))
+        return self._runbooks.get(project)
+
+    def list(self) -> dict[str, str]:
+        return {project: text for project, text in self._runbooks.list().items() if self._sees(project)}
+
+    def _sees(self, project: str) -> bool:
+        patterns = [grant.pattern for grant in self._guard.grants()]
+        return any(pattern == EVERYTHING or pattern.rpartition("/")[0] == project for pattern in patterns)
+
+
+def _pattern_of(project: object) -> str:
+    """All that is in a project. What is in none is not apart from the rest, so it takes everything."""
+    return f"{project}/*" if isinstance(project, str) and project else EVERYTHING
 
 
 def _listed(grants: Iterable[Grant]) -> str:

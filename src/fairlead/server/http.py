@@ -22,7 +22,9 @@ import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, ServerStopping
 from fairlead.model.addresses import join_address, split_address
+from fairlead.server.access import Access
 from fairlead.server.metrics import Metrics
+from fairlead.wire.statuses import status_of
 
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
@@ -35,6 +37,8 @@ MAX_CONNECTIONS = 64
 #: How long the accepting thread waits for a connection that was closed to make room.
 _ROOM_S = 1.0
 _STOP_S = 5.0
+#: Pages that tell nothing about anybody's queues: whoever watches over a server asks for them without a key.
+_OPEN = ("/", "/healthz", "/readyz")
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -66,8 +70,10 @@ class HttpDoor:
         max_connections: int = MAX_CONNECTIONS,
         timeout_s: float = TIMEOUT_S,
         certificates: Certificates | None = None,
+        access: Access | None = None,
     ) -> None:
         self.address = address
+        self._access = access or Access(broker)
         self._broker = broker
         self._metrics = metrics
         self._certificates = certificates
@@ -104,7 +110,7 @@ class HttpDoor:
             self._thread.join(_STOP_S)
         self._connections.close_all(_STOP_S)
 
-    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+    def answer(self, method: str, target: str, headers: Mapping[str, str], source: str = "") -> Answer:
         try:
             url = urlsplit(target)
         except ValueError as wrong:
@@ -115,7 +121,12 @@ class HttpDoor:
         if method not in ("GET", "HEAD"):
             return _problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD", Allow="GET, HEAD")
         try:
+            if url.path not in _OPEN:
+                # It tells of every queue.
+                self._access.admit(headers.get("Authorization"), source).need_everywhere()
             return page(headers, url.query)
+        except FairleadError as refused:
+            return _refusal(refused)
         except Exception:
             _log.exception("a page could not be made", extra={"fields": {"page": url.path}})
             return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the log of the server says more")
@@ -268,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.connections.works(self.connection)
-        answer = self.server.door.answer(self.command, self.path, self.headers)  # type: ignore[arg-type]
+        answer = self.server.door.answer(self.command, self.path, self.headers, self.client_address[0])  # type: ignore[arg-type]
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             # A body nobody reads would be taken for the next request.
             self.close_connection = True
@@ -298,6 +309,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug("%s %r", self.address_string(), format % args)
+
+
+def _refusal(error: FairleadError) -> Answer:
+    status = status_of(error).http
+    return _problem(status, error.code, error.message, **({"WWW_Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}))
 
 
 def _json(status: int, body: Mapping[str, object], **headers: str) -> Answer:

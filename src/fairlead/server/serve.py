@@ -57,7 +57,9 @@ class Server:
         self.doors: list[Door] = []
         #: What they show, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
-        self._make_doors = make_doors or (lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates, self._access(broker)))
+        self._make_doors = make_doors or (
+            lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates, self._access(broker))
+        )
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
         self._sockets: SocketWatch | None = None

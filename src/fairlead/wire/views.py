@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
+from fairlead.model.access import AuditRecord, KeyInfo, NewKey
 from fairlead.model.facts import Intent
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import SettleResult
@@ -65,6 +66,13 @@ ADMIN: dict[str, Verb] = {
     "explain": Verb(Explanation, repeatable=True),
     "explain_queue": Verb(Explanation, repeatable=True),
     "checkpoint": Verb(None),
+    "keys.create": Verb(NewKey),
+    "keys.list": Verb(list[KeyInfo], repeatable=True),
+    "keys.show": Verb(KeyInfo, repeatable=True),
+    "keys.set_grants": Verb(KeyInfo, repeatable=True),
+    "keys.revoke": Verb(None),
+    "keys.rotate": Verb(NewKey),
+    "audit.read": Verb(list[AuditRecord], repeatable=True),
     "config.get": Verb(str, repeatable=True),
     "config.set": Verb(None, repeatable=True),
     "config.list": Verb(dict[str, str], repeatable=True),

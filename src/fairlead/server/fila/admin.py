@@ -6,9 +6,9 @@ from typing import NoReturn
 
 import grpc
 
-from fairlead.broker.broker import Broker
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, QueueNotFound
 from fairlead.model.names import check_queue_name, is_dead_letter_name
+from fairlead.server.fila.calls import caller
 from fairlead.server.fila.config_keys import MAX_LISTED, ConfigKeys
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.v1 import admin_pb2 as pb
@@ -19,10 +19,10 @@ _MIN_TIMEOUT_MS = 1000
 
 
 class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
-    def __init__(self, broker: Broker, consumers: Consumers) -> None:
-        self._broker = broker
+    """What a call may see and do is its caller's broker to say."""
+
+    def __init__(self, consumers: Consumers) -> None:
         self._consumers = consumers
-        self._config = ConfigKeys(broker)
 
     def CreateQueue(self, request: pb.CreateQueueRequest, context: grpc.ServicerContext) -> pb.CreateQueueResponse:
         config, options = request.config, {}
@@ -34,26 +34,26 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
             options["on_enqueue"] = config.on_enqueue_script
         if config.on_failure_script:
             options["on_failure"] = config.on_failure_script
-        return pb.CreateQueueResponse(queue_id=self._broker.create_queue(request.name, **options).name)
+        return pb.CreateQueueResponse(queue_id=caller().create_queue(request.name, **options).name)
 
     def DeleteQueue(self, request: pb.DeleteQueueRequest, context: grpc.ServicerContext) -> pb.DeleteQueueResponse:
-        self._broker.delete_queue(request.queue)
+        caller().delete_queue(request.queue)
         return pb.DeleteQueueResponse()
 
     def SetConfig(self, request: pb.SetConfigRequest, context: grpc.ServicerContext) -> pb.SetConfigResponse:
-        self._config.set(request.key, request.value)
+        ConfigKeys(caller().config).set(request.key, request.value)
         return pb.SetConfigResponse()
 
     def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigResponse:
-        return pb.GetConfigResponse(value=self._config.get(request.key))
+        return pb.GetConfigResponse(value=ConfigKeys(caller().config).get(request.key))
 
     def ListConfig(self, request: pb.ListConfigRequest, context: grpc.ServicerContext) -> pb.ListConfigResponse:
-        found = self._config.list(request.prefix)
+        found = ConfigKeys(caller().config).list(request.prefix)
         entries = [pb.ConfigEntry(key=key, value=value) for key, value in list(found.items())[:MAX_LISTED]]
         return pb.ListConfigResponse(entries=entries, total_count=len(found))
 
     def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsResponse:
-        stats = self._broker.stats(check_queue_name(request.queue), keys=True)
+        stats = caller().stats(check_queue_name(request.queue), keys=True)
         return pb.GetStatsResponse(
             depth=stats.ready + stats.waiting,
             in_flight=stats.leased,
@@ -73,10 +73,10 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         queue = check_queue_name(request.dlq_queue)
         if not is_dead_letter_name(queue):
             raise NotADeadLetterQueue(queue)
-        return pb.RedriveResponse(redriven=self._broker.redrive(queue, count=request.count or None).moved)
+        return pb.RedriveResponse(redriven=caller().redrive(queue, count=request.count or None).moved)
 
     def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.ServicerContext) -> pb.ListQueuesResponse:
-        listed = [self._find_info(queue.name) for queue in self._broker.queues()]
+        listed = [self._find_info(queue.name) for queue in caller().queues()]
         return pb.ListQueuesResponse(queues=[info for info in listed if info is not None])
 
     def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> NoReturn:
@@ -95,12 +95,12 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         _no_keys_yet()
 
     def _quantum(self, queue: str) -> int:
-        return next((info.config.quantum for info in self._broker.queues(queue) if info.name == queue), 0)
+        return next((info.config.quantum for info in caller().queues(queue) if info.name == queue), 0)
 
     def _find_info(self, queue: str) -> pb.QueueInfo | None:
         """None when it was deleted since it was listed."""
         try:
-            stats = self._broker.stats(queue)
+            stats = caller().stats(queue)
         except QueueNotFound:
             return None
         return pb.QueueInfo(

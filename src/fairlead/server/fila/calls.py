@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
 
 from fairlead.errors import FairleadError
+from fairlead.server.access import Access
+from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import Limits
 from fairlead.wire.statuses import status_of
 
@@ -18,6 +22,8 @@ ERROR_CODE_KEY = "fairlead-error"
 
 _HEALTH = "/grpc.health."
 _log = logging.getLogger("fairlead.fila")
+
+_caller: ContextVar[GuardedBroker] = ContextVar("caller")
 
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -28,7 +34,8 @@ class CallGate(grpc.ServerInterceptor):
     Streams run on threads of their own: those of single calls are never theirs to take.
     """
 
-    def __init__(self, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
+    def __init__(self, access: Access, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
+        self._access = access
         self._limits = limits
         self._stream_threads = stream_threads
 
@@ -46,10 +53,10 @@ class CallGate(grpc.ServerInterceptor):
     def _once(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                with self._limits.call(request.ByteSize()):
-                    _admit(context)
+                with self._admitted(context), self._limits.call(request.ByteSize()):
                     return behaviour(request, context)
             except Exception as error:
+                self._limits.count_error(error)
                 return refuse(context, error)
 
         return answer
@@ -57,10 +64,10 @@ class CallGate(grpc.ServerInterceptor):
     def _streaming(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._limits.stream():
-                    _admit(context)
+                with self._admitted(context), self._limits.stream(context.peer()):
                     yield from behaviour(request, context)
             except Exception as error:
+                self._limits.count_error(error)
                 refuse(context, error)
 
         # What gRPC itself looks for, and its health service uses.
@@ -68,14 +75,26 @@ class CallGate(grpc.ServerInterceptor):
         return answer
 
 
+    @contextmanager
+    def _admitted(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """In the thread of the call, before anything is carried out."""
+        if not context.is_active():
+            raise _CallerGone()
+        given = [value for name, value in context.invocation_metadata() if name == "authorization"]
+        before = _caller.set(self._access.admit(given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer()))
+        try:
+            yield
+        finally:
+            _caller.reset(before)
+
+
+def caller() -> GuardedBroker:
+    """The broker as the caller of this call may use it; a stream asks for it before its first answer."""
+    return _caller.get()
+
+
 class _CallerGone(Exception):
     """It was cancelled, or its time was up, before a thread was free for it."""
-
-
-def _admit(context: grpc.ServicerContext) -> None:
-    """In the thread of the call, before anything is carried out. A key in `authorization: Bearer` is to be checked here."""
-    if not context.is_active():
-        raise _CallerGone()
 
 
 def refuse(context: grpc.ServicerContext, error: Exception) -> Any:

@@ -6,10 +6,10 @@ A throttle is one entry there, `throttle.<name>` = `<rate>,<burst>`, and two her
 
 from __future__ import annotations
 
-from fairlead.broker.broker import Broker
 from fairlead.decide.throttle import default_burst
 from fairlead.errors import ConfigKeyNotFound, InvalidRequest
 from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
+from fairlead.server.guarded_groups import GuardedConfig
 
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
@@ -21,8 +21,8 @@ _WITH_MEANING = (THROTTLE, WEIGHT)
 
 
 class ConfigKeys:
-    def __init__(self, broker: Broker) -> None:
-        self._config = broker.config
+    def __init__(self, config: GuardedConfig) -> None:
+        self._config = config
 
     def set(self, key: str, value: str) -> None:
         _check_key(key)

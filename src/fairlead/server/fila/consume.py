@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, ServerStopping
+from fairlead.model.access import Right
 from fairlead.model.delivery import Delivery
-from fairlead.model.settle import Extend, LeaseRef, Release, Start
+from fairlead.model.settle import Extend, LeaseRef, Start
 from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import messages_pb2, service_pb2
+from fairlead.server.guard import GuardedBroker
 
 #: How far a stream reads ahead of its client: so many messages, and about so many bytes.
 AHEAD_MESSAGES = 32
@@ -39,7 +40,7 @@ class Consumption:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: GuardedBroker,
         starter: Starter,
         sent: SentDeliveries,
         clock: Clock,
@@ -76,6 +77,8 @@ class Consumption:
                         self._context.send_initial_metadata(())
                         opened = True
                     continue
+                # What was claimed ahead is not for a key that has been revoked since.
+                self._broker.need(Right.CONSUME, self._queue)
                 delivery = self._ahead[0]
                 if self._make_ready(delivery):
                     self._sent.remember(self._connection, delivery, self._clock.now_ms())
@@ -113,7 +116,7 @@ class Consumption:
         if not self._ahead:
             return
         try:
-            self._broker.settle([Release(delivery, keep_order=True) for delivery in self._ahead])
+            self._broker.put_back(self._ahead)
         except FairleadError as error:
             _log.warning("%d deliveries were not given back and run out by themselves: %s", len(self._ahead), error)
 

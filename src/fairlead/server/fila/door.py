@@ -14,6 +14,7 @@ from fairlead.clock import Clock, SystemClock
 from fairlead.errors import AddressUnavailable
 from fairlead.model.addresses import join_address, split_address
 from fairlead.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.server.access import Access
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import CallGate
 from fairlead.server.fila.consumers import Consumers
@@ -32,6 +33,8 @@ _SERVICES = (
 )
 #: Headers take more room in a request than they do packed.
 _MOST_BYTES = MAX_PAYLOAD_BYTES + 16 * MAX_HEADERS_BYTES
+#: Calls of one connection at a time, beside its streams.
+_CALLS_PER_CONNECTION = 1000
 #: A stream beyond the limit needs a thread to be told so.
 _REFUSING_THREADS = 2
 
@@ -58,6 +61,7 @@ class FilaDoor:
         trace_headers: bool = False,
         grace_s: float = 5.0,
         clock: Clock | None = None,
+        access: Access | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         self.address = address
@@ -74,12 +78,12 @@ class FilaDoor:
         self._call_threads = ThreadPoolExecutor(call_threads, thread_name_prefix="fila-call")
         self._server = grpc.server(
             self._call_threads,
-            interceptors=[CallGate(limits, self._stream_threads)],
-            options=_options(),
+            interceptors=[CallGate(access or Access(broker), limits, self._stream_threads)],
+            options=_options(limits),
             maximum_concurrent_rpcs=limits.max_streams + max_waiting,
         )
         service_pb2_grpc.add_FilaServiceServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
-        admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(broker, consumers), self._server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(consumers), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
@@ -116,9 +120,14 @@ class FilaDoor:
             self._health.set(service, status)
 
 
-def _options() -> list[tuple[str, int]]:
+def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", _MOST_BYTES),
+        # Beyond it a client waits for a call of its own to end. A stream too many is told so, and so needs a place.
+        ("grpc.max_concurrent_streams", limits.settings.max_streams_per_connection + _CALLS_PER_CONNECTION),
+        ("grpc.server_handshake_timeout_ms", limits.settings.greeting_ms),
+        # A connection with no call on it; its client makes another when it needs one.
+        ("grpc.max_connection_idle_ms", limits.settings.idle_ms),
         # Two servers on one port would share its clients by chance.
         ("grpc.so_reuseport", 0),
         # Find out about clients that vanished without a word.

@@ -10,10 +10,12 @@ import grpc
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
 from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest, LostLease, MessageNotFound
+from fairlead.model.access import Right
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
+from fairlead.server.fila.calls import caller
 from fairlead.server.fila.consume import Consumption
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.gather import Gather
@@ -49,15 +51,18 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         headers = dict(request.headers)
         if self._trace_headers:
             _add_trace(headers, context)
-        return pb.EnqueueResponse(message_id=self.enqueues.do(check_queue_name(request.queue), NewMessage(request.payload, headers)))
+        # Here and not in the batch, which has messages of several callers.
+        caller().need(Right.PRODUCE, request.queue)
+        return pb.EnqueueResponse(message_id=self.enqueues.do(request.queue, NewMessage(request.payload, headers)))
 
     def Consume(self, request: pb.ConsumeRequest, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
-        queue = check_queue_name(request.queue)
+        guard, queue = caller(), check_queue_name(request.queue)
+        guard.need(Right.CONSUME, queue)
         leave = self._consumers.enter(queue)
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
             context.add_callback(leave)
-            yield from Consumption(self._broker, self._starter, self._sent, self._clock, self._stopping, queue, context).responses()
+            yield from Consumption(guard, self._starter, self._sent, self._clock, self._stopping, queue, context).responses()
         finally:
             leave()
 
@@ -84,9 +89,10 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         unfenced: Callable[[str, str], SettleResult],
     ) -> None:
         """With the token of what this connection was sent last, or by id alone when it was sent nothing of that message."""
+        caller().need(Right.CONSUME, queue)
         raw_id = _read_id(message_id)
         connection = context.peer()
-        delivery = self._sent.find(connection, check_queue_name(queue), raw_id)
+        delivery = self._sent.find(connection, queue, raw_id)
         if delivery is None:
             result = unfenced(queue, show_id(raw_id))
         else:
