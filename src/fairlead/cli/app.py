@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli import config, doctor, explain, failures, intents, maintenance, queues, redrive, serve, stats, top
+from fairlead.cli import apply, config, doctor, explain, failures, intents, maintenance, queues, redrive, runbook, serve, stats, top
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Output, choose
 from fairlead.cli.root import ADDR_HELP, DATA_HELP, OUTPUT_HELP, Root
 
@@ -55,5 +55,5 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-for group in (serve, queues, redrive, intents, explain, config, stats, failures, top, maintenance, doctor):
+for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, maintenance, doctor):
     group.register(app)

@@ -21,7 +21,10 @@ from fairlead.wire.statuses import status_of
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-_ORDER = ("serve", "queue", "redrive", "intent", "explain", "config", "stats", "failures", "top", "backup", "restore", "verify", "doctor")
+_ORDER = (
+    "serve", "queue", "runbook", "apply", "redrive", "intent", "explain", "config", "stats", "failures", "top",
+    "backup", "restore", "verify", "doctor",
+)  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."
 OUTPUT_HELP = "Tables for people, or JSON for programs."

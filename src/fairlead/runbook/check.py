@@ -200,7 +200,7 @@ class _Builder:
         given["retry_on"] = {reason: policy for reason, policy in (read.get("retry_on") or {}).items() if policy is not None}
         dedup = read.get("dedup", "live")
         if dedup != "none":
-            given["dedup"] = show_ms(dedup) if isinstance(dedup, int) else "live"
+            given["dedup"] = show_ms(dedup) if isinstance(dedup, int) else dedup or "live"
         if "retain_completed" in QUEUE_OPTIONS:
             given.setdefault("retain_completed", _RETAINED)
         for function, script in (read.get("hooks") or {}).items():

@@ -42,21 +42,24 @@ _COMMAND = ListOf(
 _VARIABLE = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 
 
+_DEDUP_WORDS = ("live", "kept", "none")
+
+
 @dataclass(frozen=True)
 class Dedup:
-    """Read into "none", "live" or milliseconds."""
+    """Read into "none", "live", "kept" or milliseconds."""
 
-    words: str = '"live", "none" or a window such as "5m"'
+    words: str = '"live", "kept", "none" or a window such as "5m"'
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
-        if node.value in ("live", "none"):
-            return str(node.value)
+        if isinstance(node.value, str) and node.value in _DEDUP_WORDS:
+            return node.value
         if not isinstance(node.value, str):
             return refuse(node, path, problems, self.words)
         return Duration(low_ms=1, words=self.words).read(node, path, problems)
 
     def schema(self) -> Schema:
-        return {"anyOf": [{"enum": ["live", "none"]}, Duration().schema()]}
+        return {"anyOf": [{"enum": list(_DEDUP_WORDS)}, Duration().schema()]}
 
 
 _BREAKER = Table(
@@ -77,7 +80,7 @@ _ITEM_KEYS = {
     "vars": Key(ListOf(FIELD, "a list of field names", unique=True), "fields an item must have", "none: anything goes"),
     "defaults": Key(MapOf(FIELD, Json(), "a table of values by field"), "values of `vars` for items that come without them", "none"),
     "dedup": Key(
-        Dedup(), "when equal data is one item: as long as the first is live, within a window from the first, or never", '`"live"`'
+        Dedup(), "when equal data is one item: while the first is live, or still kept after it, within a window, or never", '`"live"`'
     ),
 }
 

@@ -1,0 +1,62 @@
+"""`fairlead apply`: what a runbook would change, and then the change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.chosen import chosen, wants_json
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.output import console, show_json, tell
+from fairlead.cli.plan_view import plan_page, plan_record, what_happens
+from fairlead.cli.runbook import Project, RunbookFiles, tell_warnings
+from fairlead.cli.target import open_target
+from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.check import read_runbook
+from fairlead.runbook.plan import Plan, make_plan
+
+
+def register(app: typer.Typer) -> None:
+    app.command("apply")(apply)
+
+
+def apply(
+    files: RunbookFiles,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    yes: Yes = False,
+    project: Project = None,
+) -> None:
+    """Make queues, pipelines and workers what a runbook says.
+
+    Shows the difference to what is running, asks, then makes it so: each queue in one step, the runbook in force last. An
+    apply that was interrupted is completed by the next. Queues that are no longer defined stay, with their messages.
+    """
+    checked = read_runbook(files, project=project or None)
+    tell_warnings(checked)
+    where = chosen().target()
+    if dry_run and isinstance(where, Path) and not where.exists():
+        _show_plan(make_plan(checked.runbook, [], None))  # against nothing; a dry run makes no directory
+        return
+    with open_target(create=not dry_run) as target:
+        plan = plan_for(target, checked.runbook)
+        if dry_run:
+            _show_plan(plan)
+            return
+        if not wants_json():
+            _show_plan(plan)
+        if not plan.nothing_to_do:
+            confirm(what_happens(plan), yes=yes)
+            for _ in carry_out(plan, target):
+                pass
+            tell("applied")
+    if wants_json():
+        show_json({**plan_record(plan), "applied": True})
+
+
+def _show_plan(plan: Plan) -> None:
+    if wants_json():
+        show_json({**plan_record(plan), "applied": False})
+    else:
+        console().print(plan_page(plan), soft_wrap=True)

@@ -1,0 +1,97 @@
+"""`fairlead runbook`: check a runbook, show it in its normal form, and the schema for editors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli.chosen import wants_json, wrong_usage
+from fairlead.cli.output import clean, console, count_of, show, show_json, tell
+from fairlead.cli.target import open_target
+from fairlead.runbook.carry_out import find_in_force
+from fairlead.runbook.check import Checked, read_runbook
+from fairlead.runbook.model import Runbook
+from fairlead.runbook.normal_form import as_toml, normal_form
+from fairlead.runbook.schema import runbook_schema
+from fairlead.runbook.source import Problem
+
+RunbookFiles = Annotated[list[Path], typer.Argument(metavar="FILE", help="Runbooks in TOML, HCL or JSON, by how their names end; all make up one.")]
+Project = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", envvar="FAIRLEAD_PROJECT", help="The project, whatever the files say of it.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Runbooks: files that declare queues, pipelines and workers.")
+    for name, command in (("check", check), ("show", show_normal_form), ("schema", schema)):
+        group.command(name)(command)
+    app.add_typer(group, name="runbook")
+
+
+def check(files: RunbookFiles, project: Project = None) -> None:
+    """Check runbooks without a server; every mistake is named at once, with its line.
+
+    What is only doubtful is a warning. Hooks are compiled when they are applied.
+    """
+    checked = read_runbook(files, project=project or None)
+    tell_warnings(checked)
+    found = checked.runbook
+    record = {
+        "project": found.project,
+        "queues": sorted(found.queues),
+        "pipelines": sorted(found.pipelines),
+        "workers": sorted(found.workers),
+        "warnings": [warning._asdict() for warning in checked.warnings],
+    }
+    show(record, f"no mistakes in {_summary(found)}")
+
+
+def show_normal_form(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Runbooks to show. Without any, the one in force at the server or directory.")
+    ] = None,
+    project: Project = None,
+) -> None:
+    """Show a runbook in its normal form: as TOML, or with -o json as JSON. Both can be applied again.
+
+    What is at its default is left out, hooks are written out.
+    """
+    if files:
+        checked = read_runbook(files, project=project or None)
+        tell_warnings(checked)
+        found = checked.runbook
+    else:
+        with open_target() as target:
+            in_force = find_in_force(target, project)
+        if in_force is None:
+            wrong_usage(f"there is no runbook in force {f'in project {project!r}' if project else 'outside of projects; name one with --project'}")
+        found = in_force
+    if wants_json():
+        show_json(normal_form(found))
+    else:
+        console().print(as_toml(normal_form(found)), soft_wrap=True, end="")
+
+
+def schema() -> None:
+    """Print the JSON Schema of runbooks, for editors.
+
+    It is made from the table that `check` reads by.
+    """
+    show_json(runbook_schema())
+
+
+def tell_warnings(checked: Checked) -> None:
+    for warning in checked.warnings:
+        tell(f"warning: {clean(problem_text(warning))}")
+
+
+def problem_text(problem: Problem) -> str:
+    where = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    return ": ".join(part for part in (where, problem.path, problem.what) if part)
+
+
+def _summary(found: Runbook) -> str:
+    parts = [count_of(len(specs), noun) for specs, noun in ((found.queues, "queue"), (found.pipelines, "pipeline"), (found.workers, "worker"))]
+    return ", ".join(parts) + (f" of project {found.project}" if found.project else "")
