@@ -10,10 +10,12 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Start, errors
-from fairlead.aio import AsyncClient, AsyncConfig, AsyncRunbooks
+from fairlead.aio import AsyncAudit, AsyncClient, AsyncConfig, AsyncKeys, AsyncRunbooks
 from fairlead.broker.runbooks import Runbooks
 from fairlead.broker.runtime_config import RuntimeConfig
-from fairlead.client.client import Client, ClientConfig, ClientRunbooks
+from fairlead.client.client import Client
+from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
+from fairlead.server.guarded_groups import GuardedAudit, GuardedKeys
 from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -24,6 +26,9 @@ NOT_REMOTE = {
     "observe": "takes a function that is called in the server's process",
     "measures": "for the metrics of the server's process",
     "clock": "the server's own; answers carry its time",
+    "full_id": "for a server's guard, which answers by what a caller may see",
+    "queue_names": "for a server's guard, which looks up whose an operation is",
+    "queues_of": "for a server's guard, which looks up whose a message is",
 }
 #: What a client has beside the engine's verbs.
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span"}
@@ -53,7 +58,17 @@ def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: st
 
 @pytest.mark.parametrize(
     ("engines", "kind"),
-    [(RuntimeConfig, ClientConfig), (RuntimeConfig, AsyncConfig), (Runbooks, ClientRunbooks), (Runbooks, AsyncRunbooks)],
+    [
+        (RuntimeConfig, ClientConfig),
+        (RuntimeConfig, AsyncConfig),
+        (Runbooks, ClientRunbooks),
+        (Runbooks, AsyncRunbooks),
+        # Of these the engine has more than a caller may use, so the guard says what there is.
+        (GuardedKeys, ClientKeys),
+        (GuardedKeys, AsyncKeys),
+        (GuardedAudit, ClientAudit),
+        (GuardedAudit, AsyncAudit),
+    ],
 )
 def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: type, kind: type) -> None:
     assert public(kind) == public(engines)
@@ -64,6 +79,9 @@ def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: t
 def test_every_verb_of_administration_is_one_the_client_has() -> None:
     verbs = {name for name in ADMIN if "." not in name}
     assert verbs <= public(Client)
+    groups = {"config": ClientConfig, "runbooks": ClientRunbooks, "keys": ClientKeys, "audit": ClientAudit}
+    grouped = {f"{group}.{verb}" for group, kind in groups.items() for verb in public(kind)}
+    assert grouped == {name for name in ADMIN if "." in name}
 
 
 def test_both_ways_to_connect_take_the_same_options() -> None:

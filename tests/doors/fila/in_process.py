@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairlead.broker.broker import Broker
+from fairlead.server.access import Access
+from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
@@ -44,6 +46,7 @@ class Workbench:
         self.starter = Starter(self.broker)
         self.starter.open()
         self.stopping = False
+        self.guard = Access(self.broker).admit(None, "a test")
         self.service = FilaService(
             self.broker, Consumers(), self.starter, clock=self.clock, stopping=lambda: self.stopping, trace_headers=False
         )
@@ -55,13 +58,16 @@ class Workbench:
         return [self.broker.enqueue("q", payload) for payload in payloads]
 
     def consume(self, caller: Caller) -> Iterator[pb.ConsumeResponse]:
-        return self.service.Consume(pb.ConsumeRequest(queue="q"), caller)  # type: ignore[arg-type]
+        with acting_as(self.guard):
+            return self.service.Consume(pb.ConsumeRequest(queue="q"), caller)  # type: ignore[arg-type]
 
     def ack(self, message_id: str, caller: Caller) -> None:
-        self.service.Ack(pb.AckRequest(queue="q", message_id=message_id), caller)  # type: ignore[arg-type]
+        with acting_as(self.guard):
+            self.service.Ack(pb.AckRequest(queue="q", message_id=message_id), caller)  # type: ignore[arg-type]
 
     def nack(self, message_id: str, caller: Caller) -> None:
-        self.service.Nack(pb.NackRequest(queue="q", message_id=message_id, error="e"), caller)  # type: ignore[arg-type]
+        with acting_as(self.guard):
+            self.service.Nack(pb.NackRequest(queue="q", message_id=message_id, error="e"), caller)  # type: ignore[arg-type]
 
     def attempts(self) -> list[int]:
         """Of all ready messages, in the order they will come."""

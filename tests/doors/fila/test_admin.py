@@ -11,7 +11,9 @@ from fila.v1 import admin_pb2, messages_pb2, service_pb2
 
 from fairlead import Broker
 from fairlead.model.queue import QueueConfig
+from fairlead.server.access import Access
 from fairlead.server.fila.admin import FilaAdmin
+from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.v1 import admin_pb2 as pb
 from fairlead.testing import MemoryStore
@@ -137,7 +139,8 @@ def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(server: Serv
 def test_a_visibility_timeout_of_0_is_the_default_and_any_from_a_second_on_is_taken(given_ms: int, taken_ms: int) -> None:
     broker = Broker(MemoryStore())
     config = pb.QueueConfig(visibility_timeout_ms=given_ms)
-    FilaAdmin(broker, Consumers()).CreateQueue(pb.CreateQueueRequest(name="q", config=config), None)  # type: ignore[arg-type]
+    with acting_as(Access(broker).admit(None, "a test")):
+        FilaAdmin(Consumers()).CreateQueue(pb.CreateQueueRequest(name="q", config=config), None)  # type: ignore[arg-type]
     assert broker.queues("q")[0].config.visibility_timeout_ms == taken_ms
     broker.close()
 

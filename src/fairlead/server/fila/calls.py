@@ -53,7 +53,7 @@ class CallGate(grpc.ServerInterceptor):
     def _once(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                with self._admitted(context), self._limits.call(request.ByteSize()):
+                with acting_as(self._admit(context)), self._limits.call(request.ByteSize()):
                     return behaviour(request, context)
             except Exception as error:
                 self._limits.count_error(error)
@@ -64,8 +64,12 @@ class CallGate(grpc.ServerInterceptor):
     def _streaming(self, behaviour: Behaviour) -> Behaviour:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._admitted(context), self._limits.stream(context.peer()):
-                    yield from behaviour(request, context)
+                guard = self._admit(context)
+                with self._limits.stream(context.peer()):
+                    # Not for longer: what ends a stream may be another thread.
+                    with acting_as(guard):
+                        answers = behaviour(request, context)
+                    yield from answers
             except Exception as error:
                 self._limits.count_error(error)
                 refuse(context, error)
@@ -74,22 +78,26 @@ class CallGate(grpc.ServerInterceptor):
         answer.experimental_thread_pool = self._stream_threads  # type: ignore[attr-defined]
         return answer
 
-
-    @contextmanager
-    def _admitted(self, context: grpc.ServicerContext) -> Iterator[None]:
+    def _admit(self, context: grpc.ServicerContext) -> GuardedBroker:
         """In the thread of the call, before anything is carried out."""
         if not context.is_active():
             raise _CallerGone()
         given = [value for name, value in context.invocation_metadata() if name == "authorization"]
-        before = _caller.set(self._access.admit(given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer()))
-        try:
-            yield
-        finally:
-            _caller.reset(before)
+        return self._access.admit(given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer())
+
+
+@contextmanager
+def acting_as(guard: GuardedBroker) -> Iterator[None]:
+    """Calls made in here are this caller's."""
+    before = _caller.set(guard)
+    try:
+        yield
+    finally:
+        _caller.reset(before)
 
 
 def caller() -> GuardedBroker:
-    """The broker as the caller of this call may use it; a stream asks for it before its first answer."""
+    """The broker as the caller of this call may use it. A stream asks before it is one: its answers are made outside."""
     return _caller.get()
 
 

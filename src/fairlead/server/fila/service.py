@@ -23,6 +23,7 @@ from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.server.fila.v1 import service_pb2_grpc
+from fairlead.server.guard import GuardedBroker
 
 _MOST_BATCH_BYTES = 32 * 1024 * 1024
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -58,6 +59,9 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
     def Consume(self, request: pb.ConsumeRequest, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
         guard, queue = caller(), check_queue_name(request.queue)
         guard.need(Right.CONSUME, queue)
+        return self._consume(guard, queue, context)
+
+    def _consume(self, guard: GuardedBroker, queue: str, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
         leave = self._consumers.enter(queue)
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
