@@ -95,6 +95,7 @@ WHEN = {
     "ServerStopping": "the server has been told to stop; nothing was carried out",
     "AddressUnavailable": "a server cannot listen where it was told to; nothing was started",
     "ServerUnreachable": "a client got no connection in the time allowed",
+    "TlsFailed": "a client and a server that differ in TLS, or do not trust each other's certificates; said at once on connecting",
     "ClientClosed": "a call comes after `close`, or is under way when it comes",
     "ClientForked": "a forked child uses the client of its parent",
     "AnswerLost": "the connection broke during a call that is not safe to repeat",

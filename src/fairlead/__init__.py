@@ -26,6 +26,7 @@ from fairlead.store.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
+    from fairlead.client.tls import Tls, TlsChoice
 else:
 
     def __getattr__(name: str) -> object:
@@ -34,6 +35,8 @@ else:
             return import_module("fairlead.aio")
         if name == "Client":
             return import_module("fairlead.client.client").Client
+        if name == "Tls":
+            return import_module("fairlead.client.tls").Tls
         raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
 
 
@@ -58,6 +61,7 @@ __all__ = [
     "Settings",
     "SettleResult",
     "Start",
+    "Tls",
     "VerifyReport",
     "connect",
     "errors",
@@ -86,6 +90,8 @@ def connect(
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
     tracing: bool = False,
+    api_key: str | None = None,
+    tls: TlsChoice = None,
 ) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
 
@@ -93,7 +99,11 @@ def connect(
     trying when the server cannot be reached. `timeout` is how long one request may go unanswered before its connection counts
     as dead. `heartbeat_cap` is how long a delivery is kept alive after it was handed out; None: not at all. `tracing` makes
     OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
+    `api_key` goes with every call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate,
+    or a `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
     """
     from fairlead.client.client import connect as connect_client
 
-    return connect_client(address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing)
+    return connect_client(
+        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing, api_key=api_key, tls=tls
+    )

@@ -21,6 +21,7 @@ from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Settling
+from fairlead.client.tls import TlsChoice
 from fairlead.errors import FairleadError
 from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
 from fairlead.model.delivery import Delivery
@@ -44,11 +45,14 @@ async def connect(
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
     tracing: bool = False,
+    api_key: str | None = None,
+    tls: TlsChoice = None,
 ) -> AsyncClient:
     """As `fairlead.connect`, without blocking the event loop."""
     make = functools.partial(
-        connect_blocking, address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing
-    )
+        connect_blocking, address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing,
+        api_key=api_key, tls=tls,
+    )  # fmt: skip
     return AsyncClient(await asyncio.get_running_loop().run_in_executor(None, make))
 
 

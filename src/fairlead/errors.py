@@ -331,6 +331,15 @@ class ServerUnreachable(Unavailable):
         )
 
 
+class TlsFailed(ServerUnreachable):
+    """Client and server cannot agree on how to be safe from others. That does not pass by itself."""
+
+    code = "tls_failed"
+
+    def __init__(self, address: str, what: str) -> None:
+        FairleadError.__init__(self, f"expected a connection with the server at {address}, but {what}", address=address, what=what)
+
+
 class AnswerLost(Unavailable):
     """The connection broke after a request was sent that is not safe to repeat: it may or may not have been carried out."""
 

@@ -58,6 +58,9 @@ class FaultyTransport:
         self.opened.append(verb)
         return FaultyStream(self, verb, self._inner.open(verb))
 
+    def why_hopeless(self) -> str:
+        return ""
+
     def close(self) -> None:
         self._inner.close()
 

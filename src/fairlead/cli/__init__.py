@@ -20,6 +20,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail
+    # gRPC writes to stderr past every log, in its own words and, of a failed handshake, in those of a stranger.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a command says for itself what is wrong
     try:
         from fairlead.cli.app import app

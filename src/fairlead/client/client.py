@@ -20,7 +20,9 @@ from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Requests
+from fairlead.client.tls import TlsChoice, chosen_tls
 from fairlead.client.traces import Traces
+from fairlead.client.transport import FlightTransport
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
@@ -46,11 +48,15 @@ def connect(
     timeout: Duration = "30s",
     heartbeat_cap: Duration | None = "10m",
     tracing: bool = False,
+    api_key: str | None = None,
+    tls: TlsChoice = None,
 ) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
 
     `timeout` is how long one request may go unanswered before its connection counts as dead (a claim's wait comes on top).
     `heartbeat_cap` is how long after it was handed out a delivery is kept alive; None: not at all.
+    `api_key` goes with every call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate,
+    or a `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
     `tracing` makes OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
     """
     options = Options(
@@ -61,7 +67,8 @@ def connect(
         None if heartbeat_cap is None else to_ms(heartbeat_cap, "heartbeat_cap"),
     )
     traces = Traces(ambient() if tracing else None)
-    client = Client(Core(options), traces)
+    transport = FlightTransport(address, tls=chosen_tls(tls), api_key=api_key)
+    client = Client(Core(options, transport=transport), traces)
     try:
         client.intents()
     except BaseException:

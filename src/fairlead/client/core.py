@@ -30,6 +30,7 @@ from fairlead.errors import (
     RequestExpired,
     ServerStopping,
     ServerUnreachable,
+    TlsFailed,
 )
 from fairlead.model.ids import IdSource, show_id
 from fairlead.model.limits import MAX_ANSWERED
@@ -85,6 +86,8 @@ class Core:
         self._skew_ms = 0
         self._unusable: type[ClientClosed | ClientForked] | None = None
         self._closing = False
+        #: It has answered, so what keeps a connection from being made now was not so before, and may pass.
+        self._met = False
         self._close_lock = threading.Lock()
         watch(self)
 
@@ -151,6 +154,8 @@ class Core:
             except ConnectionBroken as broken:
                 sent = sent or broken.sent
                 trouble: Exception = broken
+                if not self._met:
+                    self._give_up_if_hopeless()
             except (ServerStopping, BrokerClosed) as stopping:
                 self.let_go()
                 trouble = stopping
@@ -179,8 +184,14 @@ class Core:
     def give_up(self, trouble: Exception) -> None:
         if isinstance(trouble, Overloaded):
             raise trouble
+        self._give_up_if_hopeless()
         # What broke is in the text; pyarrow's own account of it would only bury that.
         raise ServerUnreachable(self.options.address, str(trouble)) from None
+
+    def _give_up_if_hopeless(self) -> None:
+        hopeless = self._transport.why_hopeless()
+        if hopeless:
+            raise TlsFailed(self.options.address, hopeless) from None
 
     def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None) -> Asked:
         channel = self.take_channel(verb)
@@ -190,6 +201,7 @@ class Core:
         except ConnectionBroken:
             self.broke(channel)
             raise
+        self._met = True
         try:
             answer = read_answer(raw)
         except ProtocolMismatch:

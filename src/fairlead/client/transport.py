@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -10,7 +12,10 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch
+from fairlead.client.diagnosis import diagnose
+from fairlead.client.tls import Tls, files_identity, read_files
+from fairlead.config.server import is_loopback
+from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch, Unauthenticated
 from fairlead.model.addresses import join_address, split_address
 from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.faults import error_of
@@ -28,6 +33,11 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+_API_KEY = re.compile(r"[!-~]{1,1000}")
+
+_log = logging.getLogger("fairlead.client")
 
 
 class Stream(Protocol):
@@ -52,6 +62,10 @@ class Transport(Protocol):
         """Raises one of `BROKEN` when there is no connection; then nothing was sent."""
         ...
 
+    def why_hopeless(self) -> str:
+        """After a try that failed: why all others will; "" when one may succeed, or nobody knows."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -62,18 +76,35 @@ class FlightTransport:
     nowhere. So who waited in vain abandons it.
     """
 
-    def __init__(self, address: str) -> None:
-        self._target = f"grpc://{join_address(*split_address(address))}"
+    def __init__(self, address: str, *, tls: Tls | None = None, api_key: str | None = None) -> None:
+        self._host, self._port = split_address(address)
+        self._target = f"{'grpc' if tls is None else 'grpc+tls'}://{join_address(self._host, self._port)}"
+        self._tls = tls
+        self._call = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + check_api_key(api_key))]) if api_key is not None else None
         self._lock = threading.Lock()
+        self._silent = False
+        self._identity = files_identity(tls) if tls is not None else ()
+        self._files = read_files(tls) if tls is not None else None
         self._client = self._connect()
+        if api_key is not None and tls is None and not is_loopback(address):
+            _log.warning("the API key travels to %s unencrypted: whoever sees the traffic can use it; give tls=", address)
 
     def open(self, verb: str) -> Stream:
+        self._renew_files()
         client = self._client
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))))
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))), self._call)
         schema = CHANNELS[verb][0]
         if schema is not None:
             writer.begin(schema)
         return FlightStream(writer, reader, lambda: self._abandon(client))
+
+    def why_hopeless(self) -> str:
+        if self._silent:
+            # Nobody answers there at all; to ask again takes time that a try could use.
+            return ""
+        found = diagnose(self._host, self._port, self._tls, self._files)
+        self._silent = found.silent
+        return found.hopeless
 
     def close(self) -> None:
         with contextlib.suppress(*BROKEN):
@@ -85,8 +116,40 @@ class FlightTransport:
             if self._client is client:
                 self._client = self._connect()
 
+    def _renew_files(self) -> None:
+        """A certificate that was renewed is used from the next stream on."""
+        if self._tls is None or (found := files_identity(self._tls)) == self._identity:
+            return
+        with self._lock:
+            if found == self._identity:
+                return
+            self._identity = found
+            try:
+                files = read_files(self._tls)
+            except InvalidRequest as wrong:
+                _log.warning("new certificate files cannot be used, the old ones stay: %s", wrong)
+                return
+            self._files = files
+            self._client = self._connect()
+
     def _connect(self) -> flight.FlightClient:
-        return flight.FlightClient(self._target, generic_options=_OPTIONS)
+        if self._tls is None or self._files is None:
+            return flight.FlightClient(self._target, generic_options=_OPTIONS)
+        return flight.FlightClient(
+            self._target,
+            tls_root_certs=self._files.ca,
+            cert_chain=self._files.cert,
+            private_key=self._files.key,
+            override_hostname=self._tls.server_name,
+            generic_options=_OPTIONS,
+        )
+
+
+def check_api_key(given: object) -> bytes:
+    """Not shown in what it raises: a key with one wrong character is nearly a key."""
+    if not isinstance(given, str) or not _API_KEY.fullmatch(given):
+        raise InvalidRequest("api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)")
+    return given.encode("ascii")
 
 
 class FlightStream:
@@ -119,10 +182,12 @@ def refusal_of(error: BaseException) -> FairleadError | None:
     """What the server said when it ended a stream on purpose: it took no request from it. None: it said nothing."""
     if isinstance(error, pa.ArrowNotImplementedError):
         return ProtocolMismatch(f"version {VERSION} of fairlead's Flight protocol", "a Flight server of another kind")
-    if isinstance(error, flight.FlightServerError) and error.extra_info:
+    if isinstance(error, flight.FlightError) and error.extra_info:
         with contextlib.suppress(InvalidRequest):
             fault = decode(error.extra_info, Answer).error
             return error_of(fault) if fault is not None else None
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return Unauthenticated(describe(error))
     return None
 
 

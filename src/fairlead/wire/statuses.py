@@ -59,6 +59,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.ServerStopping: _UNAVAILABLE,
     errors.AddressUnavailable: _UNAVAILABLE,
     errors.ServerUnreachable: _UNAVAILABLE,
+    errors.TlsFailed: _UNAVAILABLE,
     errors.AnswerLost: _UNAVAILABLE,
     errors.StoreLocked: _UNAVAILABLE,
     errors.HookHostUnavailable: _UNAVAILABLE,

@@ -1,0 +1,117 @@
+"""Why there is no connection, when that can be told: gRPC often says no more than that a socket was closed.
+
+A connection of our own is tried, with Python's TLS, which says more. What it finds will not pass by itself: a wrong authority
+stays wrong. So whoever connects need not be kept waiting.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import NamedTuple
+
+from fairlead.client.tls import Tls, TlsFiles
+
+_CONNECT_S = 1.0
+_SHAKE_S = 3.0
+
+#: OpenSSL's numbers of what is wrong with a certificate, which stay while its words change.
+_NOT_YET = 9
+_EXPIRED = 10
+_NAMES = (62, 64)
+
+_SPEAKS_TLS = (
+    "the server speaks TLS and this client does not; give tls= the path of its authority's certificate, or True for those the system trusts"
+    " (on the command line --tls-ca)"
+)
+_SPEAKS_PLAINLY = "the server does not speak TLS and this client does; leave tls= (--tls-ca) out, or set tls.cert and tls.key at the server"
+_WANTS_CERTIFICATE = "the server asks for a client certificate; give fairlead.Tls(ca=, cert=, key=) (--tls-cert and --tls-key)"
+
+
+class Diagnosis(NamedTuple):
+    """`hopeless` is what is wrong, "" when trying again may help. `silent`: there was no answer at all, and asking took its time."""
+
+    hopeless: str = ""
+    silent: bool = False
+
+
+def diagnose(host: str, port: int, tls: Tls | None, files: TlsFiles | None) -> Diagnosis:
+    try:
+        connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+    except (OSError, UnicodeError) as error:
+        return Diagnosis(silent=isinstance(error, TimeoutError))
+    with connection:
+        connection.settimeout(_SHAKE_S)
+        if tls is None or files is None:
+            return Diagnosis(_SPEAKS_TLS if _answers_in_tls(connection) else "")
+        return Diagnosis(_wrong_with(connection, host, port, tls, files))
+
+
+def _answers_in_tls(connection: socket.socket) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with context.wrap_socket(connection):
+            return True
+    except ssl.SSLError as error:
+        # A server that refuses us in the words of TLS speaks it too.
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files: TlsFiles) -> str:
+    name = tls.server_name or host
+    try:
+        with files.context.wrap_socket(connection, server_hostname=name) as secure:
+            if secure.version() != "TLSv1.3" or secure.recv(1):
+                return ""
+    except ssl.SSLCertVerificationError as error:
+        return _distrust(error, name, tls)
+    except ssl.SSLError as error:
+        if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+            return _SPEAKS_PLAINLY
+        if "ALERT" not in (error.reason or ""):
+            return ""
+    except ConnectionResetError:
+        pass
+    except OSError:
+        return ""
+    # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not like it, or is
+    # stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate was not the reason.
+    return _refusal(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
+
+
+def _is_refused_in_older_tls(host: str, port: int, name: str, files: TlsFiles) -> bool:
+    newest = files.context.maximum_version
+    files.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
+            connection.settimeout(_SHAKE_S)
+            with files.context.wrap_socket(connection, server_hostname=name):
+                return False
+    except (ssl.SSLError, ConnectionResetError):
+        return True
+    except OSError:
+        return False
+    finally:
+        files.context.maximum_version = newest
+
+
+def _refusal(tls: Tls) -> str:
+    if tls.cert is None:
+        return _WANTS_CERTIFICATE
+    return f"the server does not accept the client certificate {tls.cert}; is it expired, or signed by another authority than tls.client_ca there?"
+
+
+def _distrust(error: ssl.SSLCertVerificationError, name: str, tls: Tls) -> str:
+    if error.verify_code == _EXPIRED:
+        return "the certificate of the server, or of its authority, has expired; have it renewed there"
+    if error.verify_code == _NOT_YET:
+        return "the certificate of the server is not valid yet; are the clocks right?"
+    if error.verify_code in _NAMES:
+        return f"the certificate of the server is not for {name!r}; connect to a name that it has, or say it with fairlead.Tls(server_name=)"
+    whom = f"not signed by the authority in {tls.ca}" if tls.ca is not None else "not signed by an authority that the system trusts"
+    return f"the certificate of the server is {whom} ({error.verify_message}); give tls= (--tls-ca) the certificate of the server's authority"
