@@ -24,6 +24,8 @@ EXIT_CODES = {
     8: "at a limit",
     9: "a hook script is wrong",
     10: "something is broken; whoever runs the broker must act",
+    11: "the server asks for an API key, and none that is valid was given",
+    12: "the API key may not do that",
     130: "ended by Ctrl-C",
     141: "whoever read the output went away",
 }
@@ -46,7 +48,7 @@ def shared_options() -> Iterator[str]:
     yield "| option | meaning |"
     yield "|---|---|"
     for param in typer.main.get_command(app).params:
-        if param.name in ("addr", "data", "output", "version", "install_completion", "show_completion"):
+        if param.name != "help":
             env = f" Environment: `{param.envvar}`." if param.envvar else ""
             yield f"| {_name(param)} | {_cell(param.help)}{env} |"
 

@@ -46,6 +46,7 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(run: Run, data: Path, 
         *(("packages", name) for name in ("needed", "client", "server", "otel", "spark")),
         *(("data", name) for name in ("format", "rights", "disk space", "file system", "open in", "modes", "clock", "fsync")),
         *(("server", name) for name in ("flight", "grpc", "http")),
+        ("certificates", "tls"),
     }
     assert fairlead.verify(data).ok
 

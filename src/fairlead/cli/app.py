@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli import apply, config, doctor, explain, failures, intents, maintenance, queues, redrive, runbook, serve, stats, top
-from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Output, choose
-from fairlead.cli.root import ADDR_HELP, DATA_HELP, OUTPUT_HELP, Root
+from fairlead.cli import apply, config, credentials, doctor, explain, failures, intents, maintenance, queues, redrive, runbook, serve, stats, tls, top
+from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
+from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, Root
 
 app = typer.Typer(
     name="fairlead",
@@ -37,6 +37,12 @@ def root(
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)] = None,
     output: Annotated[Output, typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP)] = Output.text,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", envvar=credentials.API_KEY_FILE, help=KEY_FILE_HELP)
+    ] = None,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="FILE", envvar=credentials.TLS_CA, help=CA_HELP)] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", envvar=credentials.TLS_CERT, help=CERT_HELP)] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", envvar=credentials.TLS_KEY, help=KEY_HELP)] = None,
     version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")] = False,
 ) -> None:
     """A durable work queue that takes failure seriously.
@@ -44,7 +50,9 @@ def root(
     Commands act on a server (--addr) or, where none runs, on a data directory (--data). These options also work behind
     the name of a command.
     """
-    given = Chosen(output=output)
+    given = Chosen(
+        output=output, credentials=Credentials(api_key_file, tls_ca, tls_cert, tls_key), key_file_from_env=_from_env(ctx, "api_key_file")
+    )
     given = replace(given, addr_from_env=addr) if _from_env(ctx, "addr") else replace(given, addr=addr)
     given = replace(given, data_from_env=data) if _from_env(ctx, "data") else replace(given, data=data)
     choose(given)
@@ -55,5 +63,5 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, maintenance, doctor):
+for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, maintenance, doctor, tls):
     group.register(app)

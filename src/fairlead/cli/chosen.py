@@ -21,6 +21,16 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """Files, as they were given. What is in them is for `credentials.py`."""
+
+    api_key_file: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """A flag beats the environment; what was given the same way twice, as `--addr` and `--data`, is refused."""
 
@@ -29,6 +39,9 @@ class Chosen:
     addr_from_env: str | None = None
     data_from_env: Path | None = None
     output: Output = Output.text
+    credentials: Credentials = Credentials()
+    #: `FAIRLEAD_API_KEY_FILE` says less than an option does.
+    key_file_from_env: bool = False
 
     def target(self) -> str | Path:
         """An address, or the path of a data directory."""

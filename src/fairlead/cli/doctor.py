@@ -10,6 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.cli import credentials
+from fairlead.cli.certificate_checks import certificates
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, chosen
 from fairlead.cli.data_checks import data_directory
 from fairlead.cli.findings import Finding
@@ -36,7 +38,7 @@ def doctor(
         str | None, typer.Option("--http", metavar="HOST:PORT", help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.")
     ] = None,
 ) -> None:
-    """Check this machine, the packages, a data directory (--data) and a server (--addr); both may be given.
+    """Check this machine, the packages, a data directory (--data), a server (--addr) and its certificates (--tls-ca).
 
     Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
     """
@@ -60,7 +62,8 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
     flight = addr or DEFAULT_ADDR
     host = flight.rpartition(":")[0]
     grpc, http = grpc or f"{host}:{_PORTS['grpc']}", http or f"{host}:{_PORTS['http']}"
-    yield from _carefully("server", server(flight, grpc, http, asked=addr is not None))
+    yield from _carefully("server", server(flight, grpc, http, asked=addr is not None, tls=credentials.tls(), api_key=credentials.api_key()))
+    yield from _carefully("certificates", certificates(credentials.tls(), {"flight": flight, "grpc": grpc, "http": http}))
 
 
 def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ EXTRAS = {
     "server": {
         "pyarrow": "pyarrow.flight", "grpcio": "grpc", "grpcio-health-checking": "grpc_health.v1", "grpcio-reflection": "grpc_reflection.v1alpha",
         "protobuf": "google.protobuf", "prometheus-client": "prometheus_client", "typer": "typer", "rich": "rich",
+        "cryptography": "cryptography.x509", "python-hcl2": "hcl2",
     },
     "otel": {
         "opentelemetry-sdk": "opentelemetry.sdk.trace",

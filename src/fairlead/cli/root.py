@@ -23,11 +23,15 @@ BROKEN_PIPE = 141
 
 _ORDER = (
     "serve", "queue", "runbook", "apply", "redrive", "intent", "explain", "config", "stats", "failures", "top",
-    "backup", "restore", "verify", "doctor",
+    "tls", "backup", "restore", "verify", "doctor",
 )  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."
 OUTPUT_HELP = "Tables for people, or JSON for programs."
+KEY_FILE_HELP = "File with the API key for the server; FAIRLEAD_API_KEY may have the key itself."
+CA_HELP = "Speak TLS with a server of the authority in this file, in PEM; `system`: of those the system trusts."
+CERT_HELP = "Certificate of this client, in PEM, for a server that asks for one."
+KEY_HELP = "The private key of --tls-cert."
 
 
 class Root(TyperGroup):
@@ -38,8 +42,8 @@ class Root(TyperGroup):
         shared = typer.main.get_command(_shared).params
         for command in _leaves(self):
             own = {name for param in command.params for name in param.opts}
-            if own & {"--addr", "--data"}:
-                own |= {"--addr", "--data"}  # it says for itself where it acts
+            if own & _TARGET:
+                own |= _TARGET  # it says for itself where it acts
             command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -122,6 +126,18 @@ def _note_output(value: Output | None) -> None:
         choose(replace(chosen(), output=value))
 
 
+def _note_credential(param: typer.CallbackParam, value: Path | None) -> None:
+    if value is not None:
+        now = chosen()
+        from_env = now.key_file_from_env and param.name != "api_key_file"
+        choose(replace(now, credentials=replace(now.credentials, **{param.name: value}), key_file_from_env=from_env))
+
+
+def _credential(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="FILE", help=help, callback=_note_credential, expose_value=False, hidden=True)
+
+
+_TARGET = {"--addr", "--data", "--api-key-file", "--tls-ca", "--tls-cert", "--tls-key"}
 _shared = typer.Typer(add_completion=False)
 
 
@@ -139,4 +155,9 @@ def _options(
         Output | None,
         typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP, callback=_note_output, expose_value=False),
     ] = None,
+    # Hidden here, because every help would be twice as long for the sake of servers with keys; the help of `fairlead` has them.
+    api_key_file: Annotated[Path | None, _credential("--api-key-file", KEY_FILE_HELP)] = None,
+    tls_ca: Annotated[Path | None, _credential("--tls-ca", CA_HELP)] = None,
+    tls_cert: Annotated[Path | None, _credential("--tls-cert", CERT_HELP)] = None,
+    tls_key: Annotated[Path | None, _credential("--tls-key", KEY_HELP)] = None,
 ) -> None: ...

@@ -7,15 +7,19 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
 
 import fairlead
 from fairlead.cli.findings import Finding
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.errors import FairleadError, InvalidRequest, TlsFailed, Unauthenticated
 from fairlead.model.addresses import split_address
+
+if TYPE_CHECKING:
+    from fairlead.client.tls import Tls
 
 _PATIENCE_S = 3.0
 _SKEW_S = 5.0
@@ -24,31 +28,33 @@ _finding = partial(Finding, "server")
 _VERSION = re.compile(r'fairlead_build_info\{[^}]*version="([^"]+)"')
 
 
-def server(flight: str, grpc: str, http: str, *, asked: bool) -> Iterator[Finding]:
+def server(flight: str, grpc: str, http: str, *, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Iterator[Finding]:
     """`asked` says that somebody named the server: then it must be there."""
-    yield flight_door(flight, asked)
-    yield grpc_door(grpc)
-    yield from http_door(http)
+    yield flight_door(flight, asked, tls, api_key)
+    yield grpc_door(grpc, tls)
+    yield from http_door(http, tls, api_key)
 
 
-def flight_door(address: str, asked: bool) -> Finding:
+def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
     refused = _refused(address)
     if refused:
         advice = "start it with: fairlead serve --data DIR, or name another with --addr"
         return _finding("flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice)
     began = time.perf_counter()
     try:
-        with fairlead.connect(address, retry_for=f"{_PATIENCE_S}s") as client:
+        with fairlead.connect(address, retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
             queues = client.queues()
     except ImportError:
         return _finding("flight", "warn", f"something listens at {address}, but there is no client to ask it", "pip install 'fairlead[client]'")
+    except (Unauthenticated, TlsFailed) as error:
+        return _finding("flight", "bad", error.message)
     except FairleadError as error:
         return _finding("flight", "bad", error.message, "is that the address of a fairlead server's Flight door?")
     took = (time.perf_counter() - began) * 1000
     return _finding("flight", "ok", f"{address} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on")
 
 
-def grpc_door(address: str) -> Finding:
+def grpc_door(address: str, tls: Tls | None = None) -> Finding:
     refused = _refused(address)
     if refused:
         return _finding("grpc", "info", f"nothing answers at {address}: {refused}", "fine if no fila.v1 client is used; another address: --grpc")
@@ -58,7 +64,7 @@ def grpc_door(address: str) -> Finding:
     except ImportError:
         return _finding("grpc", "info", f"something listens at {address}; its health cannot be asked for", "pip install 'fairlead[server]'")
     try:
-        with grpc.insecure_channel(address) as channel:
+        with _channel(address, tls) as channel:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE_S)
     except grpc.RpcError as error:
         return _finding("grpc", "bad", f"{address}: {error.code().name}", "is that the address of a fairlead server's gRPC door?")
@@ -66,13 +72,25 @@ def grpc_door(address: str) -> Finding:
     return _finding("grpc", "ok" if word == "serving" else "bad", f"{address} is {word}")
 
 
-def http_door(address: str) -> Iterator[Finding]:
+def _channel(address: str, tls: Tls | None) -> Any:
+    import grpc
+
+    if tls is None:
+        return grpc.insecure_channel(address)
+    from fairlead.client.tls import read_files
+
+    files = read_files(tls)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(files.ca, files.key, files.cert))
+
+
+def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) -> Iterator[Finding]:
     refused = _refused(address)
     if refused:
         yield _finding("http", "info", f"nothing answers at {address}: {refused}", "fine if nobody scrapes metrics; another address: --http")
         return
+    get = partial(_get, address, tls, api_key)
     try:
-        status, body, date = _get(address, "/readyz")
+        status, body, date = get("/readyz")
     except _NO_ANSWER as trouble:
         yield _finding("http", "bad", f"{address}: {' '.join(str(trouble).split())}", "is that the address of a fairlead server's HTTP door?")
         return
@@ -80,14 +98,14 @@ def http_door(address: str) -> Iterator[Finding]:
         yield _finding("http", "ok", f"{address} is ready")
     else:
         yield _finding("http", "bad", f"{address}/readyz says {status}: {' '.join(body.split())[:100]}", "see the server's log")
-    yield from version(address)
+    yield from version(get)
     if date is not None:
         yield skew(date - time.time())
 
 
-def version(address: str) -> Iterator[Finding]:
+def version(get: Callable[[str], tuple[int, str, float | None]]) -> Iterator[Finding]:
     try:
-        status, body, _ = _get(address, "/metrics")
+        status, body, _ = get("/metrics")
     except _NO_ANSWER:
         return
     found = _VERSION.search(body) if status == 200 else None
@@ -115,11 +133,20 @@ def _refused(address: str) -> str:
     return ""
 
 
-def _get(address: str, path: str) -> tuple[int, str, float | None]:
+def _get(address: str, tls: Tls | None, api_key: str | None, path: str) -> tuple[int, str, float | None]:
     """Status, text, and what time the server thinks it is. Proxies are not for servers one has named oneself."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if tls is not None:
+        from fairlead.client.tls import read_files
+
+        context = read_files(tls).context
+        context.set_alpn_protocols(["http/1.1"])
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    asked = urllib.request.Request(f"{'http' if tls is None else 'https'}://{address}{path}")
+    if api_key is not None and tls is not None:
+        asked.add_unredirected_header("Authorization", f"Bearer {api_key}")
     try:
-        with opener.open(f"http://{address}{path}", timeout=_PATIENCE_S) as answer:
+        with urllib.request.build_opener(*handlers).open(asked, timeout=_PATIENCE_S) as answer:
             return answer.status, answer.read(1 << 22).decode("utf-8", "replace"), _date(answer.headers.get("Date"))
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read(1 << 16).decode("utf-8", "replace"), _date(refused.headers.get("Date"))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import typer
 
 import fairlead
-from fairlead.cli.chosen import Chosen, chosen, wrong_usage
+from fairlead.cli import credentials
+from fairlead.cli.chosen import chosen, wrong_usage
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
 from fairlead.store.rocks.format import FORMAT_FILE
 
@@ -63,9 +64,9 @@ def _connect(addr: str, patience: str) -> Target:
     if sys.stderr.isatty():
         waiting.start()
     try:
-        return fairlead.connect(addr, retry_for=patience)
+        return fairlead.connect(addr, retry_for=patience, api_key=credentials.api_key(), tls=credentials.tls())
     except ServerUnreachable as unreachable:
-        if chosen() == Chosen(output=chosen().output):
+        if chosen().addr is None and chosen().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
         raise
     finally:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 #: Browsers and phones accept no certificate of a server that lives longer.
@@ -29,16 +29,32 @@ class Issued(NamedTuple):
     def serial(self) -> int:
         return x509.load_pem_x509_certificate(self.cert).serial_number
 
+    @property
+    def ends(self) -> datetime:
+        return x509.load_pem_x509_certificate(self.cert).not_valid_after_utc
+
 
 class Authority:
-    def __init__(self, name: str = "fairlead local authority", *, days: int = DAYS) -> None:
+    """Lives ten years unless told otherwise: whoever trusts it should not have to be told again with each certificate."""
+
+    def __init__(self, name: str = "fairlead local authority", *, days: int = 3650) -> None:
         self._key = generate_private_key(SECP256R1())
-        self._name = _named(name)
         begin = datetime.now(UTC) - _EARLIER
-        builder = _builder(self._name, self._name, self._key, begin, begin + timedelta(days=days))
+        builder = _builder(_named(name), _named(name), self._key, begin, begin + timedelta(days=days))
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         self.certificate = builder.sign(self._key, hashes.SHA256())
+
+    @classmethod
+    def load(cls, cert: bytes, key: bytes) -> Authority:
+        """One that was made before. Raises `ValueError` for what is none."""
+        found = cls.__new__(cls)
+        found.certificate = x509.load_pem_x509_certificate(cert)
+        loaded = load_pem_private_key(key, None)
+        if not isinstance(loaded, EllipticCurvePrivateKey) or loaded.public_key() != found.certificate.public_key():
+            raise ValueError("expected the key of that certificate")
+        found._key = loaded
+        return found
 
     @property
     def issued(self) -> Issued:
@@ -55,7 +71,7 @@ class Authority:
     def _sign(self, name: str, use: x509.ObjectIdentifier, days: int, begin: datetime | None, hosts: list[x509.GeneralName]) -> Issued:
         key = generate_private_key(SECP256R1())
         begin = begin or datetime.now(UTC) - _EARLIER
-        builder = _builder(_named(name), self._name, key, begin, begin + timedelta(days=days))
+        builder = _builder(_named(name), self.certificate.subject, key, begin, begin + timedelta(days=days))
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
@@ -63,6 +79,15 @@ class Authority:
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         return Issued(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM), _pem(key))
+
+
+def hosts_of(cert: bytes) -> list[str]:
+    """The names and addresses that a certificate is for. Raises `ValueError` for what is none."""
+    try:
+        names = x509.load_pem_x509_certificate(cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names]
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, begin: datetime, end: datetime) -> x509.CertificateBuilder:
