@@ -24,6 +24,8 @@ MEANINGS = {
     "tls.client_ca": "certificates in PEM: a client must then show one that is signed by one of these",
     "auth.mode": "whether calls need an API key",
     "auth.bootstrap_key_file": "file with the key that may do everything, made at the first start; empty is `bootstrap.key` in the data directory",
+    "redact.headers": "headers that find, peek and explain do not show; a `*` at the end stands for any ending; claims and drains get all",
+    "redact.json_paths": "nor these values in payloads and carries: paths such as `$.card.number`, `$.items[*].iban`, `$..password`; `$` is all",
     "log.level": "the least important events that are logged",
     "log.format": "one event a line either way",
     "limits.max_calls": "calls at work at a time, claims that wait not counted",
@@ -83,6 +85,8 @@ def example_file() -> str:
 def _written(setting: Setting) -> str:
     """As it stands in a settings file."""
     value = "/var/lib/fairlead" if setting.default is None else setting.default
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{name}"' for name in value) + "]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and setting.path.endswith("_bytes") and value % (1 << 20) == 0:

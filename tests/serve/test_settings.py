@@ -55,6 +55,7 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
     other = {
         "durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require",
         "auth.mode": "keys", "tls.cert": "/a", "tls.key": "/a", "tls.client_ca": "/a",
+        "redact.headers": "x-mine, x-other-*", "redact.json_paths": "$.a, $..b",
     }.get(path)  # fmt: skip
     if other is None:
         other = 77 if setting.hint is int else "127.0.0.1:77"
@@ -68,8 +69,15 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
         value: Any = loaded
         for part in path.split("."):
             value = getattr(value, part)
-        assert value == (Path("else") if path == "data" else other)
+        assert value == (Path("else") if path == "data" else tuple(str(other).split(", ")) if table == "redact" else other)
         assert value != setting.default
+
+
+def test_names_may_be_a_list_in_a_file_and_one_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert load('[redact]\nheaders = ["x-a", "x-b*"]\njson_paths = []\n', tmp_path=tmp_path).redact.headers == ("x-a", "x-b*")
+    for wrong in ('headers = ["a*b"]', 'json_paths = ["card"]', "headers = 7", "headers = [7]", f"json_paths = {['$.a'] * 101}"):
+        with pytest.raises(SettingInvalid, match=r"redact\.(headers|json_paths)"):
+            load(f"[redact]\n{wrong}\n", tmp_path=tmp_path)
 
 
 def test_no_two_settings_share_a_variable() -> None:

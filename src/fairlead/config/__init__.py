@@ -8,9 +8,19 @@ Promises that no setting is silently ignored. Must not: know what the settings d
 """
 
 from fairlead.config.engine import HookSettings, Settings
-from fairlead.config.server import Address, AuthSettings, LimitSettings, LogSettings, MetricSettings, ServerSettings, TlsSettings, TracingSettings
+from fairlead.config.server import (
+    Address,
+    AuthSettings,
+    LimitSettings,
+    LogSettings,
+    MetricSettings,
+    RedactSettings,
+    ServerSettings,
+    TlsSettings,
+    TracingSettings,
+)
 
 __all__ = [
-    "Address", "AuthSettings", "HookSettings", "LimitSettings", "LogSettings", "MetricSettings", "ServerSettings", "Settings", "TlsSettings",
-    "TracingSettings",
+    "Address", "AuthSettings", "HookSettings", "LimitSettings", "LogSettings", "MetricSettings", "RedactSettings", "ServerSettings", "Settings",
+    "TlsSettings", "TracingSettings",
 ]  # fmt: skip

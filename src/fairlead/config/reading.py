@@ -23,6 +23,8 @@ def read_value(path: str, hint: Any, given: object) -> Any:
         return _read_bool(path, given)
     if hint is int:
         return _read_int(path, given)
+    if get_origin(hint) is tuple:
+        return _read_names(path, given)
     if hint is Path and isinstance(given, Path):
         return given
     if not isinstance(given, str) or "\0" in given or (hint is Path and not given):
@@ -33,6 +35,14 @@ def read_value(path: str, hint: Any, given: object) -> Any:
         except InvalidRequest as error:
             raise InvalidRequest(path, f'{error.expected}, or "off"', given) from None
     return Path(given) if hint is Path else given
+
+
+def _read_names(path: str, given: object) -> tuple[str, ...]:
+    """A list; or text with commas, from where there is nothing else."""
+    names = [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise InvalidRequest(path, 'a list of texts such as ["a", "b"], or "a, b"', given)
+    return tuple(names)
 
 
 def _read_bool(path: str, given: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal, NewType
 from fairlead.config.engine import HookSettings, Settings
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.addresses import split_address
+from fairlead.model.redaction import DEFAULT_HEADERS, MOST_NAMES, read_header_name, read_json_path
 
 _MOST = 1 << 62
 
@@ -99,6 +100,23 @@ class AuthSettings:
     bootstrap_key_file: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RedactSettings:
+    """What operators' views leave out of messages. Whoever claims or drains a message gets it as it is."""
+
+    headers: tuple[str, ...] = DEFAULT_HEADERS
+    json_paths: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            if len(given := getattr(self, setting.name)) > MOST_NAMES:
+                raise InvalidRequest(f"redact.{setting.name}", f"a list of at most {MOST_NAMES}", f"{len(given)} names")
+        for name in self.headers:
+            read_header_name(name)
+        for path in self.json_paths:
+            read_json_path(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Everything `fairlead serve` can be told."""
@@ -111,6 +129,7 @@ class ServerSettings:
     insecure_public: bool = False
     tls: TlsSettings = field(default_factory=TlsSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    redact: RedactSettings = field(default_factory=RedactSettings)
     log: LogSettings = field(default_factory=LogSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)

@@ -21,6 +21,7 @@ import msgspec
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
 from fairlead.decide.access import allows, rights_on
+from fairlead.decide.redact import Redaction
 from fairlead.errors import FairleadError, Forbidden, InvalidRequest
 from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, Right
 from fairlead.model.delivery import Delivery
@@ -80,9 +81,10 @@ class Caller(NamedTuple):
 
 
 class GuardedBroker:
-    def __init__(self, broker: Broker, caller: Caller) -> None:
+    def __init__(self, broker: Broker, caller: Caller, redaction: Redaction | None = None) -> None:
         self._broker = broker
         self.caller = caller
+        self._redaction = redaction
 
     if TYPE_CHECKING:
 
@@ -254,7 +256,13 @@ class GuardedBroker:
         return self._shown("find", [self._broker.find(self._visible_id(message_id, queue), queue)])[0]
 
     def explain(self, message_id: str, queue: str | None = None) -> Explanation:
-        return self._broker.explain(self._visible_id(message_id, queue), queue)
+        """It may quote the last error of a message, which may quote the message."""
+        message_id = self._visible_id(message_id, queue)
+        told = self._broker.explain(message_id, queue)
+        if self._redaction is None or not any(reason.code == "last_error" for reason in told.reasons):
+            return told
+        info = self._broker.find(message_id, queue)
+        return replace(told, reasons=tuple(replace(reason, text=self._redaction.text(info, reason.text)) for reason in told.reasons))
 
     def peek(
         self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
@@ -317,13 +325,15 @@ class GuardedBroker:
         return message_id if self._sees_everything() else self._broker.full_id(message_id, queue, self.sees)
 
     def _shown(self, verb: str, infos: list[MessageInfo]) -> list[MessageInfo]:
-        """Without what the caller may not read; what it does read is written down."""
-        shown = [info if self.may(Right.READ_PAYLOAD, info.queue) else hide(info) for info in infos]
-        read = [info for info in shown if not info.hidden]
+        """Without what the caller may not read, or nobody may; what it does read is written down."""
+        readable = {queue: self.may(Right.READ_PAYLOAD, queue) for queue in {info.queue for info in infos}}
+        read = [info for info in infos if readable[info.queue]]
         if read:
             with self.writes_down(verb, read[0].queue, first=read[0].id) as entry:
                 entry.count = len(read)
-        return shown
+        # Error texts are seen by all who may look, so that what is redacted is struck from them before anything is hidden.
+        shown = infos if self._redaction is None else self._redaction.shown(infos)
+        return [info if readable[info.queue] else hide(info) for info in shown]
 
 
 class _Entry:
@@ -334,7 +344,8 @@ class _Entry:
 
 def hide(info: MessageInfo) -> MessageInfo:
     """Metadata only: of the headers their names."""
-    return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=("payload", "headers", "carry"))
+    hidden = ("payload", "headers", "carry", *(["errors"] if "errors" in info.hidden else []))
+    return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=hidden)
 
 
 def _act(verb: str, right: Right) -> Callable[..., Any]:
@@ -402,6 +413,8 @@ def _told(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, object
             told["ids"] = f"{len(value)}: {', '.join(map(str, value[:3]))}"
         elif field == "messages":
             continue
+        elif field == "filter" and getattr(value, "header", None):
+            told[field] = replace(value, header=(value.header[0], "..."))
         elif field in ("on_enqueue", "on_failure"):
             told[field] = f"{len(str(value))} characters"
         else:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
+from fairlead.decide.redact import Redaction
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.model.addresses import split_address
 from fairlead.server.access import Access
@@ -108,7 +109,10 @@ class Server:
         event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
 
     def _access(self, broker: Broker) -> Access:
-        return Access(broker, keys=self.settings.auth.mode == "keys", on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION))
+        redaction = Redaction(self.settings.redact.headers, self.settings.redact.json_paths)
+        return Access(
+            broker, keys=self.settings.auth.mode == "keys", redaction=redaction, on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION)
+        )
 
     def _prepare_bootstrap_key(self, broker: Broker) -> None:
         file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
