@@ -215,8 +215,10 @@ class AsyncKeys:
         self._keys = keys
         self._crew = client._core.crew
 
-    async def create(self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None) -> NewKey:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.create, name, grants, expires_in=expires_in))
+    async def create(
+        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+    ) -> NewKey:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.create, name, grants, expires_in=expires_in, expires_at=expires_at))
 
     async def list(self) -> list[KeyInfo]:
         return await asyncio.wrap_future(self._crew.submit(self._keys.list))
@@ -226,6 +228,9 @@ class AsyncKeys:
 
     async def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
         return await asyncio.wrap_future(self._crew.submit(self._keys.set_grants, key_id, grants))
+
+    async def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
+        return await asyncio.wrap_future(self._crew.submit(self._keys.change_grants, key_id, add=add, remove=remove))
 
     async def revoke(self, key_id: str) -> None:
         await asyncio.wrap_future(self._crew.submit(self._keys.revoke, key_id))

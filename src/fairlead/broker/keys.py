@@ -11,84 +11,134 @@ import hmac
 import re
 import secrets
 from base64 import b32encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, Unauthenticated
+from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, Unauthenticated, Unavailable
 from fairlead.model.access import Grant, KeyInfo, KeyRecord, NewKey, read_grants
 from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms
-from fairlead.model.facts import Fact, KeyDropped, KeySaved
+from fairlead.model.facts import KeyDropped, KeySaved
 from fairlead.model.limits import MAX_KEY_NAME_BYTES, MAX_KEYS
 
 _TOKEN = re.compile(r"fl_([a-z2-7]{12})_([A-Za-z0-9_-]{43})")
 #: How far behind the stored time of last use may be: a use is no reason to write.
 _USE_LAG_MS = 60_000
 _UNKNOWN = "it is not known here; it may have been revoked"
+#: In place of an id in the rows of keys: the digest of the secret that was last taken from a file. No secret has such an id.
+_ADOPTED = "adopted"
+_LAST_MS = 1 << 62
+
+Condition = Callable[[KeyRecord], bool]
 
 
 class KeyRing:
-    """`broker.keys`. Nothing here asks who is calling: a server's guard does."""
+    """`broker.keys`. Nothing here asks who is calling: a server's guard does, and says with `only_if` what a key must still be
+    when it is changed, so that nobody changes what was somebody else's in between."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._records: dict[str, KeyRecord] = {record.key_id: record for record in core.store.api_keys()}
+        stored = {record.key_id: record for record in core.store.api_keys()}
+        self._adopted = stored.pop(_ADOPTED, None)
+        self._records: dict[str, KeyRecord] = stored
 
     def create(
-        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, created_by: str = "local"
+        self,
+        name: str,
+        grants: Iterable[Grant | str] = (),
+        *,
+        expires_in: Duration | None = None,
+        expires_at: int | None = None,
+        created_by: str = "local",
     ) -> NewKey:
-        """A new key with these rights; `secret` of the answer is shown this once."""
+        """A new key with these rights; `secret` of the answer is shown this once. `expires_at` is in epoch milliseconds."""
         check_text(name, "name", MAX_KEY_NAME_BYTES)
-        return self._add(name, read_grants(grants), self._expiry(expires_in), created_by)
+        wanted, expires_ms = read_grants(grants), self._expiry(expires_in, expires_at)
+        secret = make_token()
+        key_id, digest = read_token(secret)
+        with self._core.lock:
+            self._check_room()
+            record = KeyRecord(key_id, name, digest, self._core.clock.now_ms(), created_by, wanted, expires_ms)
+            commit = self._write([record])
+        self._core.confirm(commit)
+        return NewKey(_info(record), secret)
 
     def list(self) -> list[KeyInfo]:
         """In the order they were made."""
-        return sorted((_info(record) for record in list(self._records.values())), key=lambda info: (info.created_at, info.id))
+        return sorted((_info(record) for record in self.records()), key=lambda info: (info.created_at, info.id))
 
     def show(self, key_id: str) -> KeyInfo:
         """Raises `KeyNotFound`."""
         return _info(self.record(key_id))
 
-    def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
+    def set_grants(self, key_id: str, grants: Iterable[Grant | str], *, only_if: Condition | None = None) -> KeyInfo:
         """All rights the key has from its next call on."""
         wanted = read_grants(grants)
-        with self._core.lock:
-            changed = msgspec.structs.replace(self.record(key_id), grants=wanted)
-            self._commit([KeySaved(changed)])
-            self._records[key_id] = changed
-            commit = self._core.store.last_commit
-        self._core.confirm(commit)
-        return _info(changed)
+        return self._change(key_id, lambda _: wanted, only_if)
 
-    def revoke(self, key_id: str) -> None:
+    def change_grants(
+        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = (), only_if: Condition | None = None
+    ) -> KeyInfo:
+        """Some more rights and some less, whatever else changes them meanwhile. What is removed must be there, word for word."""
+        more, less = read_grants(add), read_grants(remove)
+
+        def changed(has: tuple[Grant, ...]) -> tuple[Grant, ...]:
+            for grant in less:
+                if grant not in has:
+                    # A part of a wider right cannot be taken out, and must not look as if it had been.
+                    raise InvalidRequest("remove", f"rights that the key has: {' '.join(map(str, has)) or 'none'}", str(grant))
+            return read_grants((set(has) - set(less)) | set(more))
+
+        return self._change(key_id, changed, only_if)
+
+    def revoke(self, key_id: str, *, only_if: Condition | None = None) -> None:
         """Its next call is refused, also on a stream that is open. Raises `KeyNotFound`."""
         with self._core.lock:
-            self.record(key_id)
-            self._commit([KeyDropped(key_id)])
-            del self._records[key_id]
-            commit = self._core.store.last_commit
+            commit = self._write([], dropped=[self._find(key_id, only_if).key_id])
         self._core.confirm(commit)
 
-    def rotate(self, key_id: str, *, keep: Duration | None = None, created_by: str = "local") -> NewKey:
+    def rotate(
+        self, key_id: str, *, keep: Duration | None = None, created_by: str = "local", only_if: Condition | None = None
+    ) -> NewKey:
         """A new key with the same name, rights and end; the old one is good for `keep` more, or ends now."""
-        old = self.record(key_id)
-        return self._add(old.name, old.grants, old.expires_ms, created_by, replaces=old, keep_until_ms=self._expiry(keep))
+        keep_until_ms = self._expiry(keep)
+        secret = make_token()
+        new_id, digest = read_token(secret)
+        with self._core.lock:
+            old, now_ms = self._find(key_id, only_if), self._core.clock.now_ms()
+            if old.is_over(now_ms):
+                raise InvalidRequest("key_id", "a key that has not expired; make a new one instead", key_id)
+            record = KeyRecord(new_id, old.name, digest, now_ms, created_by, old.grants, old.expires_ms)
+            if keep_until_ms:
+                self._check_room()
+                ends_ms = min(keep_until_ms, old.expires_ms or keep_until_ms)
+                commit = self._write([record, msgspec.structs.replace(old, expires_ms=ends_ms)])
+            else:
+                commit = self._write([record], dropped=[old.key_id])
+        self._core.confirm(commit)
+        return NewKey(_info(record), secret)
 
-    def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo:
-        """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from a file."""
+    def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo | None:
+        """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from a file.
+
+        None when it was taken before and has been revoked or rotated since: that is not undone by a file left lying about.
+        """
         key_id, digest = read_token(token)
         core = self._core
         with core.lock:
             known = self._records.get(key_id)
             if known is not None and hmac.compare_digest(known.digest, digest):
                 return _info(known)
+            if self._adopted is not None and hmac.compare_digest(self._adopted.digest, digest):
+                return None
             record = KeyRecord(key_id, name, digest, core.clock.now_ms(), "bootstrap", read_grants(grants))
             replaced = [other.key_id for other in self._records.values() if other.name == name and other.key_id != key_id]
-            self._commit([*[KeyDropped(other) for other in replaced], KeySaved(record)])
-            self._records = {other: held for other, held in self._records.items() if other not in replaced} | {key_id: record}
-            commit = core.store.last_commit
+            adopted = KeyRecord(_ADOPTED, name, digest, record.created_ms, "bootstrap")
+            commit = self._write([record], dropped=replaced, beside=[adopted])
+            self._adopted = adopted
         core.confirm(commit)
         return _info(record)
 
@@ -127,54 +177,60 @@ class KeyRing:
     def records(self) -> tuple[KeyRecord, ...]:
         return tuple(self._records.values())
 
-    def _add(
-        self, name: str, grants: tuple[Grant, ...], expires_ms: int, created_by: str, *, replaces: KeyRecord | None = None, keep_until_ms: int = 0
-    ) -> NewKey:
+    # How it is done, under the lock
+
+    def _change(
+        self, key_id: str, changed: Callable[[tuple[Grant, ...]], tuple[Grant, ...]], only_if: Condition | None
+    ) -> KeyInfo:
+        with self._core.lock:
+            old = self._find(key_id, only_if)
+            record = msgspec.structs.replace(old, grants=changed(old.grants))
+            commit = self._write([record])
+        self._core.confirm(commit)
+        return _info(record)
+
+    def _find(self, key_id: str, only_if: Condition | None) -> KeyRecord:
+        record = self.record(key_id)
+        if only_if is not None and not only_if(record):
+            raise KeyNotFound(key_id)
+        return record
+
+    def _check_room(self) -> None:
+        if len(self._records) >= MAX_KEYS:
+            raise LimitReached("API keys", MAX_KEYS)
+
+    def _write(self, saved: Sequence[KeyRecord], *, dropped: Sequence[str] = (), beside: Sequence[KeyRecord] = ()) -> int:
+        """Commit, then remember; the number of the commit."""
         core = self._core
-        secret = make_token()
-        key_id, digest = read_token(secret)
-        with core.lock:
-            if len(self._records) >= MAX_KEYS:
-                raise LimitReached("API keys", MAX_KEYS)
-            record = KeyRecord(key_id, name, digest, core.clock.now_ms(), created_by, grants, expires_ms)
-            facts: list[Fact] = [KeySaved(record)]
-            ends = None
-            if replaces is not None:
-                # Read again under the lock: it may have been revoked or changed.
-                old = self.record(replaces.key_id)
-                if keep_until_ms:
-                    ends = msgspec.structs.replace(old, expires_ms=min(keep_until_ms, old.expires_ms or keep_until_ms))
-                facts.append(KeyDropped(old.key_id) if ends is None else KeySaved(ends))
-            self._commit(facts)
-            self._records[key_id] = record
-            if ends is not None:
-                self._records[ends.key_id] = ends
-            elif replaces is not None:
-                self._records.pop(replaces.key_id)
-            commit = core.store.last_commit
-        core.confirm(commit)
-        return NewKey(_info(record), secret)
+        core.check_open()
+        core.commit([*map(KeyDropped, dropped), *map(KeySaved, saved), *map(KeySaved, beside)])
+        self._records = {key_id: held for key_id, held in self._records.items() if key_id not in dropped} | {
+            record.key_id: record for record in saved
+        }
+        return core.store.last_commit
 
     def _note_use(self, key_id: str, now_ms: int) -> None:
         with self._core.lock:
             record = self._records.get(key_id)
-            if record is None or now_ms - record.last_used_ms <= _USE_LAG_MS:
-                return
-            used = msgspec.structs.replace(record, last_used_ms=now_ms)
-            self._commit([KeySaved(used)])
-            self._records[key_id] = used
+            if record is not None and now_ms - record.last_used_ms > _USE_LAG_MS:
+                # On a full disk calls must go on, above all those that make room.
+                with suppress(Unavailable):
+                    self._write([msgspec.structs.replace(record, last_used_ms=now_ms)])
 
-    def _commit(self, facts: Sequence[Fact]) -> None:
-        self._core.check_open()
-        self._core.commit(facts)
-
-    def _expiry(self, expires_in: Duration | None) -> int:
+    def _expiry(self, expires_in: Duration | None, expires_at: int | None = None) -> int:
+        now_ms = self._core.clock.now_ms()
+        if expires_at is not None:
+            if expires_in is not None:
+                raise InvalidRequest("expires_at", "none beside expires_in", expires_at)
+            if type(expires_at) is not int or not now_ms < expires_at <= _LAST_MS:
+                raise InvalidRequest("expires_at", "a time to come, in epoch milliseconds", expires_at)
+            return expires_at
         if expires_in is None:
             return 0
         duration_ms = to_ms(expires_in, "expires_in")
         if duration_ms <= 0:
             raise InvalidRequest("expires_in", "longer than 0", expires_in)
-        return self._core.clock.now_ms() + duration_ms
+        return now_ms + duration_ms
 
 
 def make_token() -> str:

@@ -55,9 +55,11 @@ class ClientKeys:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def create(self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None) -> NewKey:
-        """`secret` of the answer is shown this once."""
-        return self._client._admin("keys.create", name=name, grants=[str(grant) for grant in grants], expires_in=expires_in)
+    def create(
+        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+    ) -> NewKey:
+        """`secret` of the answer is shown this once. `expires_at` is in epoch milliseconds."""
+        return self._client._admin("keys.create", name=name, grants=_texts(grants), expires_in=expires_in, expires_at=expires_at)
 
     def list(self) -> list[KeyInfo]:
         return self._client._admin("keys.list")
@@ -67,7 +69,11 @@ class ClientKeys:
         return self._client._admin("keys.show", key_id=key_id)
 
     def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
-        return self._client._admin("keys.set_grants", key_id=key_id, grants=[str(grant) for grant in grants])
+        return self._client._admin("keys.set_grants", key_id=key_id, grants=_texts(grants))
+
+    def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
+        """Some more rights and some less; what is removed must be there, word for word."""
+        return self._client._admin("keys.change_grants", key_id=key_id, add=_texts(add), remove=_texts(remove))
 
     def revoke(self, key_id: str) -> None:
         self._client._admin("keys.revoke", key_id=key_id)
@@ -94,3 +100,8 @@ class ClientAudit:
     ) -> list[AuditRecord]:
         """The newest first."""
         return self._client._admin("audit.read", limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+
+
+def _texts(grants: Iterable[Grant | str]) -> object:
+    """What is no list is for the engine to refuse."""
+    return grants if isinstance(grants, (str, bytes)) else [str(grant) for grant in grants]

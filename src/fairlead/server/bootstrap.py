@@ -1,18 +1,21 @@
 """The first key of a server, in a file that only its owner can read.
 
-The file is the word of whoever runs the server: another secret in it replaces the bootstrap key at the next start.
+The file is the word of whoever runs the server: another secret in it replaces the bootstrap key at the next start. The same
+one does not come back once it has been revoked or rotated.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
+from enum import StrEnum
 from pathlib import Path
 
 from fairlead.broker.broker import Broker
 from fairlead.broker.keys import make_token, read_token
 from fairlead.errors import InvalidRequest, SettingInvalid
-from fairlead.model.access import EVERY_RIGHT, read_grants
+from fairlead.model.access import EVERY_RIGHT, KeyInfo, read_grants
 
 BOOTSTRAP = "bootstrap"
 #: Where it is in the data directory, unless another place is set.
@@ -21,18 +24,33 @@ _MOST_BYTES = 4096
 _SETTING = "auth.bootstrap_key_file"
 
 
-def prepare_bootstrap_key(broker: Broker, file: Path) -> bool:
-    """Take the key in the file; or make both, where nobody has every right yet. True when the file was made now."""
+class Prepared(StrEnum):
+    """What came of it at a start."""
+
+    KNOWN = "the key in the file is the bootstrap key"
+    MADE = "a first key was made, in the file"
+    NOT_NEEDED = "there is no file, and others have every right"
+    REVOKED = "the key in the file was revoked or rotated, and stays so"
+
+
+def prepare_bootstrap_key(broker: Broker, file: Path) -> Prepared:
+    """Take the key in the file; or make both, where nobody has every right yet."""
     if file.exists():
-        broker.keys.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT)
-        return False
+        return Prepared.KNOWN if broker.keys.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None else Prepared.REVOKED
     if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.keys.records()):
-        return False
+        return Prepared.NOT_NEEDED
+    renew_bootstrap_key(broker, file)
+    return Prepared.MADE
+
+
+def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:
+    """Another bootstrap key in place of the one there is, if any, and of what is in the file."""
     token = make_token()
     # The file first: a crash after it is mended by the next start, a key that nobody knows is not.
     _write(file, token)
-    broker.keys.adopt(token, BOOTSTRAP, EVERY_RIGHT)
-    return True
+    info = broker.keys.adopt(token, BOOTSTRAP, EVERY_RIGHT)
+    assert info is not None, "a secret that was made just now"
+    return info
 
 
 def _read(file: Path) -> str:
@@ -52,10 +70,31 @@ def _read(file: Path) -> str:
 
 def _write(file: Path, token: str) -> None:
     try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_secret(file, token)
     except OSError as trouble:
         raise SettingInvalid(str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}") from None
-    with os.fdopen(handle, "w") as opened:
-        opened.write(token + "\n")
-        opened.flush()
-        os.fsync(opened.fileno())
+
+
+def write_secret(file: Path, secret: str) -> None:
+    """In a file that only its owner can read, all of it or none; one that is there is replaced, whatever could be read in it."""
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "w") as opened:
+            opened.write(secret + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(beside, file)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_directory(file.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Or a power cut could take the name away again."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -162,7 +162,7 @@ class GuardedBroker:
         deliveries = self._broker.claim(queue, wait=wait, consumer=self._scoped(consumer), token=token and self._scoped(token), **options)
         if wait is not None and deliveries:
             self._check_again(queue, deliveries)
-        return deliveries
+        return self._still_own(deliveries)
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """What was claimed here and could not be handed over; the key may be over by now."""
@@ -205,7 +205,7 @@ class GuardedBroker:
             request_id=request_id and self._scoped_id(request_id),
             answered=[self._scoped_id(one) for one in answered],
         )
-        return replace(done, settled=tuple(_named([*extend, *settle], done.settled)))
+        return replace(done, settled=tuple(_named([*extend, *settle], done.settled)), deliveries=self._still_own(done.deliveries))
 
     # What operators do
 
@@ -288,6 +288,13 @@ class GuardedBroker:
             self.put_back(deliveries)
             raise
 
+    def _still_own(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """What a token or request brings again may be of a queue that it was asked for when the caller had the right to."""
+        lost = {queue for queue in {delivery.queue for delivery in deliveries} if not self.may(Right.CONSUME, queue)}
+        if lost:
+            self.put_back([delivery for delivery in deliveries if delivery.queue in lost])
+        return [delivery for delivery in deliveries if delivery.queue not in lost]
+
     def _sees_everything(self) -> bool:
         return any(grant.pattern == EVERYTHING for grant in self.grants())
 
@@ -350,11 +357,12 @@ def hide(info: MessageInfo) -> MessageInfo:
 
 def _act(verb: str, right: Right) -> Callable[..., Any]:
     inner = getattr(Broker, verb)
-    queue_argument = list(inspect.signature(inner).parameters)[1]
+    _, queue_argument, *others = inspect.signature(inner).parameters
 
     @functools.wraps(inner)
-    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
-        queue = args[0] if args else arguments.get(queue_argument)
+    def call(self: GuardedBroker, *args: Any, **named: Any) -> Any:
+        arguments = dict(zip((queue_argument, *others), args, strict=False)) | named
+        queue = arguments.get(queue_argument)
         self.need(right, queue)
         filter = arguments.get("filter")
         if filter is not None and getattr(filter, "header", None) is not None:
@@ -362,9 +370,9 @@ def _act(verb: str, right: Right) -> Callable[..., Any]:
             self.need(Right.READ_PAYLOAD, queue)
         perform = getattr(self._broker, verb)
         if arguments.get("dry_run") is True:
-            return perform(*args, **arguments)
+            return perform(*args, **named)
         with self.writes_down(verb, str(queue), **_told(arguments, queue_argument)) as entry:
-            result = perform(*args, **arguments)
+            result = perform(*args, **named)
             entry.count = _count(result)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
@@ -66,13 +66,15 @@ class GuardedKeys:
         self._guard = guard
         self._keys = broker.keys
 
-    def create(self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None) -> NewKey:
+    def create(
+        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+    ) -> NewKey:
         wanted = read_grants(grants)
         self._need_admin_somewhere()
         self._need_to_grant(wanted)
-        self._need_no_longer(expires_in)
+        self._need_no_longer(expires_in, expires_at)
         with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)):
-            return self._keys.create(name, wanted, expires_in=expires_in, created_by=self._guard.caller.who)
+            return self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
 
     def list(self) -> list[KeyInfo]:
         visible = {record.key_id for record in self._keys.records() if self._sees(record)}
@@ -89,23 +91,35 @@ class GuardedKeys:
 
     def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
         wanted = read_grants(grants)
-        self._find(key_id)
+        record = self._find(key_id)
         self._need_to_grant(wanted)
+        self._need_no_later_end(record, more=set(wanted) - set(record.grants))
         with self._guard.writes_down("keys.set_grants", key=key_id, grants=_listed(wanted)):
-            return self._keys.set_grants(key_id, wanted)
+            return self._keys.set_grants(key_id, wanted, only_if=self._may_change())
+
+    def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
+        more, less = read_grants(add), read_grants(remove)
+        record = self._find(key_id)
+        self._need_to_grant(more)
+        self._need_no_later_end(record, more)
+        with self._guard.writes_down("keys.change_grants", key=key_id, add=_listed(more), remove=_listed(less)):
+            return self._keys.change_grants(key_id, add=more, remove=less, only_if=self._may_change())
 
     def revoke(self, key_id: str) -> None:
         self._find(key_id)
         with self._guard.writes_down("keys.revoke", key=key_id):
-            self._keys.revoke(key_id)
+            self._keys.revoke(key_id, only_if=self._may_change())
 
     def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
         """Also for the caller's own key, whatever its rights: whoever has a secret may exchange it."""
-        if key_id != self._guard.caller.key_id:
-            self._find(key_id)
         self._guard.grants()
+        only_if = None
+        if key_id != self._guard.caller.key_id:
+            # Whoever rotates a key holds its secret.
+            self._need_no_later_end(self._find(key_id), more=("its secret",))
+            only_if = self._may_change()
         with self._guard.writes_down("keys.rotate", key=key_id):
-            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who)
+            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
 
     def _own(self) -> KeyRecord | None:
         key_id = self._guard.caller.key_id
@@ -115,10 +129,16 @@ class GuardedKeys:
         own = self._own()
         return own is None or record.key_id == own.key_id or may_change(own, record)
 
-    def _find(self, key_id: object) -> None:
-        own, record = self._own(), next((one for one in self._keys.records() if one.key_id == key_id), None)
-        if record is None or (own is not None and not may_change(own, record)):
+    def _may_change(self) -> Callable[[KeyRecord], bool]:
+        own = self._own()
+        return lambda record: own is None or may_change(own, record)
+
+    def _find(self, key_id: object) -> KeyRecord:
+        may = self._may_change()
+        record = next((one for one in self._keys.records() if one.key_id == key_id), None)
+        if record is None or not may(record):
             raise KeyNotFound(str(key_id)[:100])
+        return record
 
     def _need_admin_somewhere(self) -> None:
         if not any(grant.right is Right.ADMIN for grant in self._guard.grants()):
@@ -130,13 +150,21 @@ class GuardedKeys:
             if not may_grant(own, grant):
                 raise Forbidden(f"admin and {grant.right}", grant.pattern)
 
-    def _need_no_longer(self, expires_in: Duration | None) -> None:
+    def _need_no_longer(self, expires_in: Duration | None, expires_at: int | None) -> None:
         own = self._own()
         if own is None or not own.expires_ms:
             return
-        left_ms = own.expires_ms - self._guard.clock.now_ms()
-        if expires_in is None or to_ms(expires_in, "expires_in") > left_ms:
-            raise InvalidRequest("expires_in", f"at most {max(left_ms, 0) // 1000}s, when the key that grants ends itself", expires_in)
+        now_ms = self._guard.clock.now_ms()
+        ends_ms = expires_at if expires_at is not None else None if expires_in is None else now_ms + to_ms(expires_in, "expires_in")
+        if not isinstance(ends_ms, int) or ends_ms > own.expires_ms:
+            left = f"at most {max(own.expires_ms - now_ms, 0) // 1000}s, when the key that grants ends itself"
+            raise InvalidRequest("expires_in", left, expires_in if expires_at is None else expires_at)
+
+    def _need_no_later_end(self, record: KeyRecord, more: Collection[object]) -> None:
+        """A key that outlives the caller's must not get anything from it, or its rights would have no end."""
+        own = self._own()
+        if more and own is not None and own.expires_ms and not 0 < record.expires_ms <= own.expires_ms:
+            raise InvalidRequest("key_id", "a key that ends no later than the one that grants", record.key_id)
 
 
 class GuardedAudit:

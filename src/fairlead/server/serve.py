@@ -27,7 +27,7 @@ from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
 from fairlead.model.addresses import split_address
 from fairlead.server.access import Access
 from fairlead.server.arrow_memory import limit_arrow_memory
-from fairlead.server.bootstrap import BOOTSTRAP_FILE, prepare_bootstrap_key
+from fairlead.server.bootstrap import BOOTSTRAP_FILE, Prepared, prepare_bootstrap_key
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
@@ -116,8 +116,11 @@ class Server:
 
     def _prepare_bootstrap_key(self, broker: Broker) -> None:
         file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
-        if prepare_bootstrap_key(broker, file):
+        prepared = prepare_bootstrap_key(broker, file)
+        if prepared is Prepared.MADE:
             event(_log, logging.WARNING, "a first API key with every right was made; keep it safe, or replace it", file=file)
+        if prepared is Prepared.REVOKED:
+            event(_log, logging.WARNING, "the bootstrap key in the file was revoked or rotated and is not taken; remove the file", file=file)
 
     def wait(self) -> None:
         """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""

@@ -70,6 +70,7 @@ ADMIN: dict[str, Verb] = {
     "keys.list": Verb(list[KeyInfo], repeatable=True),
     "keys.show": Verb(KeyInfo, repeatable=True),
     "keys.set_grants": Verb(KeyInfo, repeatable=True),
+    "keys.change_grants": Verb(KeyInfo),
     "keys.revoke": Verb(None),
     "keys.rotate": Verb(NewKey),
     "audit.read": Verb(list[AuditRecord], repeatable=True),

@@ -90,11 +90,6 @@ def nack(admin: Admin, queue: str, message_id: str) -> None:
             for value in ("10", "a,b", "10,", "nan,1", "1,inf", "-1,1", "1,0", "1,2,3")
         ],
         (lambda admin: admin.set("throttle.", "1,1"), INVALID),
-        (lambda admin: admin.stub.CreateApiKey(admin_pb2.CreateApiKeyRequest(name="k")), grpc.StatusCode.UNIMPLEMENTED),
-        (lambda admin: admin.stub.RevokeApiKey(admin_pb2.RevokeApiKeyRequest(key_id="k")), grpc.StatusCode.UNIMPLEMENTED),
-        (lambda admin: admin.stub.ListApiKeys(admin_pb2.ListApiKeysRequest()), grpc.StatusCode.UNIMPLEMENTED),
-        (lambda admin: admin.stub.SetAcl(admin_pb2.SetAclRequest(key_id="k")), grpc.StatusCode.UNIMPLEMENTED),
-        (lambda admin: admin.stub.GetAcl(admin_pb2.GetAclRequest(key_id="k")), grpc.StatusCode.UNIMPLEMENTED),
     ],
 )
 def test_each_refusal_has_the_status_that_fila_documents(admin: Admin, call: Callable[[Admin], object], status: grpc.StatusCode) -> None:

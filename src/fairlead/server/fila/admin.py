@@ -1,8 +1,6 @@
-"""FilaAdmin: queues, configuration, stats, redrive. Keys and access lists have their place here, and no more yet."""
+"""FilaAdmin: queues, configuration, stats, redrive, keys."""
 
 from __future__ import annotations
-
-from typing import NoReturn
 
 import grpc
 
@@ -11,6 +9,7 @@ from fairlead.model.names import check_queue_name, is_dead_letter_name
 from fairlead.server.fila.calls import caller
 from fairlead.server.fila.config_keys import MAX_LISTED, ConfigKeys
 from fairlead.server.fila.consumers import Consumers
+from fairlead.server.fila.keys import Keys
 from fairlead.server.fila.v1 import admin_pb2 as pb
 from fairlead.server.fila.v1 import admin_pb2_grpc
 
@@ -79,20 +78,22 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         listed = [self._find_info(queue.name) for queue in caller().queues()]
         return pb.ListQueuesResponse(queues=[info for info in listed if info is not None])
 
-    def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> NoReturn:
-        _no_keys_yet()
+    def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> pb.CreateApiKeyResponse:
+        return Keys(caller().keys).create(request)
 
-    def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext) -> NoReturn:
-        _no_keys_yet()
+    def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext) -> pb.RevokeApiKeyResponse:
+        Keys(caller().keys).revoke(request)
+        return pb.RevokeApiKeyResponse()
 
-    def ListApiKeys(self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext) -> NoReturn:
-        _no_keys_yet()
+    def ListApiKeys(self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext) -> pb.ListApiKeysResponse:
+        return Keys(caller().keys).list()
 
-    def SetAcl(self, request: pb.SetAclRequest, context: grpc.ServicerContext) -> NoReturn:
-        _no_keys_yet()
+    def SetAcl(self, request: pb.SetAclRequest, context: grpc.ServicerContext) -> pb.SetAclResponse:
+        Keys(caller().keys).set_acl(request)
+        return pb.SetAclResponse()
 
-    def GetAcl(self, request: pb.GetAclRequest, context: grpc.ServicerContext) -> NoReturn:
-        _no_keys_yet()
+    def GetAcl(self, request: pb.GetAclRequest, context: grpc.ServicerContext) -> pb.GetAclResponse:
+        return Keys(caller().keys).get_acl(request)
 
     def _quantum(self, queue: str) -> int:
         return next((info.config.quantum for info in caller().queues(queue) if info.name == queue), 0)
@@ -106,7 +107,3 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         return pb.QueueInfo(
             name=queue, depth=stats.ready + stats.waiting, in_flight=stats.leased, active_consumers=self._consumers.of(queue)
         )
-
-
-def _no_keys_yet() -> NoReturn:
-    raise NotImplementedError("this server has no API keys and no access lists: it takes every call that reaches it")

@@ -1,0 +1,78 @@
+"""Fila's keys and access lists, over ours.
+
+Its superadmin is a flag; ours is what a key with every right on `*` is. Its permissions are three kinds; ours are six rights
+under the same three names and three more, and all six are said here, so that what is set is what is shown, and what is shown
+and set again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.access import EVERY_RIGHT, Grant, KeyInfo, Right, check_pattern
+from fairlead.server.fila.v1 import admin_pb2 as pb
+from fairlead.server.guarded_groups import GuardedKeys
+
+_SUPERADMIN = {str(grant) for grant in EVERY_RIGHT}
+
+
+class Keys:
+    """As one caller may use them. What it may not change is answered as if it were not there."""
+
+    def __init__(self, keys: GuardedKeys) -> None:
+        self._keys = keys
+
+    def create(self, request: pb.CreateApiKeyRequest) -> pb.CreateApiKeyResponse:
+        """Without rights, unless a superadmin is asked for: SetAcl gives them."""
+        made = self._keys.create(
+            request.name, EVERY_RIGHT if request.is_superadmin else (), expires_at=request.expires_at_ms or None
+        )
+        return pb.CreateApiKeyResponse(key_id=made.info.id, key=made.secret, is_superadmin=request.is_superadmin)
+
+    def revoke(self, request: pb.RevokeApiKeyRequest) -> None:
+        self._keys.revoke(_check_id(request.key_id))
+
+    def list(self) -> pb.ListApiKeysResponse:
+        return pb.ListApiKeysResponse(
+            keys=[
+                pb.ApiKeyInfo(
+                    key_id=info.id,
+                    name=info.name,
+                    created_at_ms=info.created_at,
+                    expires_at_ms=info.expires_at or 0,
+                    is_superadmin=_is_superadmin(info),
+                )
+                for info in self._keys.list()
+            ]
+        )
+
+    def set_acl(self, request: pb.SetAclRequest) -> None:
+        self._keys.set_grants(_check_id(request.key_id), [_grant(one) for one in request.permissions])
+
+    def get_acl(self, request: pb.GetAclRequest) -> pb.GetAclResponse:
+        info = self._keys.show(_check_id(request.key_id))
+        return pb.GetAclResponse(key_id=info.id, permissions=list(_permissions(info.grants)), is_superadmin=_is_superadmin(info))
+
+
+def _check_id(key_id: str) -> str:
+    """An empty one would be the caller's own key."""
+    if not key_id:
+        raise InvalidRequest("key_id", "the id of a key", key_id)
+    return key_id
+
+
+def _grant(permission: pb.AclPermission) -> Grant:
+    if permission.kind not in Right._value2member_map_:
+        raise InvalidRequest("kind", "one of " + ", ".join(Right), permission.kind)
+    return Grant(Right(permission.kind), check_pattern(permission.pattern))
+
+
+def _permissions(grants: Iterable[str]) -> Iterable[pb.AclPermission]:
+    for grant in grants:
+        kind, _, pattern = grant.partition(":")
+        yield pb.AclPermission(kind=kind, pattern=pattern)
+
+
+def _is_superadmin(info: KeyInfo) -> bool:
+    return _SUPERADMIN.issubset(info.grants)

@@ -1,0 +1,54 @@
+"""A broker in memory on a clock that stands still, and the brokers that its callers see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fairlead import Broker
+from fairlead.errors import FairleadError
+from fairlead.model.access import EVERY_RIGHT, Grant, NewKey
+from fairlead.server.access import Access
+from fairlead.server.guard import Caller, GuardedBroker
+from fairlead.testing import ManualClock, MemoryStore
+
+
+@dataclass(frozen=True)
+class Scene:
+    clock: ManualClock
+    broker: Broker
+    access: Access
+
+    def key(self, *grants: Grant | str, name: str = "a key", expires_in: str | None = None) -> NewKey:
+        return self.broker.keys.create(name, grants, expires_in=expires_in)
+
+    def as_key(self, key: NewKey) -> GuardedBroker:
+        return self.access.admit(f"Bearer {key.secret}", "test")
+
+    def with_grants(self, *grants: Grant | str) -> GuardedBroker:
+        return self.as_key(self.key(*grants))
+
+    def all_powerful(self) -> GuardedBroker:
+        return self.with_grants(*EVERY_RIGHT)
+
+    def local(self) -> GuardedBroker:
+        return GuardedBroker(self.broker, Caller(None, "local:ann", "data directory"))
+
+
+@contextmanager
+def opened() -> Iterator[Scene]:
+    clock = ManualClock()
+    with Broker(MemoryStore(), clock=clock) as broker:
+        yield Scene(clock, broker, Access(broker, keys=True))
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The code of the error that a call ends with; "" when it does not."""
+    try:
+        call()
+    except FairleadError as error:
+        return error.code
+    return ""
+
+

@@ -1,0 +1,279 @@
+"""Keys by themselves: what is stored, what ends them, what a crash leaves of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from fairlead import Broker
+from fairlead.broker.keys import read_token
+from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, StoreFull, Unauthenticated
+from fairlead.model.access import EVERY_RIGHT
+from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
+from fairlead.testing import ManualClock, MemoryStore
+from tests.conformance.conftest import directory, factory  # noqa: F401 - fixtures
+from tests.conformance.scene import Factory
+from tests.security.scene import Scene
+
+MINUTE_MS = 60_000
+
+
+def refused(scene: Scene, token: str) -> str:
+    with pytest.raises(Unauthenticated) as error:
+        scene.broker.keys.authenticate(token)
+    return error.value.message
+
+
+# What is stored
+
+
+def test_a_secret_has_256_bits_behind_a_prefix_and_is_stored_as_a_digest(scene: Scene) -> None:
+    made = scene.key("produce:orders.*")
+    prefix, key_id, secret = made.secret.split("_", 2)
+    assert (prefix, key_id, len(secret)) == ("fl", made.info.id, 43)
+    (record,) = scene.broker.keys.records()
+    assert record.digest == hashlib.sha256(made.secret.encode()).digest()
+    assert secret not in repr(record)
+    assert secret not in repr(made)
+
+
+def test_a_new_key_has_no_rights_unless_it_is_given_some(scene: Scene) -> None:
+    assert scene.key().info.grants == ()
+
+
+def test_keys_cannot_be_reached_through_the_runtime_configuration(scene: Scene) -> None:
+    made = scene.key("produce:*")
+    assert scene.broker.config.list() == {}
+    scene.broker.config.set(made.info.id, "something else")
+    assert scene.broker.keys.authenticate(made.secret).grants
+
+
+def test_grants_are_kept_sorted_and_once(scene: Scene) -> None:
+    assert scene.key("produce:b", "consume:a", "produce:b", "admin:*").info.grants == ("admin:*", "consume:a", "produce:b")
+
+
+@pytest.mark.parametrize("grant", ["produce", "produce:", "write:orders", ":orders", "produce:a b", "produce:*x", "produce:a/b/c",
+                                   "produce:orders.dlq", "produce:a*", "produce:.*", "produce:/x", "PRODUCE:x", "produce:**", "produce:a/**"])  # fmt: skip
+def test_a_grant_that_means_nothing_is_refused(scene: Scene, grant: str) -> None:
+    with pytest.raises(InvalidRequest):
+        scene.key(grant)
+    assert scene.broker.keys.list() == []
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "\ud800"])
+def test_a_name_that_cannot_be_shown_is_refused(scene: Scene, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        scene.broker.keys.create(name)
+
+
+def test_there_are_only_so_many_keys(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.broker.keys.MAX_KEYS", 2)
+    first = scene.key()
+    scene.key()
+    with pytest.raises(LimitReached):
+        scene.key()
+    with pytest.raises(LimitReached):
+        scene.broker.keys.rotate(first.info.id, keep="1h")
+    scene.broker.keys.rotate(first.info.id)
+    assert len(scene.broker.keys.list()) == 2
+
+
+# Who gets in
+
+
+def test_wrong_unknown_and_revoked_keys_are_answered_alike(scene: Scene) -> None:
+    known, revoked = scene.key(), scene.key()
+    scene.broker.keys.revoke(revoked.info.id)
+    wrong = known.secret[:-1] + ("A" if known.secret[-1] != "A" else "B")
+    unknown = f"fl_{'a' * 12}_{'b' * 43}"
+    assert len({refused(scene, token) for token in (wrong, unknown, revoked.secret)}) == 1
+
+
+@pytest.mark.parametrize("token", ["", "fl_", "x" * 10_000, "fl_adopted_" + "a" * 43, "fl_" + "é" * 12 + "_" + "a" * 43, "Bearer"])
+def test_what_does_not_look_like_a_key_is_refused(scene: Scene, token: str) -> None:
+    scene.key()
+    assert "does not look like one" in refused(scene, token)
+
+
+def test_a_key_ends_when_it_expires_and_only_its_holder_hears_that(scene: Scene) -> None:
+    made = scene.key(expires_in="30d")
+    wrong = made.secret[:-1] + ("A" if made.secret[-1] != "A" else "B")
+    scene.clock.advance(ms=30 * 24 * 60 * MINUTE_MS - 1)
+    assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
+    scene.clock.advance(ms=1)
+    assert "expired" in refused(scene, made.secret)
+    assert "expired" not in refused(scene, wrong)
+
+
+def test_an_end_is_kept_to_the_millisecond(scene: Scene) -> None:
+    at = scene.clock.now_ms() + 12_345
+    assert scene.broker.keys.create("k", expires_at=at).info.expires_at == at
+
+
+@pytest.mark.parametrize("expires", [{"expires_in": "0s"}, {"expires_at": 1}, {"expires_at": 1.5}, {"expires_at": True},
+                                     {"expires_at": 1 << 63}, {"expires_at": 1_800_000_000_000, "expires_in": "1h"}])  # fmt: skip
+def test_an_end_that_is_none_is_refused(scene: Scene, expires: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        scene.broker.keys.create("k", **expires)  # type: ignore[arg-type]
+
+
+def test_the_last_use_is_written_at_most_once_a_minute(scene: Scene) -> None:
+    made = scene.key()
+    assert scene.broker.keys.show(made.info.id).last_used_at is None
+    began = scene.clock.now_ms()
+    scene.broker.keys.authenticate(made.secret)
+    scene.clock.advance(ms=MINUTE_MS)
+    scene.broker.keys.authenticate(made.secret)
+    assert scene.broker.keys.show(made.info.id).last_used_at == began
+    scene.clock.advance(ms=1)
+    scene.broker.keys.authenticate(made.secret)
+    assert scene.broker.keys.show(made.info.id).last_used_at == began + MINUTE_MS + 1
+
+
+def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scene.key("consume:q")
+
+    def full(*_: object) -> None:
+        raise StoreFull("the disk", 0, 1)
+
+    monkeypatch.setattr(scene.broker._core, "commit", full)
+    assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
+    assert scene.broker.keys.show(made.info.id).last_used_at is None
+
+
+# Changes
+
+
+def test_rights_are_added_and_removed_beside_the_others(scene: Scene) -> None:
+    key_id = scene.key("produce:a", "consume:a").info.id
+    changed = scene.broker.keys.change_grants(key_id, add=["redrive:a", "produce:a"], remove=["consume:a"])
+    assert changed.grants == ("produce:a", "redrive:a")
+    assert scene.broker.keys.show(key_id) == changed
+
+
+def test_what_is_removed_must_be_there_word_for_word(scene: Scene) -> None:
+    key_id = scene.key("produce:orders.*").info.id
+    with pytest.raises(InvalidRequest, match="produce:orders"):
+        scene.broker.keys.change_grants(key_id, add=["consume:x"], remove=["produce:orders.eu"])
+    assert scene.broker.keys.show(key_id).grants == ("produce:orders.*",)
+
+
+def test_a_rotated_key_keeps_its_name_rights_and_end_and_the_old_secret_ends(scene: Scene) -> None:
+    old = scene.key("produce:orders", name="shop", expires_in="1h")
+    scene.clock.advance(ms=MINUTE_MS)
+    new = scene.broker.keys.rotate(old.info.id)
+    assert (new.info.name, new.info.grants, new.info.expires_at) == ("shop", ("produce:orders",), old.info.expires_at)
+    assert new.info.created_at == scene.clock.now_ms()
+    assert scene.broker.keys.authenticate(new.secret).key_id == new.info.id
+    assert "revoked" in refused(scene, old.secret)
+
+
+def test_the_old_key_may_be_kept_for_a_while_but_never_beyond_its_own_end(scene: Scene) -> None:
+    short, long = scene.key(expires_in="1m"), scene.key()
+    for old in (short, long):
+        scene.broker.keys.rotate(old.info.id, keep="5m")
+    assert scene.broker.keys.show(short.info.id).expires_at == short.info.expires_at
+    scene.clock.advance(ms=5 * MINUTE_MS - 1)
+    assert scene.broker.keys.authenticate(long.secret)
+    scene.clock.advance(ms=1)
+    assert "expired" in refused(scene, long.secret)
+
+
+def test_a_key_that_is_over_is_not_rotated_into_another_that_is(scene: Scene) -> None:
+    old = scene.key(expires_in="1m")
+    scene.clock.advance(ms=MINUTE_MS)
+    with pytest.raises(InvalidRequest, match="expired"):
+        scene.broker.keys.rotate(old.info.id)
+
+
+@pytest.mark.parametrize("verb", ["show", "revoke", "rotate"])
+def test_a_key_that_is_not_there_cannot_be_used(scene: Scene, verb: str) -> None:
+    for key_id in ("aaaaaaaaaaaa", "", "adopted", None):
+        with pytest.raises(KeyNotFound):
+            getattr(scene.broker.keys, verb)(key_id)
+
+
+# Crashes
+
+
+def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None:  # noqa: F811 - a fixture
+    clock = ManualClock()
+    store = factory.open()
+    broker = Broker(store, clock=clock)
+    kept = broker.keys.create("kept", ["produce:orders.*"], expires_in="1h")
+    revoked = broker.keys.create("revoked", ["consume:*"])
+    rotated = broker.keys.create("rotated", ["admin:*"])
+    broker.keys.revoke(revoked.info.id)
+    replacing = broker.keys.rotate(rotated.info.id)
+    broker.keys.authenticate(kept.secret)
+    listed = broker.keys.list()
+    with Broker(factory.crash(store), clock=clock) as again:
+        assert again.keys.list() == listed
+        assert again.keys.authenticate(kept.secret).grants
+        assert again.keys.authenticate(replacing.secret).grants
+        for gone in (revoked, rotated):
+            with pytest.raises(Unauthenticated):
+                again.keys.authenticate(gone.secret)
+
+
+# The first key
+
+
+def test_the_first_key_is_made_in_a_file_that_only_its_owner_can_read(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "bootstrap.key"
+    assert prepare_bootstrap_key(scene.broker, file) is Prepared.MADE
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["bootstrap.key"]
+    assert scene.broker.keys.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
+    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert len(scene.broker.keys.list()) == 1
+
+
+def test_no_first_key_is_made_where_somebody_has_every_right(scene: Scene, tmp_path: Path) -> None:
+    scene.key(*EVERY_RIGHT)
+    assert prepare_bootstrap_key(scene.broker, tmp_path / "none") is Prepared.NOT_NEEDED
+    assert not (tmp_path / "none").exists()
+
+
+def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "bootstrap.key"
+    prepare_bootstrap_key(scene.broker, file)
+    old = file.read_text().strip()
+    with Broker(MemoryStore()) as elsewhere:
+        renew_bootstrap_key(elsewhere, file)
+    assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
+    assert [info.name for info in scene.broker.keys.list()] == [BOOTSTRAP]
+    assert scene.broker.keys.authenticate(file.read_text().strip())
+    assert refused(scene, old)
+
+
+@pytest.mark.parametrize("end", ["revoke", "rotate"])
+def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_start(
+    factory: Factory, tmp_path: Path, end: str  # noqa: F811 - a fixture
+) -> None:
+    file = tmp_path / "bootstrap.key"
+    store = factory.open()
+    broker = Broker(store)
+    prepare_bootstrap_key(broker, file)
+    token = file.read_text().strip()
+    after = getattr(broker.keys, end)(read_token(token)[0])
+    with Broker(factory.crash(store)) as again:
+        assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
+        with pytest.raises(Unauthenticated):
+            again.keys.authenticate(token)
+        if end == "rotate":
+            assert again.keys.authenticate(after.secret).grants
+        file.unlink()
+        assert prepare_bootstrap_key(again, file) is (Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED)
+
+
+def test_a_lost_first_key_is_made_again_in_place(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "bootstrap.key"
+    prepare_bootstrap_key(scene.broker, file)
+    old = file.read_text().strip()
+    renew_bootstrap_key(scene.broker, file)
+    assert scene.broker.keys.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
+    assert refused(scene, old)
+    assert file.stat().st_mode & 0o777 == 0o600
