@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from bisect import bisect_right
@@ -17,6 +18,7 @@ _STRING = re.compile(r"""\"{3}(?:[^\\]|\\.)*?"{3,5}(?!")|'{3}.*?'{3,5}(?!')|"(?:
 #: Between the day and the hour a blank may stand.
 _BARE = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:[^\s,\]}#]+|[^\s,\]}#\[{\"'=]+")
 _WHERE = re.compile(r" \(at line (\d+), column (\d+)\)$| \(at end of document\)$")
+_TWICE = re.compile(r"Cannot declare (\(.*\)) twice")
 
 
 def read_toml(text: str, file: str, problems: Problems) -> Node | None:
@@ -25,7 +27,10 @@ def read_toml(text: str, file: str, problems: Problems) -> Node | None:
     except tomllib.TOMLDecodeError as error:
         found = _WHERE.search(str(error))
         line = int(found[1]) if found and found[1] else text.count("\n") + 1 if found else None
-        problems.errors.append(Problem(file, line, "", f"expected TOML: {_WHERE.sub('', str(error))}"))
+        what = _WHERE.sub("", str(error))
+        twice = _TWICE.fullmatch(what)
+        path = ".".join(ast.literal_eval(twice[1])) if twice else ""
+        problems.errors.append(Problem(file, line, path, "defined twice" if twice else f"expected TOML: {what}"))
         return None
     lines = _Scanner(text).scan()
     return _nodes(tree, (), file, 1, lines)

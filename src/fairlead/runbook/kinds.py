@@ -272,14 +272,20 @@ class Json:
             return None if None in parts.values() or len(parts) != len(value) else parts
         if isinstance(value, bool) or (isinstance(value, str) and is_clean(value)):
             return value
-        if isinstance(value, int) and abs(value) <= _LARGEST:
-            return value
+        if isinstance(value, int):
+            return value if abs(value) <= _LARGEST else refuse(node, path, problems, "a whole number of at most 64 bits")
         if isinstance(value, float) and abs(value) != float("inf") and value == value:
             return value
         return refuse(node, path, problems, self.words)
 
     def schema(self) -> Schema:
-        return {"not": {"type": "null"}}
+        return {"$ref": "#/$defs/value"}
+
+
+def value_schema() -> Schema:
+    again = {"$ref": "#/$defs/value"}
+    plain: list[Schema] = [{"type": kind} for kind in ("string", "boolean", "number")]
+    return {"anyOf": [*plain, {"type": "array", "items": again}, {"type": "object", "additionalProperties": again}]}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.runbook.keys import RUNBOOK
+from fairlead.runbook.kinds import value_schema
 from fairlead.runbook.policies import policy_schema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -17,5 +18,5 @@ def runbook_schema() -> dict[str, Any]:
         "title": "fairlead runbook",
         "description": "Queues, pipelines and workers. `fairlead runbook check` also checks what a schema cannot.",
         **RUNBOOK.schema(),
-        "$defs": {"policy": policy_schema()},
+        "$defs": {"policy": policy_schema(), "value": value_schema()},
     }
