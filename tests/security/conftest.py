@@ -36,8 +36,7 @@ def park(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Park]:
 
         def serve(name: str, **settings: object) -> ServerProcess:
             given = {"durability": "os", **settings}
-            server = stack.enter_context(run_server(root / name, grpc=True, http=True, settings=given))
-            return server
+            return stack.enter_context(run_server(root / name, grpc=True, http=True, settings=given))
 
         yield Park(
             ours,

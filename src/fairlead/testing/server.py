@@ -79,6 +79,10 @@ class ServerProcess:
         """SIGTERM: ask it to stop. `wait` for its end."""
         self._running().send_signal(signal.SIGTERM)
 
+    def look_at_certificates(self) -> None:
+        """SIGHUP: certificates that changed are taken up now, not within a second."""
+        self._running().send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """SIGKILL, as a crash would be; returns when the process is gone."""
         self._running().kill()
@@ -133,7 +137,8 @@ def run_server(
 ) -> Iterator[ServerProcess]:
     """A ready server on free ports; killed at the end if it still runs.
 
-    `settings` are by path, as in a settings file: `{"durability": "os", "limits.max_calls": 4}`.
+    `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`. `fairlead.testing.authority`
+    makes certificates.
 
         with run_server(tmp_path / "data", settings={"durability": "os"}) as server:
             client = fairlead.connect(server.address)
