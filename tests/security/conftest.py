@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.testing import ServerProcess, run_server
 from tests.security.certificates import EXPIRED, Files
+from tests.security.scene import Scene, opened
 from tests.security.servers import run_unchecked
 
 
@@ -47,3 +48,10 @@ def park(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Park]:
             # A server refuses to start with it; time makes any certificate one.
             stack.enter_context(run_unchecked(root / "expired", ours.settings("expired") | {"durability": "os"})),
         )
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """Keys and rights with no door in between."""
+    with opened() as made:
+        yield made

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import Broker
 from fairlead.broker.keys import read_token
-from fairlead.errors import InvalidRequest, KeyNotFound, LimitReached, StoreFull, Unauthenticated
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, LimitReached, StoreFull, Unauthenticated
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, MemoryStore
@@ -193,6 +193,102 @@ def test_a_key_that_is_not_there_cannot_be_used(scene: Scene, verb: str) -> None
     for key_id in ("aaaaaaaaaaaa", "", "adopted", None):
         with pytest.raises(KeyNotFound):
             getattr(scene.broker.keys, verb)(key_id)
+
+
+# Through a guard
+
+
+def test_a_key_that_ends_gives_nothing_to_one_that_does_not(scene: Scene) -> None:
+    """Or its rights would have no end: it could hand them on, or rotate the other and keep the secret."""
+    endless, ending = scene.key("produce:a.b"), scene.key("produce:a.b", expires_in="10m")
+    own = scene.as_key(scene.key("admin:a.*", "produce:a.*", "consume:a.*", expires_in="1h"))
+    for call in (
+        lambda: own.keys.create("k", ["produce:a.b"]),
+        lambda: own.keys.create("k", ["produce:a.b"], expires_in="61m"),
+        lambda: own.keys.create("k", ["produce:a.b"], expires_at=scene.clock.now_ms() + 61 * MINUTE_MS),
+        lambda: own.keys.set_grants(endless.info.id, ["produce:a.b", "consume:a.b"]),
+        lambda: own.keys.change_grants(endless.info.id, add=["consume:a.b"]),
+        lambda: own.keys.rotate(endless.info.id),
+    ):
+        with pytest.raises(InvalidRequest, match="the key that grants ends|no later than the one that grants"):
+            call()
+    assert own.keys.set_grants(ending.info.id, ["consume:a.b"]).grants == ("consume:a.b",)
+    assert own.keys.change_grants(ending.info.id, add=["produce:a.c"]).grants == ("consume:a.b", "produce:a.c")
+    assert own.keys.rotate(ending.info.id).info.expires_at == ending.info.expires_at
+    assert own.keys.create("k", ["produce:a.b"], expires_at=scene.clock.now_ms() + 60 * MINUTE_MS).secret
+    assert own.keys.set_grants(endless.info.id, []).grants == (), "less it may have"
+
+
+@pytest.mark.parametrize("verb", ["rotate", "revoke", "set_grants", "change_grants"])
+def test_a_key_that_grows_between_the_check_and_the_change_is_left_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    key = scene.key("produce:a.b")
+    own = scene.with_grants("admin:a.*", "produce:a.*")
+    begin = scene.broker.audit.begin
+
+    def grow(*args: object) -> object:
+        scene.broker.keys.set_grants(key.info.id, ["admin:*"])
+        return begin(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scene.broker.audit, "begin", grow)
+    arguments = {"set_grants": [[]]}.get(verb, [])
+    with pytest.raises(KeyNotFound):
+        getattr(own.keys, verb)(key.info.id, *arguments)
+    assert scene.broker.keys.authenticate(key.secret).key_id == key.info.id
+    assert scene.broker.keys.show(key.info.id).grants == ("admin:*",)
+
+
+def test_a_key_without_rights_belongs_to_its_maker_and_to_admins_of_everything(scene: Scene) -> None:
+    maker, other, everywhere = scene.with_grants("admin:a"), scene.with_grants("admin:a"), scene.with_grants("admin:*")
+    made = maker.keys.create("empty").info
+    assert made.created_by == maker.caller.key_id
+    with pytest.raises(KeyNotFound):
+        other.keys.show(made.id)
+    assert made in everywhere.keys.list()
+    assert made in maker.keys.list()
+    assert made not in other.keys.list()
+    maker.keys.revoke(made.id)
+
+
+def test_whoever_has_a_secret_may_exchange_it(scene: Scene) -> None:
+    key = scene.key("consume:a", name="worker")
+    own = scene.as_key(key)
+    new = own.keys.rotate(key.info.id)
+    assert (new.info.name, new.info.grants, new.info.created_by) == ("worker", ("consume:a",), key.info.id)
+    with pytest.raises(Unauthenticated):
+        own.keys.show()
+
+
+def test_a_key_sees_itself_and_what_it_could_change(scene: Scene) -> None:
+    inside, outside, own = scene.key("produce:a.b"), scene.key("produce:b"), scene.key("admin:a.*", "produce:a.*")
+    guard = scene.as_key(own)
+    assert {info.id for info in guard.keys.list()} == {inside.info.id, own.info.id}
+    assert guard.keys.show().id == own.info.id
+    with pytest.raises(KeyNotFound):
+        guard.keys.show(outside.info.id)
+
+
+def test_making_a_key_takes_admin_somewhere(scene: Scene) -> None:
+    with pytest.raises(Forbidden):
+        scene.with_grants("produce:*", "consume:*").keys.create("k")
+
+
+def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_taken_away(scene: Scene) -> None:
+    for queue in ("mine", "theirs"):
+        scene.broker.create_queue(queue)
+        scene.broker.enqueue(queue, b"x")
+    key = scene.key("consume:mine", "consume:theirs")
+    guard, request = scene.as_key(key), scene.broker.enqueue("mine", b"whose id has the shape of a request's")
+    assert len(guard.claim("theirs", token="again")) == 1
+    scene.broker.keys.set_grants(key.info.id, ["consume:mine"])
+    assert guard.claim("mine", token="again") == []
+    assert scene.broker.stats("theirs").ready == 1, "it is back"
+    scene.broker.keys.set_grants(key.info.id, ["consume:mine", "consume:theirs"])
+    assert len(guard.exchange("c", claim={"queue": "theirs"}, request_id=request).deliveries) == 1
+    scene.broker.keys.set_grants(key.info.id, ["consume:mine"])
+    assert guard.exchange("c", claim={"queue": "mine"}, request_id=request).deliveries == []
+    assert scene.broker.stats("theirs").ready == 1
 
 
 # Crashes
