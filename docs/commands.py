@@ -22,7 +22,7 @@ EXIT_CODES = {
     6: "not in this state of things",
     7: "not now; the same command may work later",
     8: "at a limit",
-    9: "a hook script is wrong",
+    9: "a hook script or a runbook is wrong",
     10: "something is broken; whoever runs the broker must act",
     11: "the server asks for an API key, and none that is valid was given",
     12: "the API key may not do that",

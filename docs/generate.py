@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 import fairlead.errors
 from docs.commands import commands_section, exit_codes_table, shared_options
+from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
@@ -73,6 +75,7 @@ OPTIONS = {
     "visibility_timeout": ("visibility_timeout_ms", "how long a lease lasts; when it ends unsettled, a started delivery has failed"),
     "ttl": ("ttl_ms", "time to live of a message that is ready or waiting; never ends while it is leased"),
     "dead_retention": ("dead_retention_ms", "how long a dead letter is kept"),
+    "retain_completed": ("retain_completed_ms", "how long a completed message is kept to be looked at; it takes no room in the queue's bounds"),
     "retry": ("retry", "what follows a failure: see [retry](#retry)"),
     "max_attempts": ("max_attempts", "hard ceiling: dead on this failure, whatever a policy or the settle call says"),
     "max_deliveries": ("max_deliveries", "ends loops of releases: dead instead of one more delivery"),
@@ -81,7 +84,10 @@ OPTIONS = {
     "max_unsettled_per_consumer": ("max_unsettled_per_consumer", "how many messages one named consumer may hold"),
     "max_unsettled_per_key": ("max_unsettled_per_key", "how many messages of one fairness key may be out at a time"),
     "quantum": ("quantum", "messages a key of weight 1 gets per turn; larger is coarser"),
-    "dedup": ("dedup_window_ms", 'how long a `dedup_key` is remembered: a window such as `"5m"`, or `"live"` for as long as its message lives'),
+    "dedup": (
+        "dedup_window_ms",
+        'how long a `dedup_key` is remembered: a window such as `"5m"`, `"live"` while its message lives, or `"kept"`: while it is retained, too',
+    ),
     "expired_to_dead": ("expired_to_dead", "a message past its time to live becomes a dead letter instead of being dropped"),
     "ordering": ("ordering", 'how streams order: `"release"` (a release may let its message pass one that waits), `"strict"`, or `"none"`'),
     "retry_in_stream": ("retry_in_stream", "the policy for messages of a stream; a queue made without `retry` and `on_failure` has `exponential`"),
@@ -259,6 +265,8 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "flight_actions": lambda: numbers(schemas.ACTIONS),
     "flight_outcomes": lambda: numbers(schemas.OUTCOMES),
     "flight_verbs": verbs_table,
+    **{name: partial(keys_table, keys) for name, keys in TABLES.items()},
+    "runbook_policy": policy_table,
     "metric_counters": lambda: metrics_table("counter"),
     "metric_histograms": lambda: metrics_table("histogram"),
     "metric_gauges": lambda: metrics_table("gauge"),
