@@ -1,0 +1,197 @@
+"""The same verbs through each door, as the table of rights calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from typer.testing import CliRunner
+
+import fairlead
+import fairlead.aio
+from fairlead.cli.app import app
+from fairlead.errors import FairleadError
+from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
+from tests.security.rights import Outcome, Thing
+
+PATIENCE_S = 60
+
+
+class FlightFace:
+    def __init__(self, address: str, key: str | None) -> None:
+        self.client = fairlead.connect(address, api_key=key)
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self.client, verb)
+
+    def consume_one(self, queue: str) -> int:
+        with self.client.consume(queue, prefetch=1) as consumption:
+            next(consumption)
+        return 1
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class AioFace:
+    """An event loop in a thread of its own, so that a test may wait for its coroutines."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+    _lock = threading.Lock()
+
+    def __init__(self, address: str, key: str | None) -> None:
+        self.client = self.wait(fairlead.aio.connect(address, api_key=key))
+
+    @classmethod
+    def wait(cls, coroutine: Any) -> Any:
+        with cls._lock:
+            if cls._loop is None:
+                cls._loop = asyncio.new_event_loop()
+                threading.Thread(target=cls._loop.run_forever, daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(coroutine, cls._loop).result(PATIENCE_S)
+
+    def __getattr__(self, verb: str) -> Any:
+        return _Waited(getattr(self.client, verb))
+
+    def consume_one(self, queue: str) -> int:
+        async def take() -> int:
+            async with self.client.consume(queue, prefetch=1) as consumption:
+                await anext(aiter(consumption))
+            return 1
+
+        return int(self.wait(take()))
+
+    def close(self) -> None:
+        self.wait(self.client.close())
+
+
+class _Waited:
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def __getattr__(self, verb: str) -> Any:
+        return _Waited(getattr(self._found, verb))
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return AioFace.wait(self._found(*args, **options))
+
+
+class FilaFace:
+    def __init__(self, address: str, key: str | None) -> None:
+        self.channel = grpc.insecure_channel(address)
+        self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
+        self._stubs = [service_pb2_grpc.FilaServiceStub(self.channel), admin_pb2_grpc.FilaAdminStub(self.channel)]
+
+    def ask(self, rpc: str, request: Any) -> Any:
+        stub = next(stub for stub in self._stubs if hasattr(stub, rpc))
+        answer = getattr(stub, rpc)(request, timeout=PATIENCE_S, metadata=self._metadata)
+        return next(answer) if rpc == "Consume" else answer
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def _acl(thing: Thing) -> admin_pb2.SetAclRequest:
+    return admin_pb2.SetAclRequest(key_id=thing.key, permissions=[admin_pb2.AclPermission(kind="consume", pattern=thing.queue)])
+
+
+def _ours(listed: Any, field: str, wanted: str) -> list[str]:
+    """Of a list of everything only what this is about."""
+    return [getattr(one, field) for one in listed if getattr(one, field) == wanted]
+
+
+#: Each RPC of fila.v1 with the row of the table that it is.
+FILA: dict[str, tuple[str, Callable[[FilaFace, Thing], object]]] = {
+    "Enqueue": ("enqueue", lambda x, t: x.ask("Enqueue", service_pb2.EnqueueRequest(queue=t.queue, payload=b"new"))),
+    "Consume": ("claim: by credit", lambda x, t: x.ask("Consume", service_pb2.ConsumeRequest(queue=t.queue)).message.metadata.queue_id),
+    "Ack": ("ack", lambda x, t: x.ask("Ack", service_pb2.AckRequest(queue=t.queue, message_id=t.leased.id))),
+    "Nack": ("nack", lambda x, t: x.ask("Nack", service_pb2.NackRequest(queue=t.queue, message_id=t.leased.id, error="no"))),
+    "CreateQueue": ("create_queue", lambda x, t: x.ask("CreateQueue", admin_pb2.CreateQueueRequest(name=t.queue + ".new"))),
+    "DeleteQueue": ("delete_queue", lambda x, t: x.ask("DeleteQueue", admin_pb2.DeleteQueueRequest(queue=t.queue))),
+    "SetConfig": ("config.set", lambda x, t: x.ask("SetConfig", admin_pb2.SetConfigRequest(key=t.weight, value="3"))),
+    "GetConfig": ("config.get", lambda x, t: x.ask("GetConfig", admin_pb2.GetConfigRequest(key=t.weight))),
+    "ListConfig": ("config.list", lambda x, t: x.ask("ListConfig", admin_pb2.ListConfigRequest(prefix=t.weight))),
+    "GetStats": ("stats", lambda x, t: x.ask("GetStats", admin_pb2.GetStatsRequest(queue=t.queue))),
+    "Redrive": ("redrive", lambda x, t: x.ask("Redrive", admin_pb2.RedriveRequest(dlq_queue=t.queue + ".dlq"))),
+    "ListQueues": ("queues", lambda x, t: _ours(x.ask("ListQueues", admin_pb2.ListQueuesRequest()).queues, "name", t.queue)),
+    "CreateApiKey": ("keys.create: without rights", lambda x, t: x.ask("CreateApiKey", admin_pb2.CreateApiKeyRequest(name="made")).is_superadmin),
+    "RevokeApiKey": ("keys.revoke", lambda x, t: x.ask("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id=t.key))),
+    "ListApiKeys": ("keys.list", lambda x, t: _ours(x.ask("ListApiKeys", admin_pb2.ListApiKeysRequest()).keys, "key_id", t.key)),
+    "SetAcl": ("keys.set_grants", lambda x, t: x.ask("SetAcl", _acl(t))),
+    "GetAcl": ("keys.show", lambda x, t: x.ask("GetAcl", admin_pb2.GetAclRequest(key_id=t.key))),
+}
+
+
+class CommandFace:
+    def __init__(self, address: str, key: str | None) -> None:
+        self._env = {"FAIRLEAD_ADDR": address, "FAIRLEAD_DATA": None, "FAIRLEAD_API_KEY": key, "FAIRLEAD_API_KEY_FILE": None}
+
+    def run(self, *args: str) -> Any:
+        ran = CliRunner(env=self._env).invoke(app, [*args, "-o", "json"], catch_exceptions=False)
+        if ran.exit_code:
+            raise CommandRefused(ran.exit_code, ran.stdout, ran.stderr)
+        return json.loads(ran.stdout)
+
+    def close(self) -> None:
+        pass
+
+
+class CommandRefused(Exception):
+    def __init__(self, code: int, out: str, err: str) -> None:
+        super().__init__(code, out, err)
+        self.error = json.loads(err)["error"]["code"]
+        self.said = repr((code, out, err))
+
+
+#: A good part of the table, as commands.
+COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
+    "enqueue": lambda x, t: x.run("queue", "push", t.queue, "new"),
+    "create_queue": lambda x, t: x.run("queue", "create", t.queue + ".new"),
+    "delete_queue": lambda x, t: x.run("queue", "delete", t.queue, "--yes"),
+    "pause": lambda x, t: x.run("queue", "pause", t.queue),
+    "purge": lambda x, t: x.run("queue", "purge", t.queue, "--yes"),
+    "drop": lambda x, t: x.run("queue", "drop", t.queue, t.ready, "--yes"),
+    "drain": lambda x, t: x.run("queue", "drain", t.queue, "--yes"),
+    "release_stream": lambda x, t: x.run("queue", "release-stream", t.queue, "s"),
+    "retry": lambda x, t: x.run("queue", "retry", t.queue, t.dead, "--yes"),
+    "redrive: dry run": lambda x, t: x.run("redrive", t.queue, "--dry-run"),
+    "cancel_intent": lambda x, t: x.run("intent", "cancel", str(t.intent)),
+    "queues": lambda x, t: [info["name"] for info in x.run("queue", "list") if info["name"] == t.queue],
+    "stats": lambda x, t: x.run("stats", t.queue)["queues"][0]["ready"],
+    "peek": lambda x, t: [info["id"] for info in x.run("queue", "peek", t.queue)],
+    "failure_metrics": lambda x, t: x.run("failures", t.queue)["by_reason"],
+    "explain: in a queue": lambda x, t: x.run("explain", t.queue, t.dead)["subject"],
+    "explain_queue": lambda x, t: x.run("explain", t.queue)["subject"],
+    "config.get": lambda x, t: x.run("config", "get", t.weight),
+    "config.set": lambda x, t: x.run("config", "set", t.weight, "3"),
+    "config.list": lambda x, t: x.run("config", "list", t.weight),
+    "config.set: of no queue": lambda x, t: x.run("config", "set", "throttle:t:rate", "3"),
+}
+
+
+def outcome_at(face: Any, call: Callable[[Any, Thing], object], thing: Thing) -> Outcome:
+    """What a caller learns, with what belongs to this one thing left out."""
+    try:
+        learnt = Outcome("", repr(call(face, thing)))
+    except FairleadError as refused:
+        learnt = Outcome(refused.code, repr((refused.message, refused.fields)))
+    except CommandRefused as failed:
+        learnt = Outcome(failed.error, failed.said)
+    except grpc.RpcError as failed:
+        trailing = dict(failed.trailing_metadata() or ())
+        learnt = Outcome(trailing.pop("fairlead-error", ""), repr((failed.code(), failed.details(), sorted(trailing))))
+    return Outcome(learnt.error, anonymous(learnt.said, thing))
+
+
+def anonymous(text: str, thing: Thing) -> str:
+    for field, value in thing._asdict().items():
+        for shown in (value.id, value.lease) if field == "leased" else (str(value),):
+            text = re.sub(rf"\b{re.escape(shown)}\b" if field == "intent" else re.escape(shown), f"<{field}>", text)
+    for characters in (30, 12):
+        text = text.replace(thing.ready[:characters], "<start>").replace(thing.ready[-characters:], "<end>")
+    return text
