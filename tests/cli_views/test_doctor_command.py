@@ -181,9 +181,15 @@ def test_room_is_measured_against_the_reserve(place: Path, part: float, level: s
     assert data_checks.room(place, int(free * part)).level == level
 
 
-def test_files_that_others_may_write_are_a_warning(data: Path) -> None:
+def test_files_that_others_may_read_or_write_are_a_warning(data: Path) -> None:
     data.chmod(0o755)
-    assert data_checks.modes(data).level == "info"
+    for file in data.iterdir():
+        file.chmod(0o600)
+    assert (data_checks.modes(data).level, str(data) in data_checks.modes(data).found) == ("warn", True)
+    data.chmod(0o711)
+    assert data_checks.modes(data).level == "ok"
+    (data / "CURRENT").chmod(0o640)
+    assert (data_checks.modes(data).level, "CURRENT (mode 0640)" in data_checks.modes(data).found) == ("warn", True)
     data.chmod(0o700)
     assert data_checks.modes(data).level == "ok"
     (data / "CURRENT").chmod(0o666)

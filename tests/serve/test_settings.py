@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlead import HookSettings, Settings
-from fairlead.config import LimitSettings, ServerSettings
-from fairlead.config.load import SETTINGS, load_settings
+from fairlead.config import LimitSettings, RedactSettings, ServerSettings
+from fairlead.config.load import SETTINGS, load_redaction, load_settings
 from fairlead.config.server import is_loopback
 from fairlead.errors import SettingInvalid
 
@@ -78,6 +78,15 @@ def test_names_may_be_a_list_in_a_file_and_one_that_is_none_is_refused(tmp_path:
     for wrong in ('headers = ["a*b"]', 'json_paths = ["card"]', "headers = 7", "headers = [7]", f"json_paths = {['$.a'] * 101}"):
         with pytest.raises(SettingInvalid, match=r"redact\.(headers|json_paths)"):
             load(f"[redact]\n{wrong}\n", tmp_path=tmp_path)
+
+
+def test_what_is_redacted_without_a_server_is_what_a_server_there_would_redact(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('grpc = "0.0.0.0:1"\n[redact]\nheaders = ["x-a"]\njson_paths = ["$.a"]\n')
+    assert load_redaction({}) == RedactSettings()
+    environ = {"FAIRLEAD_CONFIG": str(tmp_path / "a.toml"), "FAIRLEAD_REDACT_JSON_PATHS": "$.b", "FAIRLEAD_NONSENSE": "x"}
+    assert load_redaction(environ) == RedactSettings(("x-a",), ("$.b",))
+    with pytest.raises(SettingInvalid, match=r"FAIRLEAD_REDACT_JSON_PATHS: redact\.json_paths"):
+        load_redaction({"FAIRLEAD_REDACT_JSON_PATHS": "card"})
 
 
 def test_no_two_settings_share_a_variable() -> None:

@@ -15,6 +15,7 @@ from fairlead.cli.findings import Finding
 from fairlead.cli.lock_holder import find_holder, name_holder
 from fairlead.config import Settings
 from fairlead.errors import FairleadError
+from fairlead.store.modes import readable_by_others, show_mode
 from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, check_format
 
 _SKEW_S = 5.0
@@ -111,9 +112,10 @@ def modes(path: Path) -> Finding:
         bits |= entry.lstat().st_mode
     if bits & 0o022:
         return _finding("modes", "warn", "others than its owner may change files", f"chmod -R go-w {path}")
-    if path.stat().st_mode & 0o005 == 0o005 and bits & 0o004:
-        return _finding("modes", "info", "everybody on this machine may read messages", f"chmod go-rwx {path}, if that is not meant")
-    return _finding("modes", "ok", "only its owner may change files")
+    if (open_to_others := readable_by_others(path)) is not None:
+        found = f"others on this machine can read {open_to_others} (mode {show_mode(open_to_others)})"
+        return _finding("modes", "warn", found, f"chmod -R go-rwx {path}, unless that is meant")
+    return _finding("modes", "ok", "only its owner may read and change files")
 
 
 def newest(path: Path, now_s: float) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from fairlead.cli.data_checks import data_directory
 from fairlead.cli.findings import Finding
 from fairlead.cli.machine_checks import machine, packages
 from fairlead.cli.output import clean, console, show
+from fairlead.cli.security_checks import security
 from fairlead.cli.server_checks import server
 from fairlead.config import Settings
 from fairlead.config.load import SETTINGS
@@ -63,6 +65,7 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
     host = flight.rpartition(":")[0]
     grpc, http = grpc or f"{host}:{_PORTS['grpc']}", http or f"{host}:{_PORTS['http']}"
     yield from _carefully("server", server(flight, grpc, http, asked=addr is not None, tls=credentials.tls(), api_key=credentials.api_key()))
+    yield from _carefully("security", security(data, flight, credentials.tls(), asked.credentials, os.environ))
     yield from _carefully("certificates", certificates(credentials.tls(), {"flight": flight, "grpc": grpc, "http": http}))
 
 

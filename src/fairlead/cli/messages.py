@@ -22,6 +22,7 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import MessageInfo
+from fairlead.store.modes import open_private
 
 
 def register(queue: typer.Typer) -> None:
@@ -89,7 +90,7 @@ def drain(
         ready = min(target.stats(queue).ready, limit)
         confirm(f"remove {count_of(ready, 'ready message')} from queue {queue!r}", yes=yes)
         # Opened before anything is removed: what has been drained exists only here.
-        out = None if to is None else to.open("a", encoding="utf-8")
+        out = None if to is None else open(to, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - closed below
         found = target.drain(queue, limit=limit)
     if out is not None:
         with out:

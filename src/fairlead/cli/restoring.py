@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.errors import InvalidRequest, StoreCorrupt, StoreFull
+from fairlead.store.modes import DIRECTORY_MODE, open_private
 from fairlead.store.rocks.format import sync_directory
 from fairlead.store.verify import VerifyReport, verify
 
@@ -41,7 +42,9 @@ def restore(backup: Path, into: Path, *, began: Callable[[str, int], None], copi
         began("copying", size)
         for file in files:
             _copy(file, copy / file.name, copied)
-        shutil.copymode(backup, copy)
+        if into.exists():
+            # Whoever made it decided who may enter.
+            shutil.copymode(into, copy)
         sync_directory(copy)
         began("checking the copy", 0)
         report = _check(copy)
@@ -77,7 +80,7 @@ def _check(directory: Path) -> VerifyReport:
 def _copy_beside(into: Path) -> Iterator[Path]:
     """An empty directory for the copy, ours alone; gone afterwards unless it was renamed."""
     copy = into.with_name(f".{into.name}.fairlead-restore")
-    copy.mkdir(mode=0o700, exist_ok=True)
+    copy.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     handle = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _lock(handle, copy, into)
@@ -103,10 +106,9 @@ def _lock(handle: int, copy: Path, into: Path) -> None:
 
 
 def _copy(source: Path, target: Path, copied: Callable[[int], None]) -> None:
-    with open(source, "rb") as reading, open(target, "xb") as writing:
+    with open(source, "rb") as reading, open(target, "xb", opener=open_private) as writing:
         while chunk := reading.read(_CHUNK):
             writing.write(chunk)
             copied(len(chunk))
         writing.flush()
-        shutil.copymode(source, target)
         os.fsync(writing.fileno())

@@ -51,6 +51,8 @@ def serve(
         "log.format": log_format, "insecure_public": insecure_public or None,
     }  # fmt: skip
     settings = load_settings(config, os.environ, flags | _split(setting or []))
+    # RocksDB lets everybody read its files unless the process says otherwise.
+    os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log)
     run_and_exit(Server(settings))
 

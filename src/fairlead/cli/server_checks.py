@@ -36,7 +36,7 @@ def server(flight: str, grpc: str, http: str, *, asked: bool, tls: Tls | None = 
 
 
 def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Finding:
-    refused = _refused(address)
+    refused = why_refused(address)
     if refused:
         advice = "start it with: fairlead serve --data DIR, or name another with --addr"
         return _finding("flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice)
@@ -55,7 +55,7 @@ def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str 
 
 
 def grpc_door(address: str, tls: Tls | None = None) -> Finding:
-    refused = _refused(address)
+    refused = why_refused(address)
     if refused:
         return _finding("grpc", "info", f"nothing answers at {address}: {refused}", "fine if no fila.v1 client is used; another address: --grpc")
     try:
@@ -84,7 +84,7 @@ def _channel(address: str, tls: Tls | None) -> Any:
 
 
 def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) -> Iterator[Finding]:
-    refused = _refused(address)
+    refused = why_refused(address)
     if refused:
         yield _finding("http", "info", f"nothing answers at {address}: {refused}", "fine if nobody scrapes metrics; another address: --http")
         return
@@ -124,7 +124,7 @@ def skew(ahead_s: float) -> Finding:
     return _finding("clock", "ok", "agrees with this machine's")
 
 
-def _refused(address: str) -> str:
+def why_refused(address: str) -> str:
     """Why nothing listens there; "" when something does."""
     try:
         socket.create_connection(split_address(address), timeout=_PATIENCE_S).close()

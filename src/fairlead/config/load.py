@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from fairlead.config.reading import read_value
-from fairlead.config.server import DOORS, AuthSettings, ServerSettings, TlsSettings, contradictions
+from fairlead.config.server import DOORS, AuthSettings, RedactSettings, ServerSettings, TlsSettings, contradictions
 from fairlead.errors import InvalidRequest, SettingInvalid
 
 #: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
@@ -103,6 +103,25 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
             refused.add_note(": ".join(problem))
         raise refused
     return _built(chosen)
+
+
+def load_redaction(environ: Mapping[str, str]) -> RedactSettings:
+    """What is redacted by whoever opens a data directory without a server: as a server with this environment would.
+
+    Of all other settings nothing is asked. Raises `SettingInvalid`.
+    """
+    problems: list[tuple[str, str, str]] = []
+    file = Path(environ["FAIRLEAD_CONFIG"]) if environ.get("FAIRLEAD_CONFIG") else None
+    chosen: dict[str, Any] = {}
+    for given in (*_from_file(file, problems), *_from_environment(environ, [])):
+        if given.path in SETTINGS and given.path.startswith("redact."):
+            try:
+                chosen[given.path] = SETTINGS[given.path].read(given.value)
+            except InvalidRequest as error:
+                problems.append((given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}"))
+    for problem in problems:
+        raise SettingInvalid(*problem)
+    return RedactSettings(**_of_group("redact", chosen))
 
 
 def _built(chosen: Mapping[str, Any]) -> ServerSettings:

@@ -33,6 +33,7 @@ from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
 from fairlead.server.sockets import SocketWatch, raise_descriptor_limit
 from fairlead.server.tracing import traced
+from fairlead.store.modes import readable_by_others
 from fairlead.wire import tracing
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Server:
             _check_free(name, address)
         broker = self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
         try:
+            if (open_to_others := readable_by_others(self.settings.data)) is not None:
+                event(_log, logging.WARNING, "others on this machine can read messages; chmod 700 the data directory", file=open_to_others)
             if self.settings.tracing.otlp_endpoint:
                 self._tracing = tracing.setup(self.settings.tracing.otlp_endpoint, self.settings.tracing.service_name)
             if self.settings.auth.mode == "keys":

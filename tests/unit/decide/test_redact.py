@@ -158,6 +158,11 @@ def test_a_value_is_not_found_inside_the_mark_of_another() -> None:
     assert found.failures[0].error == "[redacted] [redacted]"
 
 
+def test_a_value_that_begins_like_another_is_struck_whole() -> None:
+    found = shown(info(b'{"a": "abc", "b": "abcdef"}', errors=("abcdef abc",)), "$.a", "$.b")
+    assert found.failures[0].error == "[redacted] [redacted]"
+
+
 def test_a_message_with_very_many_redacted_values_shows_no_error_text() -> None:
     payload = json.dumps({"all": [f"value{n}" for n in range(redact.MOST_VALUES + 1)]}).encode()
     assert shown(info(payload, errors=("value7 is wrong",)), "$.all").failures[0].error == "[redacted]"

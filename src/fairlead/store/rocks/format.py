@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
+from fairlead.store.modes import DIRECTORY_MODE, open_private
 
 FORMAT = 1
 FORMAT_FILE = "FAIRLEAD_FORMAT"
@@ -18,7 +19,8 @@ def prepare_directory(path: Path) -> None:
     try:
         if path.exists() and not path.is_dir():
             raise InvalidRequest("path", "a directory", str(path))
-        path.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     except OSError as trouble:
         raise InvalidRequest("path", f"a directory that is there or can be made ({trouble.strerror})", str(path)) from trouble
     if (path / FORMAT_FILE).exists():
@@ -60,7 +62,7 @@ def mirror(path: Path, into: Path) -> None:
 
 def write_format(path: Path) -> None:
     unfinished = path / _UNFINISHED
-    with open(unfinished, "wb") as file:
+    with open(unfinished, "wb", opener=open_private) as file:
         file.write(f"{FORMAT}\n".encode())
         file.flush()
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from rocksdict import AccessType, Cache, Checkpoint, ColumnFamily, Rdict, WriteB
 from fairlead.errors import BrokerClosed, FairleadError, InvalidRequest, StoreCorrupt, StoreFailed, StoreFull
 from fairlead.model.facts import Fact
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.store.modes import DIRECTORY_MODE
 from fairlead.store.port import NO_EPOCHS
 from fairlead.store.rocks import codec, faults
 from fairlead.store.rocks.commit import Draft
@@ -155,15 +156,20 @@ class RocksStore(Questions):
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
             raise InvalidRequest("path", f"a path that can be made ({trouble.strerror})", str(path)) from trouble
-        unfinished = target.with_name(f".{target.name}.fairlead-checkpoint")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        # RocksDB makes a directory that everybody may enter: here nobody gets to it before that is mended.
+        private = target.with_name(f".{target.name}.fairlead-checkpoint")
+        unfinished = private / target.name
+        shutil.rmtree(private, ignore_errors=True)
         try:
+            private.mkdir(mode=DIRECTORY_MODE)
             Checkpoint(self._db).create_checkpoint(str(unfinished))
+            unfinished.chmod(DIRECTORY_MODE)
+            write_format(unfinished)
+            os.replace(unfinished, target)
         except Exception as trouble:
-            shutil.rmtree(unfinished, ignore_errors=True)
             raise self._fault(trouble, "checkpoint") from trouble
-        write_format(unfinished)
-        os.replace(unfinished, target)
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
         sync_directory(target.parent)
 
     def close(self) -> None:
