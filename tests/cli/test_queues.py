@@ -35,7 +35,8 @@ FLAGS: dict[str, tuple[list[str], Any]] = {
     "quantum": (["--quantum", "14"], 14),
     "ttl": (["--ttl", "1h30m"], "90m"),
     "dead_retention": (["--dead-retention", "7d"], "7d"),
-    "dedup": (["--dedup", "live"], "live"),
+    "retain_completed": (["--retain-completed", "12h"], "12h"),
+    "dedup": (["--dedup", "kept"], "kept"),
     "expired_to_dead": (["--expired-to-dead"], True),
     "ordering": (["--ordering", "strict"], "strict"),
 }  # fmt: skip
@@ -66,10 +67,11 @@ def test_an_update_changes_one_option_and_keeps_the_others(
 
 
 def test_off_takes_an_option_back(cli: Commands, broker: Opener) -> None:
-    cli.ok("queue", "create", "q", *(arg for option in ("retry_in_stream", "retry_on", "failure_breaker", "on_failure", "ttl", "dead_retention")
+    cli.ok("queue", "create", "q", *(arg for option in ("retry_in_stream", "retry_on", "failure_breaker", "on_failure", "ttl", "dead_retention",
+                                                              "retain_completed")
                                      for arg in FLAGS[option][0]))  # fmt: skip
     cli.ok("queue", "update", "q", "--retry-in-stream", "off", "--retry-on", "off", "--failure-breaker", "off", "--on-failure", "off",
-           "--ttl", "off", "--dead-retention", "off")  # fmt: skip
+           "--ttl", "off", "--dead-retention", "off", "--retain-completed", "off")  # fmt: skip
     with broker() as opened:
         (info, _) = opened.queues("q")
     assert info.config == QueueConfig()

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead.model.facts import Enqueued, InLease, InReady, InWaiting, Leased, Moved, QueueSaved
+from fairlead.model.facts import Enqueued, InDone, InLease, InReady, InWaiting, Leased, Moved, QueueSaved
 from fairlead.model.ids import IdSource
-from fairlead.model.lane import DEAD_LETTER_LANE, Flag, first_place, move_row, pack_lane
+from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, first_place, move_row, pack_lane
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
@@ -134,6 +134,10 @@ def row(message: Message) -> bytes:
 
 def leased(message: Message, claim: Claim, expires_ms: int) -> Lease:
     return Lease(message.queue_id, message.lane, row(message), claim.claim_id, expires_ms, 1, True)
+
+
+def in_done(message: Message, done_ms: int, flags: int = Flag.STATE) -> InDone:
+    return InDone(message.queue_id, done_ms, message.lane, move_row(row(message)[:ROW_BYTES], 0, flags))
 
 
 def in_ready(message: Message) -> InReady:

@@ -16,7 +16,6 @@ from fairlead.model.facts import (
     DedupForgotten,
     Enqueued,
     Extended,
-    InDone,
     InLease,
     InReady,
     Intent,
@@ -41,7 +40,7 @@ from fairlead.model.lane import DEAD_LETTER_LANE, Flag, first_place, move_row, p
 from fairlead.model.message import HELD, Message, MessageState, pack_headers
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import Counters, QueueConfig, QueueRecord
-from tests.conformance.scene import DEAD, NOW, OTHER, WORK, Scene, buried, delayed, in_ready, leased, retried, row
+from tests.conformance.scene import DEAD, NOW, OTHER, WORK, Scene, buried, delayed, in_done, in_ready, leased, retried
 
 
 @pytest.fixture(params=["at once", "reopened", "crashed"], autouse=True)
@@ -246,15 +245,31 @@ def test_a_dropped_message_loses_its_state(scene: Scene) -> None:
 def test_a_retained_message_is_counted_as_done_until_it_is_dropped(scene: Scene) -> None:
     (message,) = scene.enqueue()
     (lease,) = scene.lease([message])
-    done = InDone(WORK, NOW + 1, message.lane, move_row(row(message), message.place, Flag.STATE))
-    kept = Moved("dropped", message.id, InLease(lease), done, MessageState(WORK, done_ms=NOW + 1))
+    done = in_done(message, NOW + 1)
+    kept = Moved("completed", message.id, InLease(lease), done, MessageState(WORK, done_ms=NOW + 1))
     scene.store.commit([kept, ClaimEnded(lease.expires_ms, lease.claim_id)])
     look_again(scene)
-    assert scene.store.counters(WORK) == Counters(done=1, bytes=message.size)
+    assert scene.store.counters(WORK) == Counters(done=1)
+    assert scene.store.done(WORK, None, NOW + 1, 10) == [done]
     scene.store.commit([Moved("dropped", message.id, done, None, None)])
     look_again(scene)
     assert scene.store.counters(WORK) == Counters()
+    assert scene.store.done(WORK, None, HELD, 10) == []
     assert scene.store.messages([message.id]) == [None]
+
+
+def test_a_completed_message_that_is_kept_may_keep_its_dedup_key_and_loses_its_time_to_live(scene: Scene) -> None:
+    (message,) = scene.enqueue(dedup_key="one", live_dedup=True, expires_ms=NOW + 50)
+    (lease,) = scene.lease([message])
+    done = in_done(message, NOW + 1, Flag.STATE | Flag.LIVE_DEDUP)
+    kept = Moved("completed", message.id, InLease(lease), done, MessageState(WORK, done_ms=NOW + 1), NOW + 50)
+    scene.store.commit([kept, ClaimEnded(lease.expires_ms, lease.claim_id)])
+    look_again(scene)
+    assert scene.store.dedup(WORK, ["one"]) == [(message.id, 0)]
+    assert scene.store.expired(WORK, HELD, 10) == []
+    scene.store.commit([Moved("expired", message.id, done, None, None, live_dedup=(WORK, "one"))])
+    look_again(scene)
+    assert scene.store.dedup(WORK, ["one"]) == [None]
 
 
 def test_extended_leases_have_a_new_expiry_and_the_old_group_ends_by_its_own_fact(scene: Scene) -> None:

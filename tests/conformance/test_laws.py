@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
-from fairlead.model.facts import ClaimEnded
-from fairlead.model.lane import DEAD_LETTER_LANE, first_place
+from fairlead.model.facts import ClaimEnded, InLease, Moved
+from fairlead.model.lane import DEAD_LETTER_LANE, first_place, row_id
 from fairlead.model.message import MessageState
 from fairlead.model.queue import Counters
 from fairlead.store.laws import check_laws
@@ -16,13 +17,13 @@ from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.codec import COUNTERS, V1, VERSION
 from fairlead.store.rocks.layout import queue_key, timed_key
 from fairlead.store.verify import verify
-from tests.conformance.scene import DEAD, NOW, OTHER, WORK, MemoryFactory, RocksFactory, Scene, buried, in_ready, retried, row
+from tests.conformance.scene import DEAD, NOW, OTHER, WORK, MemoryFactory, RocksFactory, Scene, buried, in_done, in_ready, retried, row
 from tests.conformance.test_damage import write_raw
 
 
 @pytest.fixture
 def lively() -> Scene:
-    """One of everything: ready, waiting, leased, retried, dead; with times to live and both kinds of dedup."""
+    """One of everything: ready, waiting, leased, retried, dead, done; with times to live and both kinds of dedup."""
     return fill(Scene(MemoryFactory()))
 
 
@@ -35,6 +36,10 @@ def fill(scene: Scene) -> Scene:
     failed, dead = scene.lease(scene.enqueue(2))
     scene.store.commit([retried(failed, first_place(50)), buried(dead, first_place(51)), ClaimEnded(failed.expires_ms, failed.claim_id)])
     scene.lease(scene.enqueue(2, key="other"))
+    (kept,) = scene.enqueue()
+    (lease,) = scene.lease([kept])
+    done = Moved("completed", kept.id, InLease(lease), in_done(kept, NOW + 3), MessageState(WORK, done_ms=NOW + 3))
+    scene.store.commit([done, ClaimEnded(lease.expires_ms, lease.claim_id)])
     return scene
 
 
@@ -51,6 +56,11 @@ def first(table: object) -> object:
     return table.order[0]  # type: ignore[attr-defined]
 
 
+def done_again(data: _Data, done_ms: int) -> None:
+    spot = data.done.rows[first(data.done)]
+    data.done.put((WORK, done_ms, row_id(spot.row)), replace(spot, done_ms=done_ms))
+
+
 UNSOUND: list[tuple[str, Callable[[_Data], object], str]] = [
     ("a message in no place", lambda d: d.ready.remove(first(d.ready)), "in no place"),
     ("a row without a message", lambda d: d.messages.remove(d.messages.order[0]), "not stored"),
@@ -65,6 +75,12 @@ UNSOUND: list[tuple[str, Callable[[_Data], object], str]] = [
     ("a time to live of nobody", lambda d: d.ttl.put((WORK, NOW, b"\1" * 16), None), "is gone, but its time to live"),
     ("a lost live key", lambda d: d.dedup.remove((WORK, "live")), "should hold dedup key"),
     ("a window without its row", lambda d: d.dedup.remove((WORK, "window")), "without its row"),
+    ("a done message in no place", lambda d: d.done.remove(first(d.done)), "in no place"),
+    ("a done message that is done twice", lambda d: done_again(d, NOW + 4), "second place"),
+    ("a done row without a message", lambda d: d.messages.remove(row_id(d.done.rows[first(d.done)].row)), "not stored"),
+    ("done at another time than its record", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, done_ms=NOW)), "its record says done"),
+    ("done, and ready by its place", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, place=7, done_ms=NOW + 3)), "its record says"),
+    ("done and uncounted", lambda d: d.counters.put(WORK, replace(d.counters.rows[WORK], done=0)), "counters of queue id 1"),
     ("messages in a queue that is gone", lambda d: d.queues.remove(WORK), "in no place"),
 ]
 
@@ -82,7 +98,7 @@ def test_verify_finds_a_counter_that_lies(rocks: RocksFactory) -> None:
     assert any("counters of queue id 1" in problem for problem in verify(rocks.path).problems)
 
 
-@pytest.mark.parametrize("family", ["ttl", "dedup_end", "waiting"])
+@pytest.mark.parametrize("family", ["ttl", "dedup_end", "waiting", "done"])
 def test_verify_finds_rows_of_a_queue_that_never_was(rocks: RocksFactory, family: str) -> None:
     fill(Scene(rocks)).store.close()
     write_raw(rocks.path, family, timed_key(77, NOW, b"\1" * 16), V1 + b"\0" * 8)
@@ -99,9 +115,10 @@ def test_both_stores_answer_alike_after_the_same_facts(rocks: RocksFactory) -> N
     disk, memory = fill(Scene(rocks)), fill(Scene(MemoryFactory()))
     assert isinstance(disk.store, RocksStore)
     for queue_id in (WORK, DEAD, OTHER):
-        for ask in ("counters", "next_due", "next_expiry", "next_dedup_end"):
+        for ask in ("counters", "next_due", "next_expiry", "next_dedup_end", "next_done"):
             assert getattr(disk.store, ask)(queue_id) == getattr(memory.store, ask)(queue_id)
         assert disk.store.ready(queue_id, b"", None, 100) == memory.store.ready(queue_id, b"", None, 100)
+        assert disk.store.done(queue_id, None, NOW + 99, 9) == memory.store.done(queue_id, None, NOW + 99, 9)
     assert disk.store.ready(DEAD, DEAD_LETTER_LANE, None, 9) == memory.store.ready(DEAD, b"", None, 9)
     assert disk.store.leases() == memory.store.leases()
     disk.store.close()

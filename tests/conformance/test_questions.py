@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fairlead.model.facts import ClaimEnded, Completed, ConfigSet, Enqueued, InWaiting, Moved
+from fairlead.model.facts import ClaimEnded, Completed, ConfigSet, Enqueued, InLease, InWaiting, Moved
 from fairlead.model.lane import key_prefix, pack_lane, row_id, row_place
 from fairlead.model.message import HELD, MessageState
 from fairlead.model.queue import Counters
-from tests.conformance.scene import NOW, OTHER, WORK, Scene, in_ready, row
+from tests.conformance.scene import NOW, OTHER, WORK, Scene, in_done, in_ready, row
 
 
 def test_lanes_tells_each_lane_with_its_first_and_last_row(scene: Scene) -> None:
@@ -178,3 +178,32 @@ def test_questions_reach_past_one_page(scene: Scene) -> None:
     scene.store.commit([Enqueued(WORK, messages)])
     assert [row_id(r) for r in scene.store.rows_after(WORK, messages[0].lane, 0, 10_000)] == [m.id for m in messages]
     assert len(scene.store.ids_between(b"\0" * 16, b"\xff" * 16, 10_000)) == 2500
+
+
+def test_done_pages_through_what_was_done_until_an_instant(scene: Scene) -> None:
+    messages = scene.enqueue(4)
+    (other,) = scene.enqueue(queue_id=OTHER)
+    spots = [in_done(message, NOW + at) for message, at in zip(messages, (30, 10, 20, 20), strict=True)]
+    leases = scene.lease([*messages, other])
+    moves = [
+        Moved("completed", spot_id, InLease(lease), spot, MessageState(spot.queue_id, done_ms=spot.done_ms))
+        for spot_id, lease, spot in zip([*[m.id for m in messages], other.id], leases, [*spots, in_done(other, NOW)], strict=True)
+    ]
+    assert scene.store.next_done(WORK) is None
+    scene.store.commit([*moves, ClaimEnded(leases[0].expires_ms, leases[0].claim_id)])
+    late, first, second, third = spots
+    assert scene.store.done(WORK, None, HELD, 10) == [first, second, third, late]
+    assert scene.store.done(WORK, None, NOW + 20, 10) == [first, second, third]
+    assert scene.store.done(WORK, second, NOW + 29, 10) == [third]
+    assert scene.store.done(WORK, first, HELD, 1) == [second]
+    assert scene.store.next_done(WORK) == NOW + 10
+    scene.store.commit([Moved("expired", row_id(first.row), first, None, None)])
+    assert scene.store.done(WORK, None, NOW + 15, 10) == []
+    assert scene.store.next_done(WORK) == NOW + 20
+    (early,) = scene.enqueue()
+    (lease,) = scene.lease([early])
+    again = in_done(early, NOW + 5)
+    gone = Moved("completed", early.id, InLease(lease), again, MessageState(WORK, done_ms=NOW + 5))
+    scene.store.commit([gone, ClaimEnded(lease.expires_ms, lease.claim_id)])
+    assert scene.store.next_done(WORK) == NOW + 5
+    assert scene.store.done(WORK, None, NOW + 15, 10) == [again]

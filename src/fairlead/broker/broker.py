@@ -82,7 +82,7 @@ class Broker:
         queues.set_paused(self._core, name, False)
 
     def purge(self, name: str) -> int:
-        """Drop everything ready or waiting now; leased messages stay. Returns how many went."""
+        """Drop everything ready or waiting now; leased messages stay, and completed ones that are kept. Returns how many went."""
         return queues.purge(self._core, name)
 
     def delete_queue(self, name: str) -> None:
@@ -256,9 +256,11 @@ class Broker:
         """Remove what is ready, and give it back."""
         return operators.drain(self._core, queue, limit=limit)
 
-    def prune(self, queue: str, *, older_than: Duration = "0s", dry_run: bool = False) -> OperatorResult:
-        """Drop dead letters that have been dead for so long."""
-        return operators.prune(self._core, queue, older_than=older_than, dry_run=dry_run)
+    def prune(
+        self, queue: str, *, older_than: Duration = "0s", which: Literal["all", "done", "dead"] = "all", dry_run: bool = False
+    ) -> OperatorResult:
+        """Drop what has been dead, or done and kept (`retain_completed`), for so long."""
+        return operators.prune(self._core, queue, older_than=older_than, which=which, dry_run=dry_run)
 
     def release_stream(self, queue: str, stream: str) -> bool:
         """Let later messages of a stream pass the one that waits at its head; said again, also the next one that waits.

@@ -70,6 +70,8 @@ class Core:
         self.leases = LeaseBook()
         self.by_name: dict[str, QueueState] = {}
         self.by_id: dict[int, QueueState] = {}
+        #: Queues that keep what was completed; empty is the usual, and then nobody asks.
+        self.retaining: set[int] = set()
         #: By project, the queues that its runbook says live elsewhere.
         self.external: dict[str, frozenset[str]] = {}
         self.intents: dict[int, Intent] = {}
@@ -104,7 +106,14 @@ class Core:
         self.by_name[record.name] = state
         self.by_id[record.queue_id] = state
         self.set_scripts(record.queue_id, record.config)
+        self.note_retaining(record)
         return state
+
+    def note_retaining(self, record: QueueRecord) -> None:
+        if record.config.retain_completed_ms:
+            self.retaining.add(record.queue_id)
+        else:
+            self.retaining.discard(record.queue_id)
 
     def set_scripts(self, queue_id: int, config: QueueConfig) -> None:
         self.hooks.set_script(queue_id, "on_enqueue", config.on_enqueue or None)
@@ -127,6 +136,8 @@ class Core:
         state.next_expiry_ms = _or_never(store.next_expiry(queue_id))
         state.next_dedup_ms = _or_never(store.next_dedup_end(queue_id))
         state.next_retention_ms = self._next_retention(state)
+        first_done_ms = store.next_done(queue_id)
+        state.next_done_ms = NEVER_MS if first_done_ms is None else first_done_ms + state.config.retain_completed_ms
 
     # Committing
 
@@ -239,7 +250,7 @@ class Core:
         settings = self.settings
         self.memory = Memory(row_limit=settings.read_ahead_rows, lane_limit=settings.active_lanes, lanes_per_queue=settings.lanes_per_queue)
         self.leases = LeaseBook()
-        self.by_name, self.by_id, self.epochs = {}, {}, {}
+        self.by_name, self.by_id, self.epochs, self.retaining = {}, {}, {}, set()
         self.bodies.clear()
         self.intents = {intent.intent_id: intent for intent in self.store.intents()}
         # A step that was not committed had moved its cursor on.

@@ -11,7 +11,7 @@ from fairlead.broker.queue_state import QueueState
 from fairlead.decide.lanes import Lane
 from fairlead.errors import MessageNotFound
 from fairlead.model.durations import show_ms
-from fairlead.model.facts import InReady, InStream, InWaiting
+from fairlead.model.facts import InDone, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_stream
@@ -35,6 +35,8 @@ def explain_message(core: Core, text: str, queue_name: str | None = None) -> Exp
             raise MessageNotFound(text)
         if isinstance(spot, InWaiting):
             return _waiting(core, subject, queue, spot, raw_id)
+        if isinstance(spot, InDone):
+            return _done(subject, queue, spot)
         if queue.is_dead_letter_queue:
             return _dead(core, subject, queue, raw_id)
         return _ready(core, subject, queue, spot)
@@ -75,6 +77,12 @@ def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_i
     left_ms = max(0, spot.due_ms - core.clock.now_ms())
     text = f"waiting until {show_time(spot.due_ms)} ({show_ms(left_ms)} from now): {why}"
     return Explanation(subject, "waiting for its time", (Reason("waiting", text, spot.due_ms), *_queue_reasons(core, queue)))
+
+
+def _done(subject: str, queue: QueueState, spot: InDone) -> Explanation:
+    until_ms = spot.done_ms + queue.config.retain_completed_ms
+    text = f"completed at {show_time(spot.done_ms)}; kept to be looked at until {show_time(until_ms)}"
+    return Explanation(subject, "completed", (Reason("completed", text, until_ms),))
 
 
 def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explanation:

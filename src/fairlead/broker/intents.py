@@ -20,10 +20,10 @@ from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.errors import InvalidRequest, SourceQueueGone
-from fairlead.model.facts import InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
+from fairlead.model.facts import InDone, InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import STEP_MESSAGES
-from fairlead.model.message import Message
+from fairlead.model.message import HELD, Message
 from fairlead.model.stream import StreamRow
 
 _HOOKED_STEP = 1000
@@ -162,6 +162,7 @@ class Cursor:
     def __init__(self) -> None:
         self.ready: dict[int, InReady] = {}
         self.waiting: dict[int, InWaiting] = {}
+        self.done: dict[int, InDone] = {}
         self.stream: dict[int, str] = {}
         #: How far the last step came within a stream, which may have ended with it.
         self.seq: dict[tuple[int, str], int] = {}
@@ -228,7 +229,10 @@ def _end(core: Core, intent: Intent, moves: Moves) -> bool:
 
 
 def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int], cursor: Cursor, limit: int) -> tuple[Intent, bool]:
-    """Ready and waiting messages of these queues, as many as the step allows. Streams go whole, one after the other."""
+    """Ready and waiting messages of these queues, as many as the step allows. Streams go whole, one after the other.
+
+    What is done goes with its queue only: a purge is about work that is not.
+    """
     looked_at = dropped = 0
     for queue_id in queue_ids:
         while looked_at < limit and (streams := core.store.streams_after(queue_id, cursor.stream.get(queue_id, ""), 100)):
@@ -265,6 +269,14 @@ def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int
                 if intent.kind == "delete" or row_id(late.row) < intent.marker:
                     moves.drop(late)
                     dropped += 1
+        if looked_at < limit and intent.kind == "delete":
+            done = core.store.done(queue_id, cursor.done.get(queue_id), HELD, limit - looked_at)
+            looked_at += len(done)
+            if done:
+                cursor.done[queue_id] = done[-1]
+            for finished in done:
+                moves.drop(finished)
+                dropped += 1
     return msgspec.structs.replace(intent, done=intent.done + dropped), looked_at < limit
 
 

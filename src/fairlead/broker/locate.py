@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.broker.core import Core
-from fairlead.model.facts import InReady, InStream, InWaiting
+from fairlead.model.facts import InDone, InReady, InStream, InWaiting
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, pack_row
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
 from fairlead.model.stream import StreamRow
 
-Resting = InReady | InStream | InWaiting
+Resting = InReady | InStream | InWaiting | InDone
 
 _PAGE = 1000
 
@@ -24,6 +24,9 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
     queue_id, due_ms, place = (state.queue_id, state.due_ms, state.place) if state else (message.queue_id, message.due_ms, message.place)
     dead = state is not None and state.source_queue_id != 0
     lane = DEAD_LETTER_LANE if dead else lane_of(message, state)
+    if state is not None and state.done_ms:
+        flags = Flag.STATE | (Flag.LIVE_DEDUP if _holds_key(core, message) else 0)
+        return InDone(queue_id, state.done_ms, lane, pack_row(0, message_id, weight_of(message, state), flags, message.size))
     in_stream = not dead and seq_of(message, state) != 0
     row = pack_row(0 if due_ms else place, message_id, weight_of(message, state), _flags(message, state), message.size)
     if in_stream:
@@ -54,6 +57,11 @@ def stream_members(core: Core, queue_id: int) -> Iterator[StreamRow]:
             while page:
                 yield from page
                 page = core.store.stream_rows(queue_id, name, page[-1].seq, _PAGE)
+
+
+def _holds_key(core: Core, message: Message) -> bool:
+    """Does it still stand for its dedup key, though it is done? Another may have come after a redrive, or the queue kept none then."""
+    return message.live_dedup and core.store.dedup(message.queue_id, [message.dedup_key])[0] == (message.id, 0)
 
 
 def _flags(message: Message, state: MessageState | None) -> int:

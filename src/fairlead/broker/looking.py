@@ -13,7 +13,7 @@ from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.checks import check_text
-from fairlead.model.facts import InReady, InStream, InWaiting
+from fairlead.model.facts import InDone, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place, row_size
@@ -26,7 +26,7 @@ _PAGE = 1000
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
-Whereabouts = InReady | InStream | InWaiting | Lease
+Whereabouts = InReady | InStream | InWaiting | InDone | Lease
 Spot = TypeVar("Spot", bound=Whereabouts)
 
 
@@ -77,13 +77,13 @@ def _throttle_stats(core: Core) -> tuple[ThrottleStats, ...]:
 
 
 def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None) -> list[MessageInfo]:
-    """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due order.
+    """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due order; done ones as they were done.
 
     `after` is the id of the last one seen.
     """
     check_count(limit, "limit", most=10_000)
-    if where not in ("ready", "waiting", "leased"):
-        raise InvalidRequest("where", '"ready", "waiting" or "leased"', where)
+    if where not in ("ready", "waiting", "leased", "done"):
+        raise InvalidRequest("where", '"ready", "waiting", "leased" or "done"', where)
     prefix = b"" if key is None else key_prefix(check_text(key, "key", MAX_KEY_BYTES))
     with core.lock:
         queue = core.queue(name)
@@ -94,6 +94,9 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         elif where == "waiting":
             waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else SCAN_LIMIT)
             spots = [spot for spot in waiting if spot.lane.startswith(prefix)][:limit]
+        elif where == "done":
+            done = core.store.done(queue.queue_id, last if isinstance(last, InDone) else None, HELD, limit if key is None else SCAN_LIMIT)
+            spots = [spot for spot in done if spot.lane.startswith(prefix)][:limit]
         else:
             leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
             spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
@@ -179,7 +182,7 @@ def _by_prefix(core: Core, digits: str, limit: int) -> list[bytes]:
 
 
 def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
-    """Walks a bounded part of the queue: leased, ready, waiting, and behind the fronts of streams."""
+    """Walks a bounded part of the queue: leased, ready, waiting, behind the fronts of streams, and done."""
     found = [lease.id for lease in core.leases.of_queue(queue.queue_id) if lease.id.hex().endswith(digits)]
     ready: InReady | None = None
     for _ in range(SCAN_LIMIT // _PAGE):
@@ -192,6 +195,8 @@ def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
     found.extend(row_id(spot.row) for spot in waiting if row_id(spot.row).hex().endswith(digits))
     members = islice(stream_members(core, queue.queue_id), SCAN_LIMIT)
     found.extend(member.id for member in members if member.id.hex().endswith(digits))
+    done = core.store.done(queue.queue_id, None, HELD, SCAN_LIMIT)
+    found.extend(row_id(spot.row) for spot in done if row_id(spot.row).hex().endswith(digits))
     return found
 
 
@@ -226,13 +231,19 @@ def _names(core: Core) -> Callable[[int], str | None]:
     return name_of
 
 
+def _where(spot: Whereabouts) -> str:
+    if isinstance(spot, Lease):
+        return "leased"
+    return "waiting" if isinstance(spot, InWaiting) else "done" if isinstance(spot, InDone) else "ready"
+
+
 def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Callable[[int], str | None]) -> MessageInfo:
     lease = spot if isinstance(spot, Lease) else None
     due_ms = spot.due_ms if isinstance(spot, InWaiting) else None
     return MessageInfo(
         id=show_id(message.id),
         queue=name_of(spot.queue_id) or "",
-        where="leased" if lease else "waiting" if isinstance(spot, InWaiting) else "ready",
+        where=_where(spot),
         payload=message.payload,
         headers=unpack_headers(message.headers),
         fairness_key=lane_key(lane_of(message, state)),
@@ -256,4 +267,5 @@ def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Cal
         consumer=lease.consumer if lease else None,
         source=name_of(state.source_queue_id),
         dead_since=state.dead_since_ms or None,
+        done_at=state.done_ms or None,
     )

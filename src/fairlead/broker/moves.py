@@ -24,6 +24,7 @@ from fairlead.model.facts import (
     Enqueued,
     Extended,
     Fact,
+    InDone,
     InLease,
     InReady,
     InStream,
@@ -61,6 +62,7 @@ class Moves:
         self._appended: list[InReady] = []
         self._removed: list[InReady] = []
         self._waiting: list[InWaiting] = []
+        self._done: list[InDone] = []
         self._lives: list[tuple[int, int]] = []
         self._gone: list[bytes] = []
         self._changed: list[tuple[Lease, Lease, int]] = []
@@ -81,6 +83,28 @@ class Moves:
                 self.facts.append(TtlForgotten(lease.queue_id, expires_ms, lease.id))
             if dedup is not None:
                 self._live_dedup.append(dedup)
+
+    def retain(self, source: Spot, state: MessageState | None, queue: QueueState, progress: int = 0) -> None:
+        """Completed, in a queue that keeps what is: out of its stream and its time to live, and no longer to be handed out."""
+        row = spot_row(source)
+        known = state or MessageState(queue.queue_id)
+        expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
+        flags = Flag.STATE
+        if dedup is not None and queue.config.dedup_kept:
+            dedup, flags = None, flags | Flag.LIVE_DEDUP
+        target = InDone(queue.queue_id, self.now_ms, spot_lane(source), move_row(row[:ROW_BYTES], 0, flags))
+        done = msgspec.structs.replace(
+            known,
+            queue_id=queue.queue_id,
+            place=0,
+            due_ms=0,
+            done_ms=self.now_ms,
+            deliveries=source.lease.deliveries if isinstance(source, InLease) else known.deliveries,
+            progress=known.progress | progress,
+        )
+        self._move("completed", source, target, done, expires_ms, dedup)
+        self._done.append(target)
+        self._gone.append(row_id(row))
 
     def release(self, lease: Lease, state: MessageState | None, *, keep_order: bool = True) -> tuple[str, str]:
         """Back to its old place. Returns ("released", rule), or ("dead", rule) when it was handed out too often.
@@ -295,6 +319,10 @@ class Moves:
         for queue_id, expires_ms in self._lives:
             queues[queue_id].next_expiry_ms = min(queues[queue_id].next_expiry_ms, expires_ms)
             core.wake_timer(expires_ms)
+        for done in self._done:
+            queue = queues[done.queue_id]
+            queue.next_done_ms = min(queue.next_done_ms, done.done_ms + queue.config.retain_completed_ms)
+            core.wake_timer(queue.next_done_ms)
         for waiting in self._waiting:
             queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
             core.wake_timer(waiting.due_ms)

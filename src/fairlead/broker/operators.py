@@ -24,7 +24,7 @@ from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms
-from fairlead.model.facts import InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
+from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_id
@@ -40,6 +40,8 @@ EVERYWHERE = frozenset({"leased", "ready", "waiting", "dead"})
 LEASED = frozenset({"leased"})
 WAITING = frozenset({"waiting"})
 DEAD = frozenset({"dead"})
+#: Why a verb leaves alone what is done and only kept to be looked at.
+COMPLETED = "completed already"
 
 
 def act(
@@ -51,8 +53,10 @@ def act(
     *,
     among: frozenset[str] = EVERYWHERE,
     dry_run: bool = False,
+    most: int | None = None,
 ) -> OperatorResult:
     """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and commits nothing."""
+    most = STEP_MESSAGES if most is None else most
     check_bool(dry_run, "dry_run")
     if (ids is None) == (filter is None):
         raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
@@ -64,7 +68,7 @@ def act(
         seen = _Looked()
         selected = _by_id(core, queue, ids, skipped) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), among, seen)
         for message, state, spot in selected:
-            if len(changed) >= STEP_MESSAGES:
+            if len(changed) >= most:
                 seen.all = False
                 break
             why_not = verb(moves, queue, message, state, spot)
@@ -164,6 +168,8 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
     lanes = {} if dry_run else _ask_about_dead(core, queue_name, ids, filter)
 
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+        if isinstance(spot, InDone):
+            return COMPLETED
         if not _is_dead(core, spot):
             if not isinstance(spot, InWaiting) or state is None or not state.attempts:
                 return "neither dead nor waiting after a failure"
@@ -205,7 +211,13 @@ def done(moves: Moves, queue: QueueState, message: Message, state: MessageState 
     """Someone did the work by hand."""
     if _is_dead(moves.core, spot):
         return "dead; use drop, or retry first"
-    moves.drop(spot, "completed")
+    if isinstance(spot, InDone):
+        return COMPLETED
+    home = moves.core.by_id[spot_queue_id(spot)]
+    if home.config.retain_completed_ms:
+        moves.retain(spot, state, home)
+    else:
+        moves.drop(spot, "completed")
     return ""
 
 
@@ -213,6 +225,8 @@ def bury(error: str, reason: FailureReason) -> Act:
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
         if _is_dead(moves.core, spot):
             return "already dead"
+        if isinstance(spot, InDone):
+            return COMPLETED
         known = state or MessageState(queue.queue_id)
         record = FailureRecord(moves.now_ms, known.attempts, int(reason), error, "", "operator")
         moves.bury(spot, with_failure(known, record), moves.core.by_id[spot_queue_id(spot)])
@@ -224,6 +238,8 @@ def bury(error: str, reason: FailureReason) -> Act:
 def hold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
     if _is_dead(moves.core, spot):
         return "dead; it is not delivered anyway"
+    if isinstance(spot, InDone):
+        return COMPLETED
     if isinstance(spot, InWaiting) and spot.due_ms == HELD:
         return "already held"
     moves.hold(spot, state or MessageState(queue.queue_id))
@@ -284,12 +300,35 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
     return found
 
 
-def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool) -> OperatorResult:
-    to_ms(older_than, "older_than")
+def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool, which: str = "all") -> OperatorResult:
+    """What is over and only kept to be looked at: done or dead for so long."""
+    age_ms = to_ms(older_than, "older_than")
+    if which not in ("all", "done", "dead"):
+        raise InvalidRequest("which", '"all", "done" or "dead"', which)
     with core.lock:
         queue = core.queue(name)
         dead_letters = queue if queue.is_dead_letter_queue else core.by_id[queue.record.dlq_id]
-    return act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run)
+    done = OperatorResult(()) if which == "dead" else _prune_done(core, name, age_ms, dry_run)
+    if which == "done" or done.more:
+        return done
+    dead = act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run, most=STEP_MESSAGES - len(done.changed))
+    return OperatorResult(done.changed + dead.changed, dead.skipped, dead.more)
+
+
+def _prune_done(core: Core, name: str, age_ms: int, dry_run: bool) -> OperatorResult:
+    check_bool(dry_run, "dry_run")
+    with core.lock:
+        queue = core.queue(name)
+        spots = core.store.done(queue.queue_id, None, core.clock.now_ms() - age_ms, STEP_MESSAGES + 1)
+        moves = Moves(core, core.clock.now_ms())
+        for spot in spots[:STEP_MESSAGES]:
+            moves.drop(spot)
+        if not dry_run:
+            moves.commit()
+            core.look_ahead(queue)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return OperatorResult(tuple(show_id(row_id(spot.row)) for spot in spots[:STEP_MESSAGES]), (), len(spots) > STEP_MESSAGES)
 
 
 def release_stream(core: Core, queue_name: str, stream: str) -> bool:

@@ -99,7 +99,7 @@ def set_paused(core: Core, name: str, paused: bool) -> None:
 
 
 def purge(core: Core, name: str) -> int:
-    """Drop what is ready or waiting now; leased messages and later ones stay. Returns how many went.
+    """Drop what is ready or waiting now; leased messages, completed ones that are kept, and later ones stay. Returns how many went.
 
     A crash in between leaves a durable intent that is finished at the next open.
     """
@@ -129,6 +129,7 @@ def delete_queue(core: Core, name: str) -> None:
             del core.by_name[gone.name], core.by_id[gone.queue_id], core.epochs[gone.queue_id]
             gone.scheduler.discard()
             core.set_scripts(gone.queue_id, QueueConfig())
+            core.retaining.discard(gone.queue_id)
             gone.wake_all()
         commit = core.store.last_commit
     core.confirm(commit)
@@ -159,3 +160,4 @@ def queue_info(core: Core, state: QueueState) -> QueueInfo:
 def _save(core: Core, state: QueueState, record: QueueRecord) -> None:
     core.commit([QueueSaved(record)])
     state.record = record
+    core.note_retaining(record)

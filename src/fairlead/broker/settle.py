@@ -14,7 +14,7 @@ from fairlead.broker.states import states_of
 from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.facts import Restated
+from fairlead.model.facts import InLease, Restated
 from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
 from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
@@ -89,6 +89,7 @@ class Batch:
         self.now_ms = core.clock.now_ms()
         self.monotonic_ms = core.clock.monotonic_ms()
         self.moves = Moves(core, self.now_ms)
+        self.retaining = core.retaining
         #: Leases that an earlier item of this batch has ended.
         self.over: set[bytes] = set()
         self.states: dict[bytes, MessageState] = {}
@@ -127,6 +128,8 @@ class Batch:
         lease = self.core.leases.find(raw_id)
         if lease is None or lease.claim_id != handle.claim_id or raw_id in self.over or lease.queue_id not in self.core.by_id:
             return None
+        if self.retaining and lease.queue_id in self.retaining:
+            return None
         self.over.add(raw_id)
         self.moves.complete(lease)
         return SettleResult(raw_id, "completed")
@@ -150,15 +153,23 @@ class Batch:
         """Fenced off: "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
         if raw_id not in self.over:
             gone_queue = lease is not None and lease.queue_id not in self.core.by_id
-            return "not_found" if gone_queue or self.core.message(raw_id) is None else "lost_lease"
+            return "not_found" if gone_queue or self.core.message(raw_id) is None or self._is_done(raw_id) else "lost_lease"
         return "lost_lease"
+
+    def _is_done(self, raw_id: bytes) -> bool:
+        """Completed and kept: to those who settle it is as gone as one that is not."""
+        state = self.core.store.states([raw_id])[0]
+        return state is not None and state.done_ms != 0
 
     def _settle_held(self, item: Settlement, lease: Lease) -> SettleResult:
         raw_id, state = lease.id, self._state(lease)
         if isinstance(item, Complete):
-            check_progress(item.progress)
+            progress = check_progress(item.progress)
             self.over.add(lease.id)
-            self.moves.complete(lease)
+            if lease.queue_id in self.retaining:
+                self.moves.retain(InLease(lease), state, self.core.by_id[lease.queue_id], progress)
+            else:
+                self.moves.complete(lease)
             return SettleResult(raw_id, "completed")
         if isinstance(item, Fail):
             return self._fail(item, lease, state)
@@ -226,14 +237,16 @@ class Batch:
         """One read for all items that need to know what happened before."""
         wanted = []
         for item in items:
-            if type(item) is Complete:
+            if type(item) is Complete and not self.retaining:
                 continue
             try:
                 raw_id, claim_id = read_handle(item.delivery)
             except (InvalidRequest, AttributeError):
                 continue
             lease = self.core.leases.find(raw_id)
-            if lease is not None and lease.claim_id == claim_id and lease.row[26] & Flag.STATE:
+            if lease is None or lease.claim_id != claim_id or not lease.row[26] & Flag.STATE:
+                continue
+            if type(item) is not Complete or lease.queue_id in self.retaining:
                 wanted.append(raw_id)
         for raw_id, state in zip(wanted, self.core.store.states(wanted) if wanted else (), strict=True):
             if state is not None:

@@ -128,6 +128,8 @@ def run_queue_due(core: Core, queue: QueueState, *, expire: bool = True) -> bool
         worked |= _end_windows(core, queue, now_ms)
     if queue.next_retention_ms <= now_ms:
         worked |= _end_retention(core, queue, now_ms)
+    if queue.next_done_ms <= now_ms:
+        worked |= _forget_done(core, queue, now_ms)
     core.look_ahead(queue)
     return worked or expired
 
@@ -218,6 +220,16 @@ def _forget_requests(core: Core, now_ms: int) -> bool:
         core.commit([RequestsForgotten(old)])
         core.next_request_sweep_ms = monotonic_ms
     return bool(old)
+
+
+def _forget_done(core: Core, queue: QueueState, now_ms: int) -> bool:
+    """Completed messages that were kept long enough; all of them, when the queue keeps none any more."""
+    done = core.store.done(queue.queue_id, None, now_ms - queue.config.retain_completed_ms, STEP)
+    moves = Moves(core, now_ms, "retention")
+    for spot in done:
+        moves.drop(spot, "expired")
+    moves.commit()
+    return bool(done)
 
 
 def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:

@@ -16,8 +16,8 @@ from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
 
 #: In the order of a message's life. `failed` waits for its next try; a message that will have none is `dead`.
-STATUSES = ("pending", "delayed", "held", "active", "failed", "dead")
-_STYLE = {"failed": "yellow", "dead": "red", "active": "green", "held": "magenta"}
+STATUSES = ("pending", "delayed", "held", "active", "failed", "dead", "completed")
+_STYLE = {"failed": "yellow", "dead": "red", "active": "green", "held": "magenta", "completed": "dim"}
 
 
 def status_of_message(info: MessageInfo) -> str:
@@ -25,6 +25,8 @@ def status_of_message(info: MessageInfo) -> str:
         return "dead"
     if info.where == "leased":
         return "active"
+    if info.where == "done":
+        return "completed"
     if info.where == "ready":
         return "pending"
     if info.due_at is None:
@@ -74,6 +76,8 @@ def _circumstance(info: MessageInfo) -> str:
         return clean(info.consumer or "someone", most=30) + f", {show_age(info.lease_until - now_ms())} left"
     if info.dead_since is not None:
         return f"for {show_age(now_ms() - info.dead_since)}"
+    if info.done_at is not None:
+        return f"done {age(info.done_at)}"
     return f"due {age(info.due_at)}" if info.due_at is not None else ""
 
 
@@ -101,6 +105,7 @@ def message_page(info: MessageInfo) -> RenderableType:
         ("consumer", clean(info.consumer or "")),
         ("expires", _moment(info.expires_at)),
         ("dead since", _moment(info.dead_since)),
+        ("completed", _moment(info.done_at)),
         ("source", info.source or ""),
         ("decided by", clean(info.rule)),
         ("progress", str(info.progress.value) if info.progress else ""),

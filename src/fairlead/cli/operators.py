@@ -7,7 +7,7 @@ By filter, the exact number is shown before anything is asked, and only messages
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -139,22 +139,26 @@ def fail(
 
 def prune(
     queue: QueueName,
-    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Only what has been dead for so long.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every dead letter.")] = False,
+    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Only what has been dead or done for so long.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="However long.")] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="Only dead letters.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="Only completed messages that are kept.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Drop dead letters for good, by how long they have been dead."""
+    """Drop dead letters and completed messages for good, by how long they have been dead or done."""
     if (older_than is None) != everything:
-        wrong_usage("expected --older-than DURATION, or --all for every dead letter")
+        wrong_usage("expected --older-than DURATION, or --all for all of them")
     age = older_than or "0s"
+    which: Literal["all", "done", "dead"] = "all" if dead == done else "dead" if dead else "done"
+    over = {"all": "dead or done", "dead": "dead", "done": "done"}[which]
     with open_target() as target:
-        told = target.prune(queue, older_than=age, dry_run=True)
+        told = target.prune(queue, older_than=age, which=which, dry_run=True)
         if dry_run or not told.changed:
             _report("drop", queue, told, dry_run=True)
             return
-        confirm(f"drop {_number(told)} of queue {queue!r} for good" + (f", dead for {age} or longer" if older_than else ""), yes=yes)
-        result = target.prune(queue, older_than=age)
+        confirm(f"drop {_number(told)} of queue {queue!r} for good" + (f", {over} for {age} or longer" if older_than else ""), yes=yes)
+        result = target.prune(queue, older_than=age, which=which)
     _report("drop", queue, result)
 
 

@@ -46,7 +46,10 @@ def read_queue_options(
         bool | None, typer.Option("--expired-to-dead/--expired-dropped", help="Where a message goes when its time to live ends.")
     ] = None,
     dead_retention: Annotated[str | None, typer.Option(metavar="DURATION", help="How long a dead letter is kept. off: for ever.")] = None,
-    dedup: Annotated[str | None, typer.Option(metavar="DURATION|live", help="How long a dedup key is remembered.")] = None,
+    retain_completed: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a completed message is kept to be looked at. off: not at all.")
+    ] = None,
+    dedup: Annotated[str | None, typer.Option(metavar="DURATION|live|kept", help="How long a dedup key is remembered.")] = None,
     ordering: Annotated[str | None, typer.Option(metavar="release|strict|none", help="How streams order.")] = None,
 ) -> dict[str, Any]:
     """Only what was given. What it means is checked by the engine, except for the forms that only the command line has."""
@@ -76,7 +79,7 @@ def read_queue_options(
     for name, script in (("on_enqueue", on_enqueue), ("on_failure", on_failure)):
         if script is not None:
             found[name] = None if script == OFF else _read_script(script, "--" + name.replace("_", "-"))
-    for name, duration in (("ttl", ttl), ("dead_retention", dead_retention)):
+    for name, duration in (("ttl", ttl), ("dead_retention", dead_retention), ("retain_completed", retain_completed)):
         if duration is not None:
             found[name] = None if duration == OFF else duration
     return found

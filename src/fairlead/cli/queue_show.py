@@ -26,7 +26,7 @@ from fairlead.model.views import MessageInfo, QueueInfo, QueueStats
 
 _PAGE = 200
 #: Where the messages of a status are to be found.
-_WHERE = {"pending": "ready", "delayed": "waiting", "held": "waiting", "active": "leased", "failed": "waiting"}
+_WHERE = {"pending": "ready", "delayed": "waiting", "held": "waiting", "active": "leased", "failed": "waiting", "completed": "done"}
 
 
 def register(queue: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def show_messages(
     """List the messages of a queue by status, with how often each failed.
 
     pending: can be handed out. delayed, held: waiting. active: leased. failed: waiting for its next try. dead: in QUEUE.dlq.
-    Completed messages are gone; their number in the summary is that of those the queue keeps.
+    completed: done, and kept for as long as the queue's --retain-completed says.
     """
     wanted = [check_status(word) for word in status or STATUSES]
     with open_target() as target:
@@ -57,7 +57,7 @@ def show_messages(
     )
     if is_dead_letter_name(queue):
         summary = f"{queue}: {stats.dead:,} dead, {stats.leased:,} of them leased"
-    total = stats.ready + stats.leased + stats.waiting + (0 if is_dead_letter_name(queue) else stats.dead)
+    total = stats.ready + stats.leased + stats.waiting + stats.done + (0 if is_dead_letter_name(queue) else stats.dead)
     parts: list[RenderableType] = [summary + (", paused" if stats.paused else "")]
     if found:
         parts.append(message_table(found))
@@ -123,6 +123,8 @@ def find_queue(target: Target, name: str) -> QueueInfo:
 
 def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
     counts = f"{stats.ready:,} ready, {stats.waiting:,} waiting, {stats.leased:,} leased, {stats.dead:,} dead"
+    if stats.done:
+        counts += f", {stats.done:,} completed and kept"
     rows: list[tuple[str, RenderableType]] = [
         ("queue", info.name),
         ("state", "paused" if info.paused else "open"),
@@ -163,7 +165,9 @@ def described(config: QueueConfig) -> dict[str, str]:
     for field, value in msgspec.structs.asdict(config).items():
         name = field.removesuffix("_ms").replace("_", "-")
         if field == "dedup_window_ms":
-            found["dedup"] = show_ms(value) if value else "live"
+            found["dedup"] = show_ms(value) if value else "kept" if config.dedup_kept else "live"
+        elif field == "dedup_kept":
+            continue
         elif field in ("on_enqueue", "on_failure"):
             if value:
                 found[name] = f"Lua, {count_of(len(value.splitlines()), 'line')}"

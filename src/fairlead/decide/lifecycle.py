@@ -31,6 +31,6 @@ TRANSITIONS: dict[str, tuple[frozenset[Where | None], frozenset[Where | None]]] 
     "redriven": (frozenset({Where.READY}), frozenset({Where.READY})),
     "promoted": (frozenset({Where.READY}), frozenset({Where.READY})),
     "demoted": (frozenset({Where.READY}), frozenset({Where.READY})),
-    "expired": (frozenset({Where.READY, Where.WAITING, Where.LEASED}), frozenset({NOWHERE})),
+    "expired": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
     "dropped": (frozenset({Where.READY, Where.WAITING, Where.LEASED, Where.DONE}), frozenset({NOWHERE})),
 }

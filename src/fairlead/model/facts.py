@@ -46,7 +46,7 @@ class InLease(msgspec.Struct, frozen=True, gc=False):
 
 
 class InDone(msgspec.Struct, frozen=True, gc=False):
-    """Completed and retained. The stores keep it; no queue option asks for it yet."""
+    """Completed and kept to be looked at (`retain_completed`). `row` has place 0 and no stream: it holds nobody up."""
 
     queue_id: int
     done_ms: int

@@ -15,7 +15,8 @@ from fairlead.model.policy import EXPONENTIAL, IMMEDIATE, FailureBreaker, RetryP
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """Durations in ms; 0 switches a bound or retention off.
 
-    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live.
+    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live; with `dedup_kept` also as
+    long as it is kept after its completion.
     `expired_to_dead` sends messages past their time to live to the `.dlq` instead of dropping them.
     """
 
@@ -39,6 +40,8 @@ class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     dead_retention_ms: int = 0
     dedup_window_ms: int = 300_000
     ordering: str = "release"
+    retain_completed_ms: int = 0
+    dedup_kept: bool = False
 
 
 class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,7 +57,10 @@ class QueueRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counters(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages of a queue are where; committed with every transition, hence exact after a crash."""
+    """How many messages of a queue are where; committed with every transition, hence exact after a crash.
+
+    What is done takes no part in the queue's bounds: neither `messages` nor `bytes` counts it.
+    """
 
     ready: int = 0
     waiting: int = 0
@@ -64,11 +70,16 @@ class Counters(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def messages(self) -> int:
-        return self.ready + self.waiting + self.leased + self.done
+        return self.ready + self.waiting + self.leased
 
 
 #: How the options of create_queue and update_queue read: option -> (field, reader)
-_DURATIONS = {"visibility_timeout": "visibility_timeout_ms", "ttl": "ttl_ms", "dead_retention": "dead_retention_ms"}
+_DURATIONS = {
+    "visibility_timeout": "visibility_timeout_ms",
+    "ttl": "ttl_ms",
+    "dead_retention": "dead_retention_ms",
+    "retain_completed": "retain_completed_ms",
+}
 _COUNTS = ("max_attempts", "max_deliveries", "max_messages", "max_bytes", "max_unsettled_per_consumer", "max_unsettled_per_key", "poison_after")
 _MAX_COUNT = 1 << 50
 _MAX_QUANTUM = 100_000
@@ -121,7 +132,8 @@ def read_queue_options(options: dict[str, Any], base: QueueConfig) -> QueueConfi
                 raise InvalidRequest(option, "the text of a Lua script, or None", value)
             changes[option] = value or ""
         elif option == "dedup":
-            changes["dedup_window_ms"] = 0 if value == "live" else _positive_window(value)
+            changes["dedup_window_ms"] = 0 if value in ("live", "kept") else _positive_window(value)
+            changes["dedup_kept"] = value == "kept"
         elif option == "expired_to_dead":
             if not isinstance(value, bool):
                 raise InvalidRequest(option, "True or False", value)
@@ -149,5 +161,5 @@ def _count(option: str, value: object, low: int, high: int) -> int:
 def _positive_window(value: object) -> int:
     ms = to_ms(value, "dedup")
     if ms == 0:
-        raise InvalidRequest("dedup", '"live" or a window such as "5m"', value)
+        raise InvalidRequest("dedup", '"live", "kept" or a window such as "5m"', value)
     return ms

@@ -74,7 +74,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The message counts are exact, also after a crash. `consumers` counts those waiting in a claim or holding a lease."""
+    """The message counts are exact, also after a crash. `bytes` is of all that are not done. `consumers` counts those waiting in a claim or
+    holding a lease."""
 
     queue: str
     ready: int
@@ -94,7 +95,7 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """`where` is ready, waiting or leased; a dead letter is ready in a `.dlq`. `place` is its position in its lane.
+    """`where` is ready, waiting, leased or done; a dead letter is ready in a `.dlq`. `place` is its position in its lane.
 
     `seq` is its order in its stream; 0 when no stream orders it.
     """
@@ -125,6 +126,7 @@ class MessageInfo:
     consumer: str | None
     source: str | None
     dead_since: int | None
+    done_at: int | None = None
     #: What is left out here, because the one who looks may not read it, or nobody may: "payload", "headers", ...
     hidden: tuple[str, ...] = ()
 

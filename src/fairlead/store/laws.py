@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from fairlead.model.facts import InReady, InStream, InWaiting
+from fairlead.model.facts import InDone, InReady, InStream, InWaiting
 from fairlead.model.ids import show_id
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
@@ -46,6 +46,7 @@ class _Check:
         for queue_id in self.queues:
             self._ready(queue_id)
             self._waiting(queue_id)
+            self._done(queue_id)
         self._leases()
         for queue_id in self.queues:
             self._streams(queue_id)
@@ -89,6 +90,16 @@ class _Check:
                 last = at
             self._rows("waiting", queue_id, page)
 
+    def _done(self, queue_id: int) -> None:
+        last: tuple[int, bytes] | None = None
+        for page in _pages(lambda after: self.store.done(queue_id, after, HELD, _PAGE)):
+            for spot in page:
+                at = (spot.done_ms, row_id(spot.row))
+                if last is not None and at <= last:
+                    self._say(f"done rows of queue id {queue_id} are out of order at {show_id(at[1])}")
+                last = at
+            self._rows("done", queue_id, page)
+
     def _leases(self) -> None:
         leases = self.store.leases()
         groups = {(expires_ms, claim.claim_id) for expires_ms, claim in self.store.claims()}
@@ -121,7 +132,7 @@ class _Check:
                 rows_of_ready = [move_row(spot.row, row_place(spot.row), flag) for spot, flag in zip(behind, flags, strict=True)]
                 self._rows("ready", queue_id, [InStream(queue_id, spot.lane, row) for spot, row in zip(behind, rows_of_ready, strict=True)])
 
-    def _rows(self, where: str, queue_id: int | None, spots: Sequence[InReady | InStream | InWaiting | Lease]) -> None:
+    def _rows(self, where: str, queue_id: int | None, spots: Sequence[InReady | InStream | InWaiting | InDone | Lease]) -> None:
         ids = [row_id(spot.row) for spot in spots]
         for spot, id, message, state in zip(spots, ids, self.store.messages(ids), self.store.states(ids), strict=True):
             if id in self.placed:
@@ -132,18 +143,22 @@ class _Check:
                 continue
             count = self.counted[spot.queue_id]
             count[where] += 1
-            count["bytes"] += row_size(spot.row)
+            if where != "done":
+                count["bytes"] += row_size(spot.row)
             if message is None:
                 self._say(f"message {show_id(id)} is {where} in queue id {spot.queue_id} but not stored")
             else:
                 self._row(where, spot, message, state)
 
-    def _row(self, where: str, spot: InReady | InStream | InWaiting | Lease, message: Message, state: MessageState | None) -> None:
+    def _row(self, where: str, spot: InReady | InStream | InWaiting | InDone | Lease, message: Message, state: MessageState | None) -> None:
         name, row, flags = f"message {show_id(message.id)}", spot.row, row_flags(spot.row)
         known_queue = state.queue_id if state else message.queue_id
         known_place = state.place if state else message.place
         known_due = state.due_ms if state else message.due_ms
         due_ms = spot.due_ms if isinstance(spot, InWaiting) else 0
+        done_ms = spot.done_ms if isinstance(spot, InDone) else 0
+        if (state.done_ms if state else 0) != done_ms:
+            self._say(f"{name} is {where} in queue id {spot.queue_id}, done {done_ms}; its record says done {state.done_ms if state else 0}")
         if (known_queue, known_due) != (spot.queue_id, due_ms) or known_place != row_place(row):
             self._say(
                 f"{name} is {where} in queue id {spot.queue_id} at place {row_place(row)}, due {due_ms}; "
@@ -178,9 +193,8 @@ class _Check:
 
     def _counters(self, queue_id: int) -> None:
         count, told = self.counted[queue_id], self.store.counters(queue_id)
-        found = Counters(count["ready"], count["waiting"], count["leased"], told.done, count["bytes"])
-        # Retained messages have no question of their own yet: their bytes cannot be counted apart.
-        if found != told and not told.done:
+        found = Counters(count["ready"], count["waiting"], count["leased"], count["done"], count["bytes"])
+        if found != told:
             self._say(f"counters of queue id {queue_id} say {told}, counted {found}")
 
     def _dedup_windows(self, queue_id: int) -> None:

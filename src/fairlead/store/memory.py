@@ -175,6 +175,14 @@ class MemoryStore:
         rows = self._data.waiting.between((queue_id,), (queue_id, HELD))
         return rows[-1][0][1] if rows else None
 
+    def done(self, queue_id: int, after: f.InDone | None, until_ms: int, limit: int) -> list[f.InDone]:
+        start: tuple[Any, ...] = (queue_id,) if after is None else (queue_id, after.done_ms, row_id(after.row) + b"\0")
+        return [spot for _, spot in self._data.done.between(start, (queue_id, until_ms + 1), limit)]
+
+    def next_done(self, queue_id: int) -> int | None:
+        head = self._data.done.between((queue_id,), (queue_id + 1,), 1)
+        return head[0][0][1] if head else None
+
     def request(self, request_id: bytes) -> bytes | None:
         outcome: bytes | None = self._data.requests.rows.get(request_id)
         return outcome
@@ -464,7 +472,7 @@ def _enter(data: _Data, spot: f.Spot) -> None:
             data.count(lease.queue_id, leased=1, bytes=row_size(lease.row))
         case f.InDone(queue_id, done_ms, _, row):
             data.done.add((queue_id, done_ms, row_id(row)), spot)
-            data.count(queue_id, done=1, bytes=row_size(row))
+            data.count(queue_id, done=1)
 
 
 def _leave(data: _Data, spot: f.Spot) -> None:
@@ -482,7 +490,7 @@ def _leave(data: _Data, spot: f.Spot) -> None:
             data.count(lease.queue_id, leased=-1, bytes=-row_size(lease.row))
         case f.InDone(queue_id, done_ms, _, row):
             data.done.remove((queue_id, done_ms, row_id(row)))
-            data.count(queue_id, done=-1, bytes=-row_size(row))
+            data.count(queue_id, done=-1)
 
 
 def _rewrite(data: _Data, lease: Lease) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.model.access import AuditRecord, KeyRecord
-from fairlead.model.facts import Fact, InReady, Intent, InWaiting
+from fairlead.model.facts import Fact, InDone, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
@@ -150,6 +150,16 @@ class Store(Protocol):
 
     def last_due(self, queue_id: int) -> int | None:
         """The latest due time of the queue; None as for `next_due`."""
+        ...
+
+    # Done
+
+    def done(self, queue_id: int, after: InDone | None, until_ms: int, limit: int) -> list[InDone]:
+        """Completed messages that are kept, done at or before that instant, in (done, id) order, after a given one."""
+        ...
+
+    def next_done(self, queue_id: int) -> int | None:
+        """When the first of them was done."""
         ...
 
     # Requests

@@ -40,7 +40,8 @@ def verify(path: str | os.PathLike[str]) -> VerifyReport:
         if not problems:
             problems = check_laws(store)
         counted = [store.counters(record.queue_id) for record in store.queues()]
-        return VerifyReport(problems, sum(counts.messages for counts in counted), len(counted), sum(counts.leased for counts in counted))
+        messages = sum(counts.messages + counts.done for counts in counted)
+        return VerifyReport(problems, messages, len(counted), sum(counts.leased for counts in counted))
     except StoreCorrupt as damage:
         return VerifyReport([damage.message])
     finally:

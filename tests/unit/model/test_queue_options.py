@@ -16,6 +16,8 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("ttl", "1h", "ttl_ms", 3_600_000),
     ("ttl", None, "ttl_ms", 0),
     ("dead_retention", "30d", "dead_retention_ms", 2_592_000_000),
+    ("retain_completed", "12h", "retain_completed_ms", 43_200_000),
+    ("retain_completed", None, "retain_completed_ms", 0),
     ("retry", "none", "retry", RetryPolicy("none")),
     ("retry", {"policy": "immediate", "attempts": 3}, "retry", RetryPolicy("immediate", 3)),
     ("max_attempts", 5, "max_attempts", 5),
@@ -51,6 +53,7 @@ BAD: list[tuple[str, Any]] = [
     ("ttl", 60),
     ("ttl", "-1s"),
     ("dead_retention", "soon"),
+    ("retain_completed", 12),
     ("max_attempts", -1),
     ("max_attempts", True),
     ("max_attempts", "3"),
@@ -108,5 +111,12 @@ def test_options_not_given_keep_what_the_queue_had() -> None:
     assert (changed.max_attempts, changed.ttl_ms, changed.retry) == (8, 1000, RetryPolicy("none"))
 
 
-def test_counters_add_up_to_the_messages_of_a_queue() -> None:
-    assert Counters(ready=1, waiting=2, leased=3, done=4, bytes=50).messages == 10
+def test_a_key_that_is_kept_is_live_first_and_another_kind_of_dedup_takes_its_place() -> None:
+    kept = read_queue_options({"dedup": "kept"}, QueueConfig())
+    assert (kept.dedup_window_ms, kept.dedup_kept) == (0, True)
+    assert read_queue_options({"dedup": "5m"}, kept) == QueueConfig()
+    assert read_queue_options({"dedup": "live"}, kept) == QueueConfig(dedup_window_ms=0)
+
+
+def test_counters_add_up_to_the_messages_of_a_queue_that_are_not_done() -> None:
+    assert Counters(ready=1, waiting=2, leased=3, done=4, bytes=50).messages == 6

@@ -15,7 +15,7 @@ The first byte of every value is the version of its record.
 | `waiting`      | q, due, id              | weight, flags, size, lane, stream; due 2^63-1 is held            |
 | `leases`       | id                      | queue, claim, expiry, deliveries, started, place, weight, flags, size, lane, stream |
 | `lease_expiry` | expires, claim          | the claim (msgpack map); one row per group that expires together |
-| `done`         | q, done, id             | place, weight, flags, size, lane, stream (retained completed ones) |
+| `done`         | q, done, id             | place (0), weight, flags, size, lane (completed ones that are kept) |
 | `ttl`          | q, expires, id          | nothing; q is where the message is now                           |
 | `dedup`        | q, dedup key            | id, until (0: as long as the message is live)                    |
 | `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |

@@ -236,8 +236,9 @@ class Draft:
             queue_id, row, at = spot.queue_id, spot.row, WAITING_AT
             self._put_timed("waiting", queue_id, timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane))
         elif type(spot) is f.InDone:
-            queue_id, row, at = spot.queue_id, spot.row, DONE_AT
-            self._put("done", timed_key(queue_id, spot.done_ms, id), V1 + row[:8] + row[24:31] + spot.lane + row[31:])
+            self._put_timed("done", spot.queue_id, timed_key(spot.queue_id, spot.done_ms, id), V1 + spot.row[:8] + spot.row[24:31] + spot.lane)
+            self._count(spot.queue_id)[DONE_AT] += 1
+            return
         else:
             raise TypeError(f"expected a spot, got {spot!r}")
         counts = self._count(queue_id)
@@ -257,8 +258,9 @@ class Draft:
             queue_id, row, at = spot.queue_id, spot.row, WAITING_AT
             self._delete("waiting", timed_key(queue_id, spot.due_ms, id))
         elif type(spot) is f.InDone:
-            queue_id, row, at = spot.queue_id, spot.row, DONE_AT
-            self._delete("done", timed_key(queue_id, spot.done_ms, id))
+            self._delete("done", timed_key(spot.queue_id, spot.done_ms, id))
+            self._count(spot.queue_id)[DONE_AT] -= 1
+            return spot.queue_id, spot.row
         else:
             raise TypeError(f"expected a spot, got {spot!r}")
         counts = self._count(queue_id)

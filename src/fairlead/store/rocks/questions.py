@@ -10,7 +10,7 @@ from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
 from fairlead.model.access import AuditRecord, KeyRecord
-from fairlead.model.facts import InReady, Intent, InWaiting
+from fairlead.model.facts import InDone, InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
@@ -162,6 +162,17 @@ class Questions:
             raise self._fault(trouble, "waiting") from trouble
         return int.from_bytes(found[4:12], "big") if found is not None and found.startswith(prefix) else None
 
+    def done(self, queue_id: int, after: InDone | None, until_ms: int, limit: int) -> list[InDone]:
+        end = timed_prefix(queue_id, until_ms + 1)
+        if after is None:
+            rows = self._from_floor("done", queue_id, end, limit)
+        else:
+            rows = self._scan("done", timed_key(queue_id, after.done_ms, row_id(after.row)) + b"\0", end, limit)
+        return [self._done_row(key, raw) for key, raw in rows]
+
+    def next_done(self, queue_id: int) -> int | None:
+        return self._first_time("done", queue_id)
+
     def request(self, request_id: bytes) -> bytes | None:
         (raw,) = self._get("requests", [request_id])
         if raw is not None and raw[:1] != codec.V1:
@@ -217,6 +228,12 @@ class Questions:
             lane_to = lane_end(raw, 8)
             found.append(InWaiting(queue_id, due_ms, raw[8:lane_to], b"\0" * 8 + id + raw[1:8] + raw[lane_to:]))
         return found
+
+    def _done_row(self, key: bytes, raw: bytes) -> InDone:
+        queue_id, done_ms, id = self._timed("done", key)
+        if len(raw) < 20 or raw[0] != codec.VERSION:
+            raise codec.undecodable("done", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+        return InDone(queue_id, done_ms, raw[16:], raw[1:9] + id + raw[9:16])
 
     def _first_time(self, family: str, queue_id: int, before: int | None = None) -> int | None:
         end = after_prefix(queue_key(queue_id)) if before is None else timed_prefix(queue_id, before)

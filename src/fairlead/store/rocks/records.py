@@ -85,7 +85,7 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "waiting": _at_least("waiting", 28, 8),
     "leases": codec.decode_lease,
     "lease_expiry": codec.decode_claim,
-    "done": _at_least("done", 28, 16),
+    "done": _at_least("done", 28, 20),
     "ttl": _at_least("ttl", 28, 1),
     "dedup": _fixed("dedup", codec.DEDUP),
     "dedup_end": _at_least("dedup_end", 12, 1),
