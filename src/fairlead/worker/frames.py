@@ -1,0 +1,95 @@
+"""What a worker and its step processes say to each other, over three pipes.
+
+`calls` carries length-prefixed MessagePack from the worker. `tickets` carries four bytes for each call that may begin: the
+step process takes one, and the worker, which holds the reading end too, may take back those that are still in the pipe. Who
+reads a ticket has it, and nobody else: so a call is begun by one process or by none, whoever dies meanwhile. `results` carries
+one frame for each call that is over, written at once.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from fairlead.runbook.model import StepSpec
+
+_LENGTH = struct.Struct("<I")
+TICKET = struct.Struct("<I")
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True):
+    """`base` is where commands run and where Python looks for modules first."""
+
+    pipeline: str
+    steps: tuple[StepSpec, ...]
+    reasons: dict[str, str]
+    base: str
+    memory_limit_bytes: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of one message."""
+
+    ticket: int
+    step: int
+    raw_id: bytes
+    queue: str
+    payload: bytes
+    headers: bytes
+    stream: str
+    attempts: int
+    deliveries: int
+    enqueued_ms: int
+    carry: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """The first frame: all steps are loaded, or `step` is not, and `error` says why."""
+
+    step: str = ""
+    error: str = ""
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
+    """`value` is JSON, empty for a step that returned nothing."""
+
+    ticket: int
+    took_us: int
+    value: bytes = b""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
+    """`spent` says that the process is not to be used again."""
+
+    ticket: int
+    took_us: int
+    reason: int
+    error: str
+    retry_in_ms: int | None = None
+    dead: bool = False
+    spent: bool = False
+
+
+FromChild = Ready | Done | Failed
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(value: object) -> bytes:
+    body = _encode(value)
+    return _LENGTH.pack(len(body)) + body
+
+
+def take_frames(buffer: bytearray) -> list[bytes]:
+    """The whole frames at the front of the buffer, which are removed from it."""
+    found, at, size = [], 0, len(buffer)
+    while size - at >= 4:
+        (length,) = _LENGTH.unpack_from(buffer, at)
+        if size - at - 4 < length:
+            break
+        found.append(bytes(buffer[at + 4 : at + 4 + length]))
+        at += 4 + length
+    if at:
+        del buffer[:at]
+    return found

@@ -1,0 +1,74 @@
+"""A message in the hands of a worker, with what is behind it in its stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from fairlead.model.delivery import Delivery
+from fairlead.worker.frames import Call
+from fairlead.worker.plan import Plan, dump_carry, read_carry
+
+_NONE: dict[str, bytes] = {}
+
+
+class Item:
+    """`rest` is the run behind it: the later messages of its stream that came with the same claim, in order."""
+
+    __slots__ = ("carry", "delivery", "done", "lost", "rest", "started", "step", "ticket")
+
+    def __init__(self, delivery: Delivery, rest: deque[Delivery] | None = None) -> None:
+        self.delivery = delivery
+        self.rest = rest
+        #: Confirmed steps by name. Read from the carry when the item's turn comes.
+        self.done: dict[str, bytes] = _NONE
+        self.carry = b""
+        self.step = 0
+        self.ticket = 0
+        self.started = False
+        #: Somebody else may have it by now: whatever it still does changes nothing.
+        self.lost = False
+
+    def prepare(self, plan: Plan) -> None:
+        """Find its next step. Raises `CarryUnreadable`."""
+        state = self.delivery.state
+        if state is None or not state.carry:
+            self.done, self.carry, self.step = _NONE, b"", 0
+            return
+        self.carry = state.carry
+        self.done = read_carry(plan.name, state.carry)
+        self.step = plan.next_step(self.done)
+
+    def confirm(self, plan: Plan, name: str, value: bytes) -> bytes:
+        """The carry that says this step is done too. Raises `CarryTooLarge`, and then nothing has changed."""
+        done = {**self.done, name: value or b"null"}
+        carry = dump_carry(plan.name, done)
+        self.done, self.carry, self.step = done, carry, plan.next_step(done)
+        return carry
+
+    def call(self, ticket: int) -> Call:
+        delivery, self.ticket = self.delivery, ticket
+        message, state = delivery.message, delivery.state
+        return Call(
+            ticket, self.step, message.id, delivery.queue, message.payload, message.headers, message.stream,
+            state.attempts if state is not None else 0, delivery.deliveries, message.enqueued_ms, self.carry,
+        )  # fmt: skip
+
+
+def in_runs(deliveries: Sequence[Delivery]) -> list[Item]:
+    """One item for each message without a stream, and for each stream of a claim one at the head of its run."""
+    found: list[Item] = []
+    runs: dict[tuple[str, str], Item] = {}
+    for delivery in deliveries:
+        stream = delivery.message.stream
+        if not stream:
+            found.append(Item(delivery))
+            continue
+        head = runs.get((delivery.queue, stream))
+        if head is None:
+            runs[delivery.queue, stream] = head = Item(delivery, deque())
+            found.append(head)
+        else:
+            assert head.rest is not None
+            head.rest.append(delivery)
+    return found

@@ -1,0 +1,38 @@
+"""What a worker of a runbook is to do, put together from the runbook's parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.errors import EngineNotInstalled, WorkerNotFound
+from fairlead.runbook.model import Runbook, WorkerSpec, full_name
+from fairlead.worker.frames import Setup
+from fairlead.worker.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for first."""
+
+    spec: WorkerSpec
+    queue: str
+    plan: Plan
+    base: str
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.plan.name, self.plan.steps, self.spec.reasons, self.base, self.spec.memory_limit_bytes)
+
+    @classmethod
+    def of(cls, runbook: Runbook, worker: str, base: str) -> Job:
+        """Raises `WorkerNotFound`, or `EngineNotInstalled` for an engine that is not here."""
+        spec = runbook.workers.get(worker)
+        if spec is None:
+            raise WorkerNotFound(worker, sorted(runbook.workers))
+        if spec.engine != "local":
+            raise EngineNotInstalled(worker, spec.engine)
+        return cls(spec, full_name(runbook.project, spec.queue), Plan.of(runbook.pipelines[spec.pipeline]), base)

@@ -1,0 +1,77 @@
+"""From what a step raised to a failure reason and a text that fits in the failure record.
+
+Classes are found by name along the method resolution order, so that `ValidationError` means pydantic's, jsonschema's and
+your own, and none of them has to be imported here. The nearest class wins; the worker's own `reasons` come first.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+
+from fairlead.model.failure import FailureReason, read_reason
+from fairlead.model.limits import MAX_ERROR_BYTES
+
+REASONS: dict[str, str] = {
+    "ConnectionError": "transport_unavailable",
+    "gaierror": "transport_unavailable",
+    "SSLError": "transport_unavailable",
+    "ConnectError": "transport_unavailable",
+    "ServerUnreachable": "transport_unavailable",
+    "ServerStopping": "transport_unavailable",
+    "TimeoutError": "timeout_exceeded",
+    "Timeout": "timeout_exceeded",
+    "TimeoutException": "timeout_exceeded",
+    "TimeoutExpired": "timeout_exceeded",
+    "ValidationError": "validation_failure",
+    "SchemaError": "validation_failure",
+    "JSONDecodeError": "serialization_error",
+    "UnicodeDecodeError": "serialization_error",
+    "UnicodeEncodeError": "serialization_error",
+    "DecodeError": "serialization_error",
+    "EncodeError": "serialization_error",
+    "PicklingError": "serialization_error",
+    "UnpicklingError": "serialization_error",
+    "OperationalError": "dependency_failure",
+    "HTTPError": "dependency_failure",
+    "HTTPStatusError": "dependency_failure",
+    "CalledProcessError": "dependency_failure",
+    "Unavailable": "dependency_failure",
+    "MemoryError": "poison_message",
+}
+
+#: Room for what the broker or another layer may put around it.
+_MOST_BYTES = MAX_ERROR_BYTES - 192
+
+
+def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> FailureReason:
+    """`reasons` names classes as `Name` or `module.Name`. `handler_exception` when nothing fits."""
+    for base in kind.__mro__:
+        found = reasons.get(f"{base.__module__}.{base.__qualname__}") or reasons.get(base.__name__) or REASONS.get(base.__name__)
+        if found is not None:
+            return read_reason(found)
+    return FailureReason.HANDLER_EXCEPTION
+
+
+def describe(step: str, error: BaseException, *, own_frames: int = 0) -> str:
+    """The error in one line, then its traceback from the step's own code on; no values but those its author put in it."""
+    trace = error.__traceback__
+    for _ in range(own_frames):
+        trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return bounded(f"step {step!r}: {cut_middle(summary, 1000)}\n\n{lines}")
+
+
+def bounded(text: str) -> str:
+    return cut_middle(text, _MOST_BYTES)
+
+
+def cut_middle(text: str, most: int) -> str:
+    """At most so many bytes of UTF-8: where it began, and where it ended, which is what one looks for in a traceback."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= most:
+        return raw.decode()
+    half = (most - 64) // 2
+    head, tail = raw[:half].decode("utf-8", "ignore"), raw[-half:].decode("utf-8", "ignore")
+    return f"{head}\n[... {len(raw) - 2 * half} bytes left out ...]\n{tail}"

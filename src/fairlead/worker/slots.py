@@ -1,0 +1,144 @@
+"""A slot is where steps run, one call at a time. Calls are handed to it in small batches, and answered one by one.
+
+What was handed over and not begun can be taken back at any time; who takes a ticket, has the call. So a worker may hand out
+more than one call at a time without knowing how long they take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NamedTuple, Protocol
+
+from fairlead.model.failure import FailureReason
+from fairlead.worker.calling import Calling
+from fairlead.worker.frames import Call, Done, Failed, Setup
+from fairlead.worker.items import Item
+from fairlead.worker.plan import Plan
+
+
+class Answer(NamedTuple):
+    """How a call ended."""
+
+    slot: Slot
+    item: Item
+    result: Done | Failed
+
+
+class Died(NamedTuple):
+    """A slot is gone. `begun` is the item whose call it died in, None when it died in none; the others were not begun."""
+
+    slot: Slot
+    begun: Item | None
+    others: list[Item]
+    how: str
+
+
+class NotLoaded(NamedTuple):
+    """A slot could not load its steps."""
+
+    slot: Slot
+    step: str
+    what: str
+
+
+News = Answer | Died | NotLoaded
+
+
+class Slot(Protocol):
+    plan: Plan
+    ready: bool
+    #: It gets no more calls, and is closed when it has answered those it has.
+    retiring: bool
+    #: Handed over and not answered, in order; the first may be under way.
+    pending: deque[Item]
+    #: Since when the first may be under way, by the monotonic clock.
+    since: float
+    #: What the pending calls are expected to take.
+    load_us: int
+    #: What it means for a message when the slot dies in its step.
+    reason: FailureReason
+
+    def hand(self, items: Sequence[Item]) -> None: ...
+
+    def recall(self) -> list[Item]:
+        """Take back those that have not begun, in order."""
+        ...
+
+    def kill(self, how: str, reason: FailureReason = ...) -> None:
+        """End it at once, with what it does; what that leaves behind comes as `Died`."""
+        ...
+
+    def check(self) -> None:
+        """Look whether it has died with no sign."""
+        ...
+
+    def close(self) -> None:
+        """When nothing is pending."""
+        ...
+
+
+class ThreadSlot:
+    """A thread of the worker's own process. It cannot be killed: a call that takes too long goes on, and its answer is ignored."""
+
+    def __init__(self, plan: Plan, setup: Setup, tell: Callable[[News], None], calling: Calling) -> None:
+        self.plan = plan
+        self.ready = True
+        self.retiring = False
+        self.pending: deque[Item] = deque()
+        self.since = 0.0
+        self.load_us = 0
+        self.reason = FailureReason.TIMEOUT_EXCEEDED
+        self._tell = tell
+        self._calling = calling
+        self._line: SimpleQueue[tuple[Item, Call] | None] = SimpleQueue()
+        self._ended = False
+        self._tickets = 0
+        Thread(target=self._run, name="fairlead-step", daemon=True).start()
+
+    def hand(self, items: Sequence[Item]) -> None:
+        if not self.pending:
+            self.since = time.monotonic()
+        self.pending.extend(items)
+        for item in items:
+            self._tickets += 1
+            self._line.put((item, item.call(self._tickets)))
+
+    def recall(self) -> list[Item]:
+        found = []
+        while True:
+            try:
+                taken = self._line.get_nowait()
+            except Empty:
+                break
+            if taken is not None:
+                found.append(taken[0])
+        for _ in found:
+            self.pending.pop()
+        return found
+
+    def kill(self, how: str, reason: FailureReason = FailureReason.TIMEOUT_EXCEEDED) -> None:
+        self.reason = reason
+        self._ended = True
+        others = self.recall()
+        begun = self.pending[0] if self.pending else None
+        self.pending.clear()
+        self._line.put(None)
+        self._tell(Died(self, begun, others, how))
+
+    def check(self) -> None: ...
+
+    def close(self) -> None:
+        self._ended = True
+        self._line.put(None)
+
+    def _run(self) -> None:
+        while (taken := self._line.get()) is not None:
+            item, call = taken
+            result = self._calling(call)
+            if self._ended:
+                return
+            self._tell(Answer(self, item, result))

@@ -1,0 +1,95 @@
+"""What a step is given beside its item, and how it says more than an exception can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.model.durations import Duration
+from fairlead.model.ids import show_id
+from fairlead.model.message import unpack_headers
+from fairlead.worker.frames import Call
+from fairlead.worker.plan import read_carry
+
+
+class Step:
+    """The second argument of a step, for those that take one: `def charge(item, step): ...`.
+
+    Read-only. `value` is what the step before returned, `values` what all confirmed steps returned, by name; both have been
+    through JSON.
+    """
+
+    __slots__ = ("_call", "_values", "name", "pipeline", "previous")
+
+    def __init__(self, name: str, pipeline: str, previous: str, call: Call) -> None:
+        self.name = name
+        self.pipeline = pipeline
+        self.previous = previous
+        self._call = call
+        self._values: dict[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        """Of the message. The same in every try, so it makes a good idempotency key."""
+        return show_id(self._call.raw_id)
+
+    @property
+    def queue(self) -> str:
+        return self._call.queue
+
+    @property
+    def stream(self) -> str | None:
+        return self._call.stream or None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return unpack_headers(self._call.headers)
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes of which the item is the JSON."""
+        return self._call.payload
+
+    @property
+    def attempts(self) -> int:
+        """Failed tries before this one: 0 the first time."""
+        return self._call.attempts
+
+    @property
+    def deliveries(self) -> int:
+        return self._call.deliveries
+
+    @property
+    def enqueued_at(self) -> int:
+        """Epoch milliseconds."""
+        return self._call.enqueued_ms
+
+    @property
+    def value(self) -> Any:
+        return self.values.get(self.previous)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        if self._values is None:
+            self._values = {name: msgspec.json.decode(value) for name, value in read_carry(self.pipeline, self._call.carry).items()}
+        return self._values
+
+    def __repr__(self) -> str:
+        # No item: it may be large, and it may be secret.
+        return f"Step({self.name!r}, queue={self.queue!r}, id={self.id!r}, attempts={self.attempts})"
+
+
+class StepFailed(Exception):
+    """Raised by a step that knows what its failure means.
+
+    `retry_in` and `dead` beat the queue's policy, but not its ceiling `max_attempts`. Without either, the policy for `reason`
+    decides.
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "handler_exception", retry_in: Duration | None = None, dead: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.retry_in = retry_in
+        self.dead = dead
