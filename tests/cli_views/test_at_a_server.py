@@ -48,13 +48,17 @@ def test_every_view_works_through_a_server(run: Run, serving: Serving, place: Pa
     run(*at, "stats", "emials", code=4)
 
 
-def test_a_server_writes_a_backup_that_can_be_verified_and_restored(run: Run, serving: Serving, place: Path) -> None:
-    said = run("--addr", serving.flight, "backup", place / "backup").stdout
+def test_a_server_writes_a_backup_that_can_be_verified_and_restored(run: Run, serving: Serving, data: Path, place: Path) -> None:
+    kept = data.with_name(f"{data.name}.checkpoints")
+    said = run("--addr", serving.flight, "backup", kept / "first").stdout
     assert f"on the machine of the server at {serving.flight}" in said
-    assert json.loads(run("--addr", serving.flight, "backup", place / "second", "-o", "json").stdout)["where"] == "server"
-    assert "42 messages" in run("verify", place / "backup").stdout
-    run("restore", place / "backup", "--data", place / "new")
+    assert json.loads(run("--addr", serving.flight, "backup", kept / "second", "-o", "json").stdout)["where"] == "server"
+    assert "42 messages" in run("verify", kept / "first").stdout
+    run("restore", kept / "first", "--data", place / "new")
     assert fairlead.verify(place / "new").ok
+    refused = run("--addr", serving.flight, "backup", place / "elsewhere", code=3).stderr
+    assert "store.checkpoint_dir" in refused
+    assert not (place / "elsewhere").exists()
 
 
 def test_the_doctor_finds_every_door_open_and_who_has_the_directory(run: Run, serving: Serving, data: Path) -> None:

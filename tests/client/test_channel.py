@@ -150,6 +150,16 @@ def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> N
     assert pool.take() in taken[:2]
 
 
+def test_a_channel_that_sent_a_lot_is_not_kept_because_the_server_would_hold_on_to_it(watchdog: Watchdog) -> None:
+    pool = Pool(FakeStream, watchdog, most_idle=2)
+    light, heavy = pool.take(), pool.take()
+    light.call(b"x", None, within_ms=1000)
+    heavy.call(bytes(5 << 20), None, within_ms=1000)
+    pool.give_back(light)
+    pool.give_back(heavy)
+    assert (light.broken, heavy.broken) == (False, True)
+
+
 def test_what_a_dead_stream_did_not_take_was_not_sent(watchdog: Watchdog) -> None:
     with pytest.raises(ConnectionBroken) as broken:
         Channel(FakeStream(dead=True), watchdog).call(b"x", None, within_ms=1000)

@@ -55,6 +55,10 @@ def test_what_is_no_request_gets_an_answer_that_says_so(server: ServerProcess, r
     answer = talk(server.addresses["http"], raw)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert len(answer) < 1000
+    if status in (414, 431):
+        shown = talk(server.addresses["http"], get(b"/metrics"))
+        assert b'fairlead_refused_total{limit="http_request"}' in shown
+        assert b'fairlead_refused_total{limit="http_request"} 0.0' not in shown
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,7 @@ def test_clients_that_never_finish_their_request_keep_nobody_out(server: ServerP
             connection.sendall(b"GET /healthz HTTP/1.1\r\nX-a: ")
         for _ in range(5):
             assert talk(server.addresses["http"], get(b"/healthz")).startswith(b"HTTP/1.1 200 ")
+        assert b'fairlead_refused_total{limit="http_connections"} 0.0' not in talk(server.addresses["http"], get(b"/metrics"))
     finally:
         for connection in slow:
             connection.close()

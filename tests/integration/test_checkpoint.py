@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,21 @@ def test_enqueues_are_refused_below_the_disk_reserve(disk_world: World) -> None:
         with pytest.raises(errors.StoreFull):
             broker.enqueue("q", b"")
         assert broker.settle([Complete(delivery) for delivery in broker.claim("q")])[0].outcome == "completed"
+
+
+def test_where_checkpoints_have_a_directory_they_go_nowhere_else(tmp_path: Path) -> None:
+    kept, outside = tmp_path / "kept", tmp_path / "outside"
+    outside.mkdir()
+    kept.mkdir()
+    (kept / "out").symlink_to(outside)
+    with fairlead.open(tmp_path / "data", durability="os", settings=Settings(checkpoint_dir=str(kept))) as broker:
+        relative = ("", ".", "..", "../outside/copy", "out/copy", "a/../../b", "\0", "x" * 5000)
+        for path in (outside / "copy", kept, kept / ".." / "outside" / "copy", *relative):
+            with pytest.raises(errors.InvalidRequest, match="path"):
+                broker.checkpoint(path)
+        assert [entry.name for entry in sorted(tmp_path.rglob("*")) if entry.name in ("copy", "b")] == []
+        broker.checkpoint("monday")
+        broker.checkpoint(kept / "tuesday")
+        broker.checkpoint("week/one")
+    for name in ("monday", "tuesday", "week/one"):
+        assert fairlead.verify(kept / name).ok

@@ -56,7 +56,7 @@ def test_a_server_leaves_no_file_that_others_can_read(tmp_path: Path, monkeypatc
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
-    data, backup = tmp_path / "data", tmp_path / "backups" / "monday"
+    data, backup = tmp_path / "data", tmp_path / "data.checkpoints" / "monday"
     with run_server(data, settings={"durability": "os", "auth.mode": "keys"}) as server:
         key = (data / "bootstrap.key").read_text().strip()
         with fairlead.connect(server.address, api_key=key) as client:

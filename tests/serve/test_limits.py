@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fairlead.config import LimitSettings
-from fairlead.errors import Overloaded, ServerStopping
+from fairlead.errors import InvalidRequest, LimitReached, Overloaded, QueueFull, QueueNotFound, ServerStopping, StoreFull, TooManyLanes
 from fairlead.server.limits import Limit, Limits
 
 
@@ -85,3 +85,56 @@ def test_waiting_until_idle_ends_with_the_last_call() -> None:
     leave.set()
     assert limits.wait_until_idle(grace_ms=10**9)
     worker.join()
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        (LimitReached("queues", 1), Limit.QUEUES),
+        (LimitReached("configuration keys", 1), Limit.CONFIG),
+        (LimitReached("characters of configuration values", 1), Limit.CONFIG),
+        (LimitReached("bytes in one request", 1), Limit.REQUEST_BYTES),
+        (LimitReached("things nobody has named", 1), Limit.OTHER),
+        (TooManyLanes(1), Limit.LANES),
+        (QueueFull("q", "max_messages", 1), Limit.QUEUE_FULL),
+        (StoreFull("/", 1, 2), Limit.STORE_FULL),
+    ],
+)
+def test_what_a_door_refuses_is_counted_by_its_limit(error: Exception, limit: Limit) -> None:
+    limits = Limits()
+    limits.count_error(error)
+    assert limits.refusals == {limit: 1}
+
+
+def test_requests_that_are_wrong_are_counted_by_field_and_no_field_is_made_up_by_a_caller() -> None:
+    limits = Limits()
+    for field in ("payload", "messages[3].payload", "column \x1b[2J", "q" * 500):
+        limits.count_error(InvalidRequest(field, "right", 0))
+    limits.count_error(QueueNotFound("q"))
+    assert limits.invalid == {"payload": 2, "other": 2}
+    assert limits.refusals == {}
+
+
+def test_one_connection_has_only_so_many_channels_and_streams() -> None:
+    limits = Limits(LimitSettings(max_channels_per_connection=1, max_streams_per_connection=1))
+    with limits.channel("a"), limits.stream("a"):
+        with limits.channel("b"), limits.stream("b"):
+            pass
+        with pytest.raises(Overloaded, match="1 open channels of one connection"), limits.channel("a"):
+            pass
+        with pytest.raises(Overloaded, match="1 open streams of one connection"), limits.stream("a"):
+            pass
+    with limits.channel("a"), limits.stream("a"):
+        pass
+
+
+def test_a_channel_that_is_being_opened_counts() -> None:
+    limits = Limits(LimitSettings(max_channels=1))
+    limits.open_channel()
+    with pytest.raises(Overloaded, match="1 open channels"):
+        limits.open_channel()
+    limits.close_channel()
+    limits.open_channel()
+    limits.close()
+    with pytest.raises(ServerStopping):
+        limits.open_channel()

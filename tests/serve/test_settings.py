@@ -30,7 +30,7 @@ def complaints(error: SettingInvalid) -> list[str]:
 
 def test_without_any_the_defaults_are_those_of_the_classes() -> None:
     assert load() == ServerSettings(data=Path("d"))
-    assert load().engine() == Settings()
+    assert load().engine() == Settings(checkpoint_dir=f"{Path('d').absolute()}.checkpoints")
     assert load().addresses() == {"flight": "127.0.0.1:5556", "grpc": "127.0.0.1:5555", "http": "127.0.0.1:5557"}
 
 
@@ -54,7 +54,7 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
     setting = SETTINGS[path]
     other = {
         "durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require",
-        "auth.mode": "keys", "tls.cert": "/a", "tls.key": "/a", "tls.client_ca": "/a",
+        "auth.mode": "keys", "tls.cert": "/a", "tls.key": "/a", "tls.client_ca": "/a", "store.checkpoint_dir": "/a",
         "redact.headers": "x-mine, x-other-*", "redact.json_paths": "$.a, $..b",
     }.get(path)  # fmt: skip
     if other is None:
@@ -95,7 +95,11 @@ def test_no_two_settings_share_a_variable() -> None:
 
 def test_the_engine_gets_its_part(tmp_path: Path) -> None:
     loaded = load("[store]\nread_ahead_rows = 10\n[lua]\nkill_after_ms = 7\n", tmp_path=tmp_path)
-    assert loaded.engine() == Settings(read_ahead_rows=10, lua=HookSettings(kill_after_ms=7))
+    expected = Settings(read_ahead_rows=10, lua=HookSettings(kill_after_ms=7), checkpoint_dir=f"{Path('d').absolute()}.checkpoints")
+    assert loaded.engine() == expected
+    assert load(store__checkpoint_dir="/backups").engine().checkpoint_dir == "/backups"
+    with pytest.raises(SettingInvalid, match=r"store\.checkpoint_dir|checkpoint_dir"):
+        load(store__checkpoint_dir="backups")
 
 
 @pytest.mark.parametrize(

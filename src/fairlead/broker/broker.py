@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fairlead.broker import claim as claiming
 from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
 from fairlead.broker.audit import AuditTrail
+from fairlead.broker.checkpoints import checkpoint_target
 from fairlead.broker.core import Core
 from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
@@ -358,11 +359,10 @@ class Broker:
 
     def checkpoint(self, path: str | Path) -> None:
         """A consistent copy of everything, made while running, at a path that does not exist yet."""
-        if not isinstance(path, (str, Path)):
-            raise InvalidRequest("path", "a path that does not exist yet", path)
+        target = checkpoint_target(path, self._core.settings.checkpoint_dir)
         with self._core.lock:
             self._core.check_open()
-            self._core.store.checkpoint(Path(path))
+            self._core.store.checkpoint(target)
 
     def interrupt_waits(self) -> None:
         """Every claim that waits returns empty now, and no later one waits: for a server that is about to stop."""

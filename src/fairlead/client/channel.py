@@ -14,6 +14,8 @@ from fairlead.clock import Clock
 Reply = tuple[bytes, pa.RecordBatch | None]
 
 _NEVER = 1 << 62
+#: A server holds a request in memory until the next one comes on the same channel: a large one's channel is not kept open.
+_LARGE_BYTES = 4 * 1024 * 1024
 
 
 class ConnectionBroken(Exception):
@@ -33,6 +35,7 @@ class Channel:
         self.deadline_ms = _NEVER
         self.late = False
         self.broken = False
+        self.sent_bytes = 0
         watchdog.add(self)
 
     def call(self, metadata: bytes, batch: pa.RecordBatch | None, *, within_ms: int) -> Reply:
@@ -42,6 +45,7 @@ class Channel:
         return self.receive()
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        self.sent_bytes = len(metadata) + (0 if batch is None else batch.nbytes)
         try:
             self._stream.write(metadata, batch)
         except BaseException as error:
@@ -200,7 +204,7 @@ class Pool:
             raise ConnectionBroken(describe(error), sent=False) from error
 
     def give_back(self, channel: Channel) -> None:
-        if channel.broken or len(self._idle) >= self._most_idle:
+        if channel.broken or channel.sent_bytes > _LARGE_BYTES or len(self._idle) >= self._most_idle:
             channel.close()
         else:
             self._idle.append(channel)

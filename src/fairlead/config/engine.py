@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 from fairlead.errors import InvalidRequest
@@ -46,7 +47,8 @@ class Settings:
     throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that one cannot crowd out
     the others. `body_cache_bytes` is how much of recent bodies is held, `block_cache_bytes` RocksDB's share.
     There may be `max_queues` queues, dead-letter queues not counted.
-    Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit.
+    Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit. Checkpoints are written
+    in `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
     """
 
     read_ahead_rows: int = 400_000
@@ -56,12 +58,15 @@ class Settings:
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024
     disk_reserve_bytes: int = 64 * 1024 * 1024
+    checkpoint_dir: str = ""
     lua: HookSettings = HookSettings()
 
     def __post_init__(self) -> None:
-        for name in ("read_ahead_rows", "active_lanes", "lanes_per_queue", "max_queues", "body_cache_bytes", "block_cache_bytes", "disk_reserve_bytes"):
+        for name in [setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")]:
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST:
                 raise InvalidRequest(name, f"a whole number from 0 to {_MOST}", value)
+        if not isinstance(self.checkpoint_dir, str) or (self.checkpoint_dir and not Path(self.checkpoint_dir).is_absolute()):
+            raise InvalidRequest("checkpoint_dir", "an absolute path, or nothing", self.checkpoint_dir)
         if not isinstance(self.lua, HookSettings):
             raise InvalidRequest("lua", "a fairlead.HookSettings", self.lua)

@@ -42,7 +42,7 @@ class LimitSettings:
     max_connections: int = 4096
     max_connections_per_address: int = 1024
     max_arriving_bytes: int = 1024 * 1024 * 1024
-    max_arrow_bytes: int = 2 * 1024 * 1024 * 1024
+    max_arrow_bytes: int = 1024 * 1024 * 1024
     greeting_ms: int = 20_000
     idle_ms: int = 3_600_000
     drain_grace_ms: int = 10_000
@@ -146,8 +146,8 @@ class ServerSettings:
         return {door: address for door in DOORS if (address := getattr(self, door)) != "off"}
 
     def engine(self) -> Settings:
-        """The part the broker reads."""
-        return replace(self.store, lua=self.lua)
+        """The part the broker reads. Whoever may ask for a checkpoint must not be able to write anywhere on this machine."""
+        return replace(self.store, lua=self.lua, checkpoint_dir=self.store.checkpoint_dir or f"{self.data.absolute()}.checkpoints")
 
 
 DOORS = ("flight", "grpc", "http")

@@ -187,6 +187,8 @@ class _Channel:
                 self._answer_or_refuse(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
             except _ClientGone:
                 return
+            # While the next request is waited for, which may take hours, the memory of this one is somebody else's.
+            del chunk
 
     def _answer_or_refuse(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
         try:
@@ -210,8 +212,7 @@ class _Channel:
     def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
         # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
         size = len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)
-        self._opened.read_bytes += size
-        self._opened.requests += 1
+        self._opened.note(size)
         if size > MAX_REQUEST_BYTES:
             raise LimitReached("bytes in one request", MAX_REQUEST_BYTES)
         if self._verb == "claim":

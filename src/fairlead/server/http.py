@@ -23,6 +23,7 @@ from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, ServerStopping
 from fairlead.model.addresses import join_address, split_address
 from fairlead.server.access import Access
+from fairlead.server.limits import Limit, Limits
 from fairlead.server.metrics import Metrics
 from fairlead.wire.statuses import status_of
 
@@ -37,6 +38,8 @@ MAX_CONNECTIONS = 64
 #: How long the accepting thread waits for a connection that was closed to make room.
 _ROOM_S = 1.0
 _STOP_S = 5.0
+#: What a client that was refused before it came to HTTP may take to say the rest.
+_LAST_WORDS_S = 5.0
 #: Pages that tell nothing about anybody's queues: whoever watches over a server asks for them without a key.
 _OPEN = ("/", "/healthz", "/readyz")
 _TEXT = "text/plain; charset=utf-8"
@@ -71,13 +74,15 @@ class HttpDoor:
         timeout_s: float = TIMEOUT_S,
         certificates: Certificates | None = None,
         access: Access | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.address = address
+        self._limits = limits = limits or Limits()
         self._access = access or Access(broker)
         self._broker = broker
         self._metrics = metrics
         self._certificates = certificates
-        self._connections = Connections(max_connections)
+        self._connections = Connections(max_connections, lambda: limits.refused(Limit.HTTP_CONNECTIONS))
         self._timeout_s = timeout_s
         self._draining = False
         #: One look at all queues at a time, however many ask.
@@ -110,25 +115,40 @@ class HttpDoor:
             self._thread.join(_STOP_S)
         self._connections.close_all(_STOP_S)
 
+    def refused(self, status: int) -> None:
+        """Called for what the library refuses by itself."""
+        if status in (HTTPStatus.REQUEST_URI_TOO_LONG, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE):
+            self._limits.refused(Limit.HTTP_REQUEST)
+
+    def page_of(self, target: str) -> str:
+        """For logs: of what was asked for only what is ours, because a stranger may have put a key into it."""
+        path = target.partition("?")[0]
+        return path if path in self._pages else "unknown"
+
     def answer(self, method: str, target: str, headers: Mapping[str, str], source: str = "") -> Answer:
         try:
-            url = urlsplit(target)
+            _, _, path, query, _ = urlsplit(target)
+            unreadable = ""
         except ValueError as wrong:
-            return _problem(HTTPStatus.BAD_REQUEST, "bad_request", str(wrong))
-        page = self._pages.get(url.path)
-        if page is None:
-            return _problem(HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}")
-        if method not in ("GET", "HEAD"):
-            return _problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD", Allow="GET, HEAD")
+            path, query, unreadable = "", "", str(wrong)
         try:
-            if url.path not in _OPEN:
+            # Before it is known whether there is such a page.
+            caller = self._access.admit(headers.get("Authorization"), source) if path not in _OPEN else None
+            if unreadable:
+                return _problem(HTTPStatus.BAD_REQUEST, "bad_request", unreadable)
+            page = self._pages.get(path)
+            if page is None:
+                return _problem(HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}")
+            if method not in ("GET", "HEAD"):
+                return _problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD", Allow="GET, HEAD")
+            if caller is not None:
                 # It tells of every queue.
-                self._access.admit(headers.get("Authorization"), source).need_everywhere()
-            return page(headers, url.query)
+                caller.need_everywhere()
+            return page(headers, query)
         except FairleadError as refused:
             return _refusal(refused)
         except Exception:
-            _log.exception("a page could not be made", extra={"fields": {"page": url.path}})
+            _log.exception("a page could not be made", extra={"fields": {"page": path}})
             return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the log of the server says more")
 
     def _index(self, headers: Mapping[str, str], query: str) -> Answer:
@@ -166,8 +186,9 @@ class HttpDoor:
 class Connections:
     """The open ones, each with the time since which it waits for its client; None while we are at work for it."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, on_refused: Callable[[], None] = lambda: None) -> None:
         self._most = most
+        self._on_refused = on_refused
         self._changed = threading.Condition()
         self._waiting_since: dict[socket.socket, float | None] = {}
         self._evicted: set[socket.socket] = set()
@@ -179,6 +200,7 @@ class Connections:
         """False when there is no room and none could be made."""
         with self._changed:
             if not self._changed.wait_for(self._has_room, _ROOM_S):
+                self._on_refused()
                 return False
             self._waiting_since[connection] = time.monotonic()
             return True
@@ -214,6 +236,7 @@ class Connections:
         if waiting and not self._evicted:
             _, slowest = min(waiting, key=lambda entry: entry[0])
             self._evicted.add(slowest)
+            self._on_refused()
             _cut(slowest)
         return False
 
@@ -290,6 +313,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """For what is no HTTP at all, or a method nobody has heard of."""
         self.close_connection = True
+        self.server.door.refused(code)
         # The library takes what it cannot read for HTTP/0.9, whose answers have no status.
         self.request_version = self.protocol_version
         self._send(_problem(code, "bad_request", (message or HTTPStatus(code).phrase)[:200]))
@@ -307,8 +331,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        fields = {"peer": self.address_string(), "page": self.server.door.page_of(getattr(self, "path", "")), "status": int(code)}
+        _log.debug("answered", extra={"fields": fields})
+
     def log_message(self, format: str, *args: Any) -> None:
-        _log.debug("%s %r", self.address_string(), format % args)
+        _log.debug("a request could not be read", extra={"fields": {"peer": self.address_string()}})
 
 
 def _refusal(error: FairleadError) -> Answer:
@@ -336,12 +364,25 @@ def _shake_hands(connection: ssl.SSLSocket) -> bool:
     """False for a client that does not speak TLS, which is told so in the words it understands."""
     # The methods of `socket` itself: those of an SSLSocket are for what is encrypted.
     if socket.socket.recv(connection, 1, socket.MSG_PEEK) == _HANDSHAKE:
-        connection.do_handshake()
-        return True
-    # What nobody has read would make the system cut the connection off, our words with it.
-    socket.socket.recv(connection, 65536)
+        try:
+            connection.do_handshake()
+            return True
+        except ssl.SSLError:
+            # It was told why in the words of TLS.
+            _let_it_be_read(connection)
+            raise
     socket.socket.sendall(connection, _PLAIN)
+    _let_it_be_read(connection)
     return False
+
+
+def _let_it_be_read(connection: ssl.SSLSocket) -> None:
+    """What a client has sent and nobody read would make the system cut the connection off, and our last words with it."""
+    socket.socket.shutdown(connection, socket.SHUT_WR)
+    connection.settimeout(min(_LAST_WORDS_S, connection.gettimeout() or _LAST_WORDS_S))
+    for _ in range(16):
+        if not socket.socket.recv(connection, 65536):
+            return
 
 
 def _cut(connection: socket.socket) -> None:

@@ -70,28 +70,38 @@ OTHER_FIELD = "other"
 
 
 class OpenChannel:
-    """What has been read on a channel so far; its own thread counts, others look."""
+    """What has been read on a channel so far; its own thread counts, others look.
 
-    __slots__ = ("connection", "read_bytes", "requests")
+    pyarrow holds the memory of a request until the next one has come, however long that takes: `held` is what that is.
+    """
+
+    __slots__ = ("connection", "held", "read_bytes", "requests")
 
     def __init__(self, connection: str) -> None:
         self.connection = connection
+        self.held = 0
         self.read_bytes = 0
         self.requests = 0
 
+    def note(self, size: int) -> None:
+        self.held = size
+        self.read_bytes += size
+        self.requests += 1
+
 
 class Read(NamedTuple):
-    """`size` is what requests took in memory, which is about what they took on the way."""
+    """`size` is what requests took in memory, which is about what they took on the way; `held` of it is still there."""
 
     size: int
     requests: int
+    held: int = 0
 
 
 _NOTHING = Read(0, 0)
 
 
 def _sum(read: Read, channel: OpenChannel) -> Read:
-    return Read(read.size + channel.read_bytes, read.requests + channel.requests)
+    return Read(read.size + channel.read_bytes, read.requests + channel.requests, read.held + channel.held)
 
 
 class Limits:
@@ -180,6 +190,7 @@ class Limits:
             with self._changed:
                 self._channels.discard(channel)
                 if self.watched:
+                    channel.held = 0
                     self._was_read[connection] = _sum(self._was_read.get(connection, _NOTHING), channel)
 
     @contextmanager

@@ -237,7 +237,7 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certifi
         from fairlead.server.metrics import Metrics
 
         metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)
-        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates, access=access))
+        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates, access=access, limits=limits))
     return doors
 
 

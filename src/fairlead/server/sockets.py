@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import socket
+import stat
 import struct
 import threading
 import time
@@ -41,7 +42,10 @@ _DOOR_SHARE = 4
 
 
 class Connection(msgspec.Struct):
-    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes of requests that are not whole yet."""
+    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes of requests that are not whole yet.
+
+    `held` is what the last request of each of its channels still takes in memory.
+    """
 
     fd: int
     inode: int
@@ -52,6 +56,7 @@ class Connection(msgspec.Struct):
     silent_ms: int = 0
     came: int = 0
     arriving: int = 0
+    held: int = 0
     spoke: bool = False
     read: Read = Read(0, 0)
 
@@ -127,6 +132,7 @@ class SocketWatch:
         one.spoke = True
         size, requests = max(0, read.size - one.read.size), max(0, read.requests - one.read.requests)
         one.arriving = max(0, one.arriving - int(size * _OVERHEAD) - requests * _OVERHEAD_BYTES)
+        one.held = read.held
         one.read = read
 
     def _find(self, now: float) -> Iterator[Connection]:
@@ -134,10 +140,11 @@ class SocketWatch:
         for name in os.listdir("/proc/self/fd"):
             fd = int(name)
             try:
-                inode = os.fstat(fd).st_ino
+                status = os.fstat(fd)
             except OSError:
                 continue
-            if self._others.get(fd) == inode:
+            inode = status.st_ino
+            if self._others.get(fd) == inode or not stat.S_ISSOCK(status.st_mode):
                 others[fd] = inode
                 continue
             one = self._known.get(fd)
@@ -218,13 +225,17 @@ def too_many(
 
 
 def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Connection, Limit]]:
-    """Of the gRPC door nobody tells what was read; it has a limit on the size of a request of its own."""
-    largest = sorted((one for one in connections if one.door == "flight"), key=lambda one: -one.arriving)
-    total = sum(one.arriving for one in largest)
+    """Of the gRPC door nobody tells what was read; it has a limit on the size of a request of its own.
+
+    The largest go first; of those about as large as each other, the longest silent, which are least likely to be at work.
+    """
+    flights = [one for one in connections if one.door == "flight"]
+    largest = sorted(flights, key=lambda one: (-(one.arriving + one.held).bit_length(), -one.silent_ms))
+    total = sum(one.arriving + one.held for one in largest)
     for one in largest:
         if total <= most:
             return
-        total -= one.arriving
+        total -= one.arriving + one.held
         yield one, Limit.ARRIVING_BYTES
 
 
@@ -232,7 +243,12 @@ class _Borrowed:
     """Somebody else's socket, by a descriptor of our own: closing ours leaves theirs open, and nobody can take it away meanwhile."""
 
     def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(fd))
+        own = os.dup(fd)
+        try:
+            self._socket = socket.socket(fileno=own)
+        except BaseException:
+            os.close(own)
+            raise
 
     def __enter__(self) -> socket.socket:
         return self._socket

@@ -123,6 +123,7 @@ def test_disk_and_doors_show_when_they_are_there_to_be_seen(world: World, tmp_pa
     assert shown["fairlead_store_free_bytes"] > 0
     assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 2, 100)
     assert shown["fairlead_calls_refused_total"] == 3
+    assert (shown["fairlead_refused_total{limit=calls}"], shown["fairlead_refused_total{limit=queues}"]) == (3, 0)
 
 
 def test_build_and_process_show(world: World, metrics: Metrics) -> None:

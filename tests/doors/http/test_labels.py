@@ -91,6 +91,7 @@ def test_throttle_keys_are_bounded_and_the_first_ones_stay(world: World) -> None
 
 def test_no_label_comes_from_a_message_or_a_consumer(world: World, metrics: Metrics) -> None:
     allowed = {"queue", "reason", "when", "cause", "change", "function", "outcome", "operation", "state", "throttle_key", "kind", "version", "python"}
+    allowed |= {"limit", "field", "door"}
     assert {label for definition in METRICS for label in definition.labels} <= allowed
     size = 0
     for number in range(50):
