@@ -45,7 +45,7 @@ class Caller:
     def revoke(self, key_id: str) -> None:
         self.admin.RevokeApiKey(admin_pb2.RevokeApiKeyRequest(key_id=key_id))
 
-    def keys(self) -> dict[str, admin_pb2.ApiKeyInfo]:
+    def listed(self) -> dict[str, admin_pb2.ApiKeyInfo]:
         return {info.key_id: info for info in self.admin.ListApiKeys(admin_pb2.ListApiKeysRequest()).keys}
 
     def set_acl(self, key_id: str, *permissions: str) -> None:
@@ -171,7 +171,7 @@ def test_an_expired_key_is_refused(served: Served) -> None:
     eventually(lambda: status(enqueue(caller, "orders")) is UNAUTHENTICATED)
     with pytest.raises(fila.RPCError, match="expired"):
         caller.client.enqueue("orders", None, b"x")
-    assert key_id in served.root.keys(), "it is still shown, so that somebody sees why"
+    assert key_id in served.root.listed(), "it is still shown, so that somebody sees why"
 
 
 def test_a_right_that_was_taken_away_is_missing_at_the_next_call(served: Served) -> None:
@@ -302,18 +302,18 @@ def test_a_new_key_may_do_nothing(served: Served) -> None:
 def test_a_key_is_listed_with_what_was_asked_for_and_without_its_secret(served: Served) -> None:
     at = SystemClock().now_ms() + 86_400_000
     made = served.root.create("listed", expires_at_ms=at)
-    info = served.root.keys()[made.key_id]
+    info = served.root.listed()[made.key_id]
     assert (info.name, info.expires_at_ms, info.is_superadmin) == ("listed", at, False)
     assert abs(info.created_at_ms - SystemClock().now_ms()) < PATIENCE_S * 1000
     assert made.key.encode() not in served.root.admin.ListApiKeys(admin_pb2.ListApiKeysRequest()).SerializeToString()
     served.root.revoke(made.key_id)
-    assert made.key_id not in served.root.keys()
+    assert made.key_id not in served.root.listed()
 
 
 def test_a_superadmin_may_do_everything_and_only_superadmins_make_one(served: Served) -> None:
     made = served.root.create("second", superadmin=True)
     assert made.is_superadmin
-    assert served.root.keys()[made.key_id].is_superadmin
+    assert served.root.listed()[made.key_id].is_superadmin
     assert served.root.is_superadmin(made.key_id)
     assert served.root.acl(made.key_id) == [f"{kind}:*" for kind in ALL_KINDS]
     second = served.caller(made.key)
@@ -363,7 +363,7 @@ def test_a_key_beyond_ones_own_rights_is_one_that_is_not_there(served: Served) -
         assert status(lambda key_id=key_id: admin.acl(key_id)) is NOT_FOUND
         assert status(lambda key_id=key_id: admin.set_acl(key_id)) is NOT_FOUND
         assert status(lambda key_id=key_id: admin.revoke(key_id)) is NOT_FOUND
-    assert other not in admin.keys()
+    assert other not in admin.listed()
     assert served.root.acl(other) == ["produce:payments"]
 
 
@@ -371,7 +371,7 @@ def test_a_key_without_admin_makes_none(served: Served) -> None:
     caller, key_id = served.with_acl("produce:*", "consume:*")
     assert status(lambda: caller.create("mine")) is FORBIDDEN
     assert caller.acl(key_id) == ["consume:*", "produce:*"], "what it has itself is no secret from it"
-    assert list(caller.keys()) == [key_id]
+    assert list(caller.listed()) == [key_id]
 
 
 def test_admin_of_a_pattern_makes_queues_inside_it(served: Served) -> None:

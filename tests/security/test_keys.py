@@ -55,7 +55,8 @@ def test_grants_are_kept_sorted_and_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("grant", ["produce", "produce:", "write:orders", ":orders", "produce:a b", "produce:*x", "produce:a/b/c",
-                                   "produce:orders.dlq", "produce:a*", "produce:.*", "produce:/x", "PRODUCE:x", "produce:**", "produce:a/**"])  # fmt: skip
+                                   "produce:orders.dlq",
+                                   "produce:a*", "produce:.*", "produce:/x", "PRODUCE:x", "produce:**", "produce:a/**"])  # fmt: skip
 def test_a_grant_that_means_nothing_is_refused(scene: Scene, grant: str) -> None:
     with pytest.raises(InvalidRequest):
         scene.key(grant)
@@ -210,7 +211,7 @@ def test_a_key_that_ends_gives_nothing_to_one_that_does_not(scene: Scene) -> Non
         lambda: own.keys.change_grants(endless.info.id, add=["consume:a.b"]),
         lambda: own.keys.rotate(endless.info.id),
     ):
-        with pytest.raises(InvalidRequest, match="the key that grants ends|no later than the one that grants"):
+        with pytest.raises(InvalidRequest, match=r"the key that grants ends|no later than the one that grants"):
             call()
     assert own.keys.set_grants(ending.info.id, ["consume:a.b"]).grants == ("consume:a.b",)
     assert own.keys.change_grants(ending.info.id, add=["produce:a.c"]).grants == ("consume:a.b", "produce:a.c")

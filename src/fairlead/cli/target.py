@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +22,10 @@ from fairlead.store.rocks.format import FORMAT_FILE
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
+    from fairlead.server.guard import GuardedBroker
 
     #: They have the same verbs, so no command asks which one it has.
-    Target = fairlead.Broker | Client
+    Target = GuardedBroker | Client
 else:
     Target = fairlead.Broker
 
@@ -39,8 +42,7 @@ def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]
     A data directory that does not exist is made only with `create`: a slip in its name must not look like an empty broker.
     """
     where = chosen().target()
-    target = _open(where, create) if isinstance(where, Path) else _connect(where, patience or _PATIENCE)
-    with target:
+    with _opened(where, create) if isinstance(where, Path) else _connect(where, patience or _PATIENCE) as target:
         try:
             yield target
         except QueueNotFound as unknown:
@@ -48,7 +50,16 @@ def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]
             raise
 
 
-def _open(path: Path, create: bool) -> Target:
+@contextmanager
+def _opened(path: Path, create: bool) -> Iterator[Target]:
+    """Whoever can open the directory may do everything in it, and the audit says that they did."""
+    from fairlead.server.guard import Caller, GuardedBroker
+
+    with open_directory(path, create=create) as broker:
+        yield GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"))
+
+
+def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:
     if not create and not (path / FORMAT_FILE).exists():
         wrong_usage(f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one")
     try:
@@ -58,7 +69,19 @@ def _open(path: Path, create: bool) -> Target:
         raise
 
 
-def _connect(addr: str, patience: str) -> Target:
+def _user() -> str:
+    """By number where the system has numbers: the environment says what somebody told it."""
+    try:
+        import pwd
+    except ImportError:
+        return getpass.getuser()
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def _connect(addr: str, patience: str) -> Client:
     waiting = Timer(_SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True})
     waiting.daemon = True
     if sys.stderr.isatty():
