@@ -160,19 +160,19 @@ def test_every_call_of_fila_is_in_the_table() -> None:
 def test_metrics_take_any_right_on_all_queues(site: Site, right: Right | None) -> None:
     for grants, expected in (({f"{right}:*"} if right else set(), 200 if right else 403), ({f"{right or 'admin'}:shop/*"}, 403)):
         site.face("fila", grants)
-        assert get(site, "/metrics", site.secrets[frozenset(grants)])[0] == expected
+        assert http(site.server, "/metrics", site.secrets[frozenset(grants)])[0] == expected
 
 
 def test_metrics_do_not_open_without_a_key_and_health_does(site: Site) -> None:
-    assert [get(site, page, None)[0] for page in ("/metrics", "/healthz", "/readyz", "/")] == [401, 200, 200, 200]
+    assert [http(site.server, page, None)[0] for page in ("/metrics", "/healthz", "/readyz", "/")] == [401, 200, 200, 200]
 
 
 def test_every_right_on_everything_is_what_the_first_key_has(site: Site) -> None:
     assert set(site.root.keys.show().grants) == set(map(str, EVERY_RIGHT))
 
 
-def get(site: Site, page: str, key: str | None, method: str = "GET") -> tuple[int, bytes]:
-    request = urllib.request.Request(f"http://{site.server.addresses['http']}{page}", method=method)
+def http(server: ServerProcess, page: str, key: str | None, method: str = "GET") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://{server.addresses['http']}{page}", method=method)
     if key is not None:
         request.add_header("Authorization", f"Bearer {key}")
     try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, ProtocolMismatch
+from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, ProtocolMismatch, Unauthenticated
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.server import answers
@@ -75,14 +75,25 @@ class _Authorization(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses a stranger at the first header, whatever is called, before anything of the call is read."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self._access = access
+
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Authorization:
         given = [value for name, values in headers.items() if name.lower() == _AUTHORIZATION for value in values]
-        return _Authorization(given[0] if len(given) == 1 and isinstance(given[0], str) else None)
+        authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
+        try:
+            self._access.admit(authorization, "")
+        except FairleadError as refused:
+            raise _in_flight_words(refused) from None
+        return _Authorization(authorization)
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, location: str, access: Access, limits: Limits, **tls: Any) -> None:
-        super().__init__(location, middleware={_AUTHORIZATION: _ReadsAuthorization(), "channels": _ChannelGate(limits)}, **tls)
+        super().__init__(location, middleware={_AUTHORIZATION: _ReadsAuthorization(access), "channels": _ChannelGate(limits)}, **tls)
         self._access = access
         self._limits = limits
 
@@ -140,10 +151,11 @@ class _Counted(flight.ServerMiddleware):  # type: ignore[misc]
         self._limits.close_channel()
 
 
-def _in_flight_words(error: Exception) -> flight.FlightServerError:
+def _in_flight_words(error: Exception) -> flight.FlightError:
     """The text is what any Flight client shows; the fault is what ours turns back into the error."""
     fault = fault_of(error)
-    return flight.FlightServerError(fault.message, encode(Answer(fault)))
+    kind = flight.FlightUnauthenticatedError if isinstance(error, Unauthenticated) else flight.FlightServerError
+    return kind(fault.message, encode(Answer(fault)))
 
 
 def _read_verb(command: bytes) -> str:
@@ -210,6 +222,8 @@ class _Channel:
         return Overloaded("bytes of memory for Arrow", self._limits.settings.max_arrow_bytes, RETRY_AFTER_MS)
 
     def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+        # The key may have been revoked since the channel was opened: then nothing else is looked at.
+        self._broker.grants()
         # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
         size = len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)
         self._opened.note(size)

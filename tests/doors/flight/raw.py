@@ -13,9 +13,17 @@ from fairlead.wire.views import decode_result, encode_arguments
 
 
 class RawChannel:
-    def __init__(self, client: flight.FlightClient, verb: str, *, command: bytes | None = None, schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self,
+        client: flight.FlightClient,
+        verb: str,
+        *,
+        command: bytes | None = None,
+        schema: pa.Schema | None = None,
+        options: flight.FlightCallOptions | None = None,
+    ) -> None:
         descriptor = flight.FlightDescriptor.for_command(encode(Open(verb)) if command is None else command)
-        self.writer, self.reader = client.do_exchange(descriptor)
+        self.writer, self.reader = client.do_exchange(descriptor, options)
         self.writer.begin(schema or CHANNELS.get(verb, (None, None))[0] or pa.schema([]))
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:

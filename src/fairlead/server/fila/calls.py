@@ -41,34 +41,37 @@ class CallGate(grpc.ServerInterceptor):
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(_HEALTH):
+        if handler_call_details.method.startswith(_HEALTH):
             return handler
-        coding = {"request_deserializer": handler.request_deserializer, "response_serializer": handler.response_serializer}
+        if handler is None:
+            return grpc.stream_stream_rpc_method_handler(self._unknown)
+        # Requests are read by us, behind the question who sends them.
+        read, coding = handler.request_deserializer, {"response_serializer": handler.response_serializer}
         if not handler.response_streaming:
-            return grpc.unary_unary_rpc_method_handler(self._once(handler.unary_unary), **coding)
+            return grpc.unary_unary_rpc_method_handler(self._once(handler.unary_unary, read), **coding)
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._streaming(handler.stream_stream), **coding)
-        return grpc.unary_stream_rpc_method_handler(self._streaming(handler.unary_stream), **coding)
+            return grpc.stream_stream_rpc_method_handler(self._streaming(handler.stream_stream, lambda raw: _read_all(read, raw)), **coding)
+        return grpc.unary_stream_rpc_method_handler(self._streaming(handler.unary_stream, lambda raw: _read(read, raw)), **coding)
 
-    def _once(self, behaviour: Behaviour) -> Behaviour:
-        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+    def _once(self, behaviour: Behaviour, read: Callable[[bytes], Any]) -> Behaviour:
+        def answer(raw: bytes, context: grpc.ServicerContext) -> Any:
             try:
-                with acting_as(self._admit(context)), self._limits.call(request.ByteSize()):
-                    return behaviour(request, context)
+                with acting_as(self._admit(context)), self._limits.call(len(raw)):
+                    return behaviour(_read(read, raw), context)
             except Exception as error:
                 self._limits.count_error(error)
                 return refuse(context, error)
 
         return answer
 
-    def _streaming(self, behaviour: Behaviour) -> Behaviour:
-        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    def _streaming(self, behaviour: Behaviour, read: Callable[[Any], Any]) -> Behaviour:
+        def answer(raw: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 guard = self._admit(context)
                 with self._limits.stream(context.peer()):
                     # Not for longer: what ends a stream may be another thread.
                     with acting_as(guard):
-                        answers = behaviour(request, context)
+                        answers = behaviour(read(raw), context)
                     yield from answers
             except Exception as error:
                 self._limits.count_error(error)
@@ -77,6 +80,15 @@ class CallGate(grpc.ServerInterceptor):
         # What gRPC itself looks for, and its health service uses.
         answer.experimental_thread_pool = self._stream_threads  # type: ignore[attr-defined]
         return answer
+
+    def _unknown(self, raw: Any, context: grpc.ServicerContext) -> Any:
+        """Which methods there are is not for everybody either."""
+        try:
+            self._admit(context)
+            raise NotImplementedError("Method not found!")
+        except Exception as error:
+            self._limits.count_error(error)
+            return refuse(context, error)
 
     def _admit(self, context: grpc.ServicerContext) -> GuardedBroker:
         """In the thread of the call, before anything is carried out."""
@@ -101,6 +113,22 @@ def caller() -> GuardedBroker:
     return _caller.get()
 
 
+def _read(read: Callable[[bytes], Any], raw: bytes) -> Any:
+    try:
+        return read(raw)
+    except Exception as wrong:
+        raise _Unreadable() from wrong
+
+
+def _read_all(read: Callable[[bytes], Any], requests: Iterator[bytes]) -> Iterator[Any]:
+    for raw in requests:
+        yield _read(read, raw)
+
+
+class _Unreadable(Exception):
+    """It is no message of that kind."""
+
+
 class _CallerGone(Exception):
     """It was cancelled, or its time was up, before a thread was free for it."""
 
@@ -109,6 +137,9 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> Any:
     """End the call with the status that the error has at every door."""
     if isinstance(error, _CallerGone):
         context.abort(grpc.StatusCode.CANCELLED, "the call was over before its turn came; nothing was carried out")
+    if isinstance(error, _Unreadable):
+        # In gRPC's own words.
+        context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
     if isinstance(error, NotImplementedError):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
     if not isinstance(error, FairleadError):
