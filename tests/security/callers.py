@@ -66,7 +66,7 @@ def run_command(*args: str, env: dict[str, str] | None = None) -> str:
         [sys.executable, "-c", "from fairlead.cli import main; main()", *args], env=environ, capture_output=True, text=True, timeout=PATIENCE_S
     )
     if ran.returncode:
-        raise CommandFailed(ran.returncode, ran.stderr)
+        raise CommandFailed(ran.returncode, ran.stderr + ran.stdout)
     return ran.stdout + ran.stderr
 
 

@@ -66,7 +66,7 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
     name = tls.server_name or host
     try:
         with files.context.wrap_socket(connection, server_hostname=name) as secure:
-            if secure.version() != "TLSv1.3" or secure.recv(1):
+            if not _ends_at_once(secure):
                 return ""
     except ssl.SSLCertVerificationError as error:
         return _distrust(error, name, tls)
@@ -75,13 +75,19 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
             return _SPEAKS_PLAINLY
         if "ALERT" not in (error.reason or ""):
             return ""
-    except ConnectionResetError:
-        pass
     except OSError:
         return ""
     # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not like it, or is
     # stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate was not the reason.
     return _refusal(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
+
+
+def _ends_at_once(secure: ssl.SSLSocket) -> bool:
+    """A gRPC server speaks first, as soon as the handshake is over."""
+    try:
+        return secure.version() == "TLSv1.3" and not secure.recv(1)
+    except (ssl.SSLError, ConnectionResetError):
+        return True
 
 
 def _is_refused_in_older_tls(host: str, port: int, name: str, files: TlsFiles) -> bool:

@@ -80,7 +80,7 @@ class FlightTransport:
         self._host, self._port = split_address(address)
         self._target = f"{'grpc' if tls is None else 'grpc+tls'}://{join_address(self._host, self._port)}"
         self._tls = tls
-        self._call = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + check_api_key(api_key))]) if api_key is not None else None
+        self._api_key = ApiKey(api_key) if api_key is not None else None
         self._lock = threading.Lock()
         self._silent = False
         self._identity = files_identity(tls) if tls is not None else ()
@@ -92,7 +92,7 @@ class FlightTransport:
     def open(self, verb: str) -> Stream:
         self._renew_files()
         client = self._client
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))), self._call)
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))), self._api_key and self._api_key.options())
         schema = CHANNELS[verb][0]
         if schema is not None:
             writer.begin(schema)
@@ -145,11 +145,17 @@ class FlightTransport:
         )
 
 
-def check_api_key(given: object) -> bytes:
-    """Not shown in what it raises: a key with one wrong character is nearly a key."""
-    if not isinstance(given, str) or not _API_KEY.fullmatch(given):
-        raise InvalidRequest("api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)")
-    return given.encode("ascii")
+class ApiKey:
+    """Shown nowhere, also not when it is refused: a key with one wrong character is nearly a key."""
+
+    def __init__(self, given: object) -> None:
+        if not isinstance(given, str) or not _API_KEY.fullmatch(given):
+            raise InvalidRequest("api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)")
+        self._header = (b"authorization", b"Bearer " + given.encode("ascii"))
+
+    def options(self) -> flight.FlightCallOptions:
+        """Made for each call, because pyarrow shows what is in them to whoever prints them."""
+        return flight.FlightCallOptions(headers=[self._header])
 
 
 class FlightStream:
