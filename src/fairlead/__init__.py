@@ -35,6 +35,8 @@ else:
             return import_module("fairlead.aio")
         if name == "Client":
             return import_module("fairlead.client.client").Client
+        if name in ("Step", "StepFailed"):
+            return getattr(import_module("fairlead.worker.step"), name)
         if name == "Tls":
             return import_module("fairlead.client.tls").Tls
         raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
@@ -61,6 +63,8 @@ __all__ = [
     "Settings",
     "SettleResult",
     "Start",
+    "Step",
+    "StepFailed",
     "Tls",
     "VerifyReport",
     "connect",

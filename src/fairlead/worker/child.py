@@ -125,4 +125,5 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(BrokenPipeError):  # the worker no longer listens
+        main()

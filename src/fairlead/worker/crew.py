@@ -1,9 +1,9 @@
 """One worker: a loop that hands messages to its slots and says how they fared.
 
 The loop never waits for the broker: what it says is settled by another thread, and the answers come back as events, like
-everything else that happens. A message's way: claimed unstarted into `_fresh`; started, unless its step is known to be quick;
-called in a slot; after each step its progress is told and the answer awaited (`_next` holds those that may go on); at the end
-completed or failed. Only then comes the next of its stream.
+everything else that happens. A message's way: claimed unstarted; started, unless its step is known to be quick; called in a
+slot; after each step its progress is told and the answer awaited; at the end completed or failed. Only then comes the next of
+its stream.
 
 A quick step of a message that was never handed out before begins without a start: a kill of the worker then gives it back
 instead of counting a failure. It is started as soon as it takes longer, and before it begins the next time it is delivered, so
@@ -18,31 +18,26 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
-from fairlead.worker.calling import Calling
 from fairlead.worker.estimates import SLOW_US, Estimates
-from fairlead.worker.frames import Done, Failed
-from fairlead.worker.items import Item, in_runs
+from fairlead.worker.frames import Done
+from fairlead.worker.hands import Hands
+from fairlead.worker.items import Item
 from fairlead.worker.job import Job
 from fairlead.worker.plan import CarryTooLarge, CarryUnreadable
-from fairlead.worker.process_slot import ProcessSlot
+from fairlead.worker.pool import Pool, find_room
 from fairlead.worker.reasons import bounded
-from fairlead.worker.slots import Answer, Died, NotLoaded, Slot, ThreadSlot
+from fairlead.worker.slots import Answer, Died, NotLoaded, Slot
 from fairlead.worker.tally import Tally
 from fairlead.worker.voice import Ask, Broken, Claimed, QueueSeen, Said, Target, Told, Voice
 
 _log = logging.getLogger("fairlead.worker")
 
-#: What a slot may have in hand of quick calls, in expected microseconds.
-_BUDGET_US = 10_000
-#: After so long a call that was thought to be quick counts as slow: it is started, and what waits behind it goes elsewhere.
-_LATE_S = 0.02
 #: Expected work fetched ahead.
 _AHEAD_US = 100_000
 _MOST_AHEAD = 2000
@@ -50,11 +45,16 @@ _MOST_BUSY = 4000
 _LONGEST_RUN = 64
 _POLL = "1s"
 _TICK_S = 0.25
-#: A command's own time limit comes first, so that its output is in the failure record.
-_COMMAND_GRACE_S = 2.0
 #: How long the end waits for answers that may never come.
 _LEAVING_S = 5.0
-_STILLBORN = 3
+
+
+class _Stop(NamedTuple):
+    hurry: bool
+
+
+class _Resize(NamedTuple):
+    concurrency: int
 
 
 class Crew:
@@ -66,26 +66,14 @@ class Crew:
         self.job = job
         self.tally = Tally()
         self.error: BaseException | None = None
+        self.hands = Hands()
         self._target = target
         self._consumer = consumer
         self._burst = burst
         self._grace_s = grace_s
         self._override = concurrency
-        self._size = concurrency or job.spec.concurrency
-        self._plan = job.plan
         self._before: Job | None = None
-        self._calling: Calling | None = None
         self._estimates = Estimates()
-        self._slots: list[Slot] = []
-        self._stillborn = 0
-        #: In hand and not begun, heads of runs; confirmed and waiting for a slot; taken up and not settled; all of these.
-        self._fresh: deque[Item] = deque()
-        self._next: deque[Item] = deque()
-        self._busy: set[Item] = set()
-        self._held: set[Item] = set()
-        #: Started, and not in a slot yet.
-        self._starting: set[Item] = set()
-        self._ahead = 0
         self._saying: list[Said] = []
         self._untold = 0
         self._asking = False
@@ -103,6 +91,7 @@ class Crew:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._swallow)
+        self._pool = Pool(job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._selector)
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
 
     def start(self) -> None:
@@ -118,7 +107,7 @@ class Crew:
 
     def change(self, job: Job) -> None:
         """Go on with another pipeline or other options. What is under way is finished as it began; nothing is dropped."""
-        self._post(_Change(job))
+        self._post(job)
 
     def join(self, timeout_s: float | None = None) -> bool:
         self._thread.join(timeout_s)
@@ -126,23 +115,14 @@ class Crew:
 
     @property
     def concurrency(self) -> int:
-        return self._size
-
-    @property
-    def busy(self) -> int:
-        return len(self._busy)
-
-    @property
-    def ahead(self) -> int:
-        """Messages fetched and not begun."""
-        return self._ahead
+        return self._pool.size
 
     # The loop
 
     def _run(self) -> None:
         self._voice = Voice(self._target, self.job.queue, self._consumer, self._post)
         try:
-            self._add_slot()
+            self._pool.add()
             while not self._is_over():
                 self._sleep()
                 while self._events:
@@ -161,22 +141,11 @@ class Crew:
     def _sleep(self) -> None:
         self._asleep = True
         try:
-            ready = self._selector.select(0 if self._events else self._until_next())
+            ready = self._selector.select(0 if self._events else self._pool.until_next(_TICK_S))
         finally:
             self._asleep = False
         for key, _ in ready:
             key.data()
-
-    def _until_next(self) -> float:
-        """Until some call is late or over its time."""
-        times = [_TICK_S]
-        now = time.monotonic()
-        for slot in self._slots:
-            if slot.pending:
-                age, limit = now - slot.since, self._limit_of(slot)
-                times += [_LATE_S - age] if age < _LATE_S else []
-                times += [limit - age] if limit is not None else []
-        return max(0.0, min(times))
 
     def _post(self, event: Any) -> None:
         self._events.append(event)
@@ -207,9 +176,9 @@ class Crew:
                 self._strict = event.ordering == "strict"
                 self._beat()
             case _Resize():
-                self._set_size(event.concurrency)
-            case _Change():
-                self._take_up(event.job)
+                self._pool.resize(event.concurrency)
+            case Job():
+                self._take_up(event)
             case _Stop():
                 now = time.monotonic()
                 self._stop_by = now if event.hurry else min(self._stop_by or now + self._grace_s, now + self._grace_s)
@@ -217,22 +186,15 @@ class Crew:
                 raise event.error
 
     def _is_over(self) -> bool:
-        if self._busy or self._untold or self._saying or self._fresh:
+        if self.hands.held or self._untold or self._saying:
             return self._giving_back and time.monotonic() > self._leave_by
-        if self._drained:
-            return True
-        return self._stopping and (not self._asking or time.monotonic() > self._leave_by)
+        return self._drained or (self._stopping and (not self._asking or time.monotonic() > self._leave_by))
 
     def _end(self) -> None:
-        for slot in list(self._slots):
-            if slot.pending:
-                slot.kill("the worker ended")
-            else:
-                slot.close()
-        asking = self._asking
-        self._voice.close(_LEAVING_S if not asking else 0.5)
-        if asking or self.error is not None:
-            # A claim may still be answered, and nobody would hear of it.
+        self._pool.close()
+        self._voice.close(0.5 if self._asking else _LEAVING_S)
+        if self._asking or self.hands.held:
+            # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease is over.
             try:
                 self._target.goodbye(self._consumer)
             except Exception as error:
@@ -244,83 +206,77 @@ class Crew:
     # From messages to calls
 
     def _dispatch(self) -> None:
-        if not self._next and (not self._fresh or self._stopping):
+        hands = self.hands
+        if not hands.next and (not hands.fresh or self._stopping):
             return
-        slots = [slot for slot in self._slots if slot.ready and not slot.retiring]
+        slots = self._pool.open_slots()
         lots: dict[Slot, list[Item]] = {}
-        most = -(-(len(self._next) + len(self._fresh)) // max(1, len(slots)))
-        stuck = self._deal(self._next, slots, lots, most)
+        waiting = len(hands.next) + len(hands.fresh)
+        most = -(-waiting // max(1, len(slots)))
+        stuck = self._deal(hands.next, slots, lots, most)
         if not stuck and not self._stopping:
-            stuck = self._deal(self._fresh, slots, lots, most)
+            stuck = self._deal(hands.fresh, slots, lots, most)
         for slot, items in lots.items():
             slot.hand(items)
         if stuck:
-            self._grow()
+            self._pool.grow(waiting)
 
     def _deal(self, line: deque[Item], slots: list[Slot], lots: dict[Slot, list[Item]], most: int) -> bool:
         """From the front of a line, as far as there is room. True when there is work that waits for a slot."""
-        fresh = line is self._fresh
+        hands, steps = self.hands, self.job.plan.steps
+        fresh = line is hands.fresh
         while line:
             item = line[0]
             if item.lost or (fresh and not self._needs_call(item)):
                 line.popleft()
                 continue
-            expected_us = self._estimates.of(self._plan.steps[item.step].name)
+            expected_us = self._estimates.of(steps[item.step].name)
             slow = expected_us >= SLOW_US
-            if fresh and len(self._busy) >= (len(slots) if slow else _MOST_BUSY):
+            if fresh and len(hands.busy) >= (len(slots) if slow else _MOST_BUSY):
                 return True
-            if not item.started and (slow or item.delivery.deliveries > 1):
-                if len(self._starting) >= sum(not slot.pending and slot not in lots for slot in slots):
+            starts = not item.started and (slow or item.delivery.deliveries > 1)
+            if starts:
+                slot = None
+                if len(hands.starting) >= sum(not slot.pending and slot not in lots for slot in slots):
                     return True
-                line.popleft()
-                self._take(item, fresh)
-                self._starting.add(item)
-                self._say(Start(item.delivery), "start", item)
-                continue
-            slot = _find_room(slots, lots, expected_us, slow, most)
-            if slot is None:
-                return True
+            else:
+                slot = find_room(slots, lots, expected_us, slow, most)
+                if slot is None:
+                    return True
             line.popleft()
-            self._take(item, fresh)
-            self._starting.discard(item)
-            slot.load_us += expected_us
-            lots.setdefault(slot, []).append(item)
+            if fresh:
+                hands.take_up(item)
+            if slot is None:
+                hands.starting.add(item)
+                self._say(Start(item.delivery), "start", item)
+            else:
+                hands.starting.discard(item)
+                slot.load_us += expected_us
+                lots.setdefault(slot, []).append(item)
         return False
-
-    def _take(self, item: Item, fresh: bool) -> None:
-        if fresh:
-            self._ahead -= 1
-            self._busy.add(item)
 
     def _needs_call(self, item: Item) -> bool:
         """False when it is settled without one: all its steps are done, or nobody can tell which are."""
         try:
-            item.prepare(self._plan)
+            item.prepare(self.job.plan)
         except CarryUnreadable as error:
-            self._take(item, True)
+            self.hands.take_up(item)
             self._fail(item, FailureReason.SERIALIZATION_ERROR, str(error))
             return False
-        if item.step < len(self._plan.steps):
+        if item.step < len(self.job.plan.steps):
             return True
-        self._take(item, True)
+        self.hands.take_up(item)
         self._complete(item)
         return False
 
     def _answered(self, answer: Answer) -> None:
         slot, item, result = answer
-        left = len(slot.pending)
-        if isinstance(slot, ThreadSlot):
-            if slot not in self._slots:
-                return
-            slot.pending.popleft()
-            slot.since = time.monotonic()
-            left -= 1
-        slot.load_us = slot.load_us * left // (left + 1)
-        self._stillborn = 0
-        if slot.retiring and not slot.pending:
-            self._close(slot)
+        if slot not in self._pool.slots:
+            return  # a thread that was given up
+        slot.accept(item)
+        self._pool.answered(slot)
         if item.lost:
-            self._busy.discard(item)
+            self.hands.end(item)
             return
         step = slot.plan.steps[item.step].name
         self._estimates.saw(step, result.took_us)
@@ -328,10 +284,11 @@ class Crew:
             self.tally.steps += 1
             self._step_done(item, step, result.value)
         else:
-            self._step_failed(item, result)
+            retry_in = None if result.retry_in_ms is None else timedelta(milliseconds=result.retry_in_ms)
+            self._fail(item, FailureReason(result.reason), result.error, retry_in, result.dead)
 
     def _step_done(self, item: Item, step: str, value: bytes) -> None:
-        plan = self._plan
+        plan = self.job.plan
         if len(plan.steps) == 1 or plan.next_step({**item.done, step: value}) == len(plan.steps):
             self._complete(item)
             return
@@ -343,17 +300,11 @@ class Crew:
         self._say(Extend(item.delivery, progress=plan.progress(item.done), carry=carry), "step", item)
 
     def _complete(self, item: Item) -> None:
-        self._say(Complete(item.delivery, sum(self._plan.masks)), "done", item)
+        self._say(Complete(item.delivery, self.job.plan.all_masks), "done", item)
 
-    def _step_failed(self, item: Item, failed: Failed) -> None:
-        retry_in = None if failed.retry_in_ms is None else timedelta(milliseconds=failed.retry_in_ms)
-        self._fail(item, FailureReason(failed.reason), failed.error, retry_in, failed.dead)
-
-    def _fail(
-        self, item: Item, reason: FailureReason, error: str, retry_in: timedelta | None = None, dead: bool = False
-    ) -> None:
+    def _fail(self, item: Item, reason: FailureReason, error: str, retry_in: timedelta | None = None, dead: bool = False) -> None:
         """And the rest of its run goes back: in order, or with leave to go on. What that leave means is for the queue to say."""
-        self._say(Fail(item.delivery, error, reason, self._plan.progress(item.done), retry_in, dead), "fail", item)
+        self._say(Fail(item.delivery, error, reason, self.job.plan.progress(item.done), retry_in, dead), "fail", item)
         self._give_back_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
 
     def _give_back(self, item: Item) -> None:
@@ -361,20 +312,18 @@ class Crew:
         self._give_back_rest(item, keep_order=True)
 
     def _give_back_rest(self, item: Item, *, keep_order: bool) -> None:
-        rest = item.rest
-        while rest:
-            self._ahead -= 1
-            self._say(Release(rest.popleft(), keep_order=keep_order), "rest", item)
+        for delivery in self.hands.take_rest(item):
+            self._say(Release(delivery, keep_order=keep_order), "rest", item)
 
     # What the broker says
 
     def _told(self, said: Said, result: SettleResult) -> None:
         kind, item = said.kind, said.item
-        if kind == "rest" or kind == "beat rest":
-            self.tally.released += result.outcome == "released"
-        elif kind == "beat" or kind == "late":
-            if not result.ok and item in self._held:
-                self._lose(item)
+        if kind == "done" and result.ok:
+            self.tally.completed += 1
+            self.hands.end(item)
+            if item.rest:
+                self.hands.follow(item)
         elif kind in ("start", "step"):
             if not result.ok:
                 self._lose(item)
@@ -382,75 +331,59 @@ class Crew:
                 self._give_back(item)
             elif kind == "start":
                 item.started = True
-                self._next.appendleft(item)
+                self.hands.next.appendleft(item)
             else:
-                self._next.append(item)
-        else:
-            self._settled(kind, item, result)
+                self.hands.next.append(item)
+        elif kind in ("beat", "late"):
+            if not result.ok and item in self.hands.held:
+                self._lose(item)
+        elif kind == "rest":
+            self.tally.released += result.outcome == "released"
+        elif kind in ("done", "fail", "back"):
+            self._ended(kind, item, result)
 
-    def _settled(self, kind: str, item: Item, result: SettleResult) -> None:
-        self._busy.discard(item)
-        self._held.discard(item)
-        self._starting.discard(item)
+    def _ended(self, kind: str, item: Item, result: SettleResult) -> None:
+        self.hands.end(item)
         if not result.ok:
             if not item.lost:
                 self.tally.lost += 1
-                _log.warning(
-                    "a lease was over before the work was",
-                    extra={"fields": {"worker": self.job.name, "id": item.delivery.id, "outcome": result.outcome, "error": result.error}},
-                )
+                fields = {"worker": self.job.name, "id": item.delivery.id, "outcome": result.outcome, "error": result.error}
+                _log.warning("a lease was over before the work was", extra={"fields": fields})
             self._give_back_rest(item, keep_order=True)
-        elif kind == "done":
-            self.tally.completed += 1
-            if item.rest:
-                following = Item(item.rest.popleft(), item.rest)
-                self._held.add(following)
-                self._fresh.appendleft(following)
-                if self._stopping:
-                    self._drop_fresh()
         elif kind == "back":
             self.tally.released += 1
         else:
             self.tally.dead += result.outcome == "dead"
             self.tally.failed += result.outcome != "dead"
-            self._go_on_without(item, result)
-
-    def _go_on_without(self, item: Item, result: SettleResult) -> None:
-        """With `continue`, what comes later in the stream and is not in our hands may pass too, where the queue leaves it to us."""
-        stream = item.delivery.message.stream
-        if stream and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry" and not self._strict:
-            self._voice.let_by(stream)
+            stream = item.delivery.message.stream
+            if stream and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry" and not self._strict:
+                # What comes later in the stream and is not in our hands may pass too.
+                self._voice.let_by(stream)
 
     def _claimed(self, event: Claimed) -> None:
         self._asking = False
-        deliveries = event.deliveries
-        if not deliveries:
-            self._drained = self._burst and self._asked_clean and not self._stopping
-            return
-        items = in_runs(deliveries)
-        self._ahead += len(deliveries)
-        self._held.update(items)
-        self._fresh.extend(items)
-        if self._stopping:
-            self._drop_fresh()
+        if event.deliveries:
+            self.hands.claim(event.deliveries)
+        elif self._burst and self._asked_clean:
+            self._drained = True
 
     def _fetch(self) -> None:
         if self._asking or self._stopping or self._drained:
             return
-        ahead = self._wanted_ahead()
-        room = ahead + max(0, self._size - len(self._busy)) - self._ahead
-        if room < 1 or self._ahead > ahead // 2:
+        hands, size, ahead = self.hands, self._pool.size, self._wanted_ahead()
+        room = ahead + max(0, size - len(hands.busy)) - hands.ahead
+        if room < 1 or hands.ahead > ahead // 2:
             return
-        self._asked_clean = not (self._busy or self._untold or self._held)
+        self._asked_clean = not (hands.held or self._untold)
         self._asking = True
-        run = max(1, min(_LONGEST_RUN, ahead // self._size))
-        self._voice.ask(Ask(min(room, _MOST_AHEAD), run, None if self._burst else _POLL))
+        self._voice.ask(Ask(min(room, _MOST_AHEAD), max(1, min(_LONGEST_RUN, ahead // size)), None if self._burst else _POLL))
 
     def _wanted_ahead(self) -> int:
         if self.job.spec.prefetch is not None:
             return self.job.spec.prefetch
-        each_us = max(1, sum(self._estimates.of(step.name) for step in self._plan.steps))
-        return max(self._size, min(_MOST_AHEAD, self._size * _AHEAD_US // each_us)) if each_us < SLOW_US * len(self._plan.steps) else self._size
+        each_us = sum(self._estimates.of(step.name) for step in self.job.plan.steps)
+        size = self._pool.size
+        return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
 
     def _say(self, settlement: Settlement, kind: str, item: Item) -> None:
         self._saying.append(Said(settlement, kind, item))
@@ -463,72 +396,50 @@ class Crew:
 
     def _beat(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""
-        for item in self._held:
+        for item in self.hands.held:
             self._say(Extend(item.delivery), "beat", item)
             for delivery in item.rest or ():
-                self._say(Extend(delivery), "beat rest", item)
+                self._say(Extend(delivery), "beat of the rest", item)
 
     def _lose(self, item: Item) -> None:
-        item.lost = True
         self.tally.lost += 1
-        self._held.discard(item)
-        self._starting.discard(item)
+        self.hands.lose(item)
         self._give_back_rest(item, keep_order=True)
-        if item in self._fresh:
-            self._ahead -= 1
-        for slot in self._slots:
-            if slot.pending and slot.pending[0] is item:
-                slot.kill("its lease is over")
-                return
-        self._busy.discard(item)
+        if not self._pool.kill_under(item):
+            self.hands.busy.discard(item)
 
-    # Slots
+    # What slots go through
 
-    def _add_slot(self) -> None:
-        job = self.job
-        if job.spec.isolate == "thread":
-            if self._calling is None:
-                self._calling = Calling(job.setup)
-            self._slots.append(ThreadSlot(self._plan, job.setup, self._post, self._calling))
-        else:
-            self._slots.append(ProcessSlot(self._plan, job.setup, self._post, self._selector))
+    def _watch(self) -> None:
+        for item in self._pool.watch():
+            if not item.started:
+                item.started = True
+                self._say(Start(item.delivery), "late", item)
 
-    def _grow(self) -> None:
-        active = [slot for slot in self._slots if not slot.retiring]
-        starting = sum(not slot.ready for slot in active)
-        waiting = len(self._next) + len(self._fresh)
-        for _ in range(min(self._size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))):
-            self._add_slot()
-
-    def _set_size(self, concurrency: int) -> None:
-        self._size = concurrency
-        active = sorted((slot for slot in self._slots if not slot.retiring), key=lambda slot: bool(slot.pending))
-        self._retire(active[: max(0, len(active) - concurrency)])
-
-    def _retire(self, slots: Iterable[Slot]) -> None:
-        for slot in slots:
-            slot.retiring = True
-            self._next.extendleft(reversed(slot.recall()))
-            if not slot.pending:
-                self._close(slot)
-
-    def _close(self, slot: Slot) -> None:
-        self._slots.remove(slot)
-        slot.close()
+    def _died(self, news: Died) -> None:
+        self._pool.died(news)
+        self.hands.put_back(news.others)
+        item = news.begun
+        if item is not None and item.lost:
+            self.hands.end(item)
+        elif item is not None and self._giving_back:
+            self._give_back(item)
+        elif item is not None:
+            self.tally.restarts += 1
+            step = news.slot.plan.steps[item.step].name
+            self._fail(item, news.slot.reason, bounded(f"step {step!r}: {news.how}"))
+        if not self._pool.slots:
+            self._pool.add()
 
     def _take_up(self, job: Job) -> None:
-        same_steps = job.plan == self.job.plan and job.setup == self.job.setup and job.spec.isolate == self.job.spec.isolate
         self._before, self.job = self.job, job
-        if not same_steps:
-            self._plan, self._calling = job.plan, None
-            self._retire(list(self._slots))
-            for item in self._next:
-                item.step = self._plan.next_step(item.done)
-            self._add_slot()
-        self._set_size(self._override or job.spec.concurrency)
+        if self._pool.change(job):
+            for item in self.hands.next:
+                item.step = job.plan.next_step(item.done)
+        self._pool.resize(self._override or job.spec.concurrency)
 
     def _not_loaded(self, news: NotLoaded) -> None:
-        run = next((step.run or "" for step in self._plan.steps if step.name == news.step), "")
+        run = next((step.run or "" for step in self.job.plan.steps if step.name == news.step), "")
         error = StepNotLoaded(news.step, run, news.what)
         if self._before is None:
             raise error
@@ -537,107 +448,28 @@ class Crew:
         self._take_up(before)
         self._before = None
 
-    def _died(self, news: Died) -> None:
-        slot, item = news.slot, news.begun
-        if slot in self._slots:
-            self._slots.remove(slot)
-            if not slot.ready:
-                self._stillborn += 1
-                if self._stillborn >= _STILLBORN:
-                    raise StepNotLoaded(self._plan.steps[0].name, self._plan.steps[0].run or "", f"{news.how} before its steps were loaded")
-        self._next.extendleft(reversed(news.others))
-        if item is None or item.lost:
-            if item is not None:
-                self._busy.discard(item)
-        elif self._giving_back:
-            self._give_back(item)
-        else:
-            self.tally.restarts += 1
-            step = slot.plan.steps[item.step].name
-            self._estimates.saw(step, SLOW_US)
-            self._fail(item, slot.reason, bounded(f"step {step!r}: {news.how}"))
-        if not self._slots and not self._stopping:
-            self._add_slot()
-
-    def _watch(self) -> None:
-        now = time.monotonic()
-        for slot in list(self._slots):
-            slot.check()
-            if not slot.pending:
-                continue
-            item, age, limit = slot.pending[0], now - slot.since, self._limit_of(slot)
-            if limit is not None and age > limit:
-                slot.kill(f"it took longer than {slot.plan.steps[item.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
-            elif age > _LATE_S:
-                self._next.extendleft(reversed(slot.recall()))
-                slot.load_us = _BUDGET_US if slot.pending else 0
-                if slot.pending and not item.started:
-                    item.started = True
-                    self._say(Start(item.delivery), "late", item)
-
-    def _limit_of(self, slot: Slot) -> float | None:
-        step = slot.plan.steps[slot.pending[0].step]
-        if step.timeout_ms is None:
-            return None
-        return step.timeout_ms / 1000 + (_COMMAND_GRACE_S if step.command is not None else 0)
-
     # The end
 
     def _check_stop(self) -> None:
         if self._stop_by is None:
             return
+        hands, now = self.hands, time.monotonic()
         if not self._stopping:
             self._stopping = True
-            self._leave_by = time.monotonic() + self._grace_s + _LEAVING_S
-            self._drop_fresh()
-            for slot in self._slots:
-                self._next.extendleft(reversed(slot.recall()))
-            for item in list(self._next):
-                if not item.started:
-                    self._next.remove(item)
-                    self._give_back(item)
-            for item in self._busy:
-                self._give_back_rest(item, keep_order=True)
-        if not self._giving_back and time.monotonic() >= self._stop_by:
-            self._giving_back = True
-            self._leave_by = time.monotonic() + _LEAVING_S
-            self._voice.hurry()
-            for slot in list(self._slots):
-                if slot.pending:
-                    slot.kill("the worker was told to stop")
-            while self._next:
-                self._give_back(self._next.popleft())
-
-    def _drop_fresh(self) -> None:
-        while self._fresh:
-            item = self._fresh.popleft()
-            if not item.lost:
-                self._ahead -= 1
+            self._leave_by = now + self._grace_s + _LEAVING_S
+            self._pool.recall_all()
+            unstarted = [item for item in hands.next if not item.started]
+            hands.take_next(unstarted)
+            for item in unstarted:
                 self._give_back(item)
-
-
-class _Stop:
-    def __init__(self, hurry: bool) -> None:
-        self.hurry = hurry
-
-
-class _Resize:
-    def __init__(self, concurrency: int) -> None:
-        self.concurrency = concurrency
-
-
-class _Change:
-    def __init__(self, job: Job) -> None:
-        self.job = job
-
-
-def _find_room(slots: list[Slot], lots: dict[Slot, list[Item]], expected_us: int, slow: bool, most: int) -> Slot | None:
-    for slot in slots:
-        lot = lots.get(slot)
-        if slow or expected_us >= _BUDGET_US:
-            if not slot.pending and not lot:
-                return slot
-        elif slot.load_us + expected_us <= _BUDGET_US and (lot is None or len(lot) < most):
-            return slot
-    return None
-
+            for item in hands.busy:
+                self._give_back_rest(item, keep_order=True)
+        for item in hands.take_fresh():
+            self._give_back(item)
+        if not self._giving_back and now >= self._stop_by:
+            self._giving_back = True
+            self._leave_by = now + _LEAVING_S
+            self._voice.hurry()
+            self._pool.kill_busy("the worker was told to stop")
+        while self._giving_back and hands.next:
+            self._give_back(hands.next.popleft())

@@ -51,6 +51,10 @@ class Plan:
         bits = bits_of(pipeline)
         return cls(pipeline.name, pipeline.steps, tuple(bits[step.name] for step in pipeline.steps))
 
+    @property
+    def all_masks(self) -> int:
+        return sum(self.masks)
+
     def next_step(self, done: Done) -> int:
         """The first step that is not confirmed; as many as there are when all of them are."""
         for index, step in enumerate(self.steps):

@@ -86,6 +86,9 @@ class ProcessSlot:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._tickets_out, struct.pack(f"<{len(calls)}I", *[call.ticket for call in calls]))
 
+    def accept(self, item: Item) -> None:
+        """It was taken off when its answer was read, so that a death a moment later is not blamed on it."""
+
     def recall(self) -> list[Item]:
         taken = 0
         with contextlib.suppress(BlockingIOError):
@@ -124,6 +127,8 @@ class ProcessSlot:
         if self._gone:
             return
         self._let_go()
+        if not self.ready:
+            self._kill_group()
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from fairlead.model.failure import FailureReason
 from fairlead.worker.calling import Calling
-from fairlead.worker.frames import Call, Done, Failed, Setup
+from fairlead.worker.frames import Call, Done, Failed
 from fairlead.worker.items import Item
 from fairlead.worker.plan import Plan
 
@@ -64,6 +64,10 @@ class Slot(Protocol):
 
     def hand(self, items: Sequence[Item]) -> None: ...
 
+    def accept(self, item: Item) -> None:
+        """Its answer is being taken in: it is pending no longer."""
+        ...
+
     def recall(self) -> list[Item]:
         """Take back those that have not begun, in order."""
         ...
@@ -84,7 +88,7 @@ class Slot(Protocol):
 class ThreadSlot:
     """A thread of the worker's own process. It cannot be killed: a call that takes too long goes on, and its answer is ignored."""
 
-    def __init__(self, plan: Plan, setup: Setup, tell: Callable[[News], None], calling: Calling) -> None:
+    def __init__(self, plan: Plan, tell: Callable[[News], None], calling: Calling) -> None:
         self.plan = plan
         self.ready = True
         self.retiring = False
@@ -106,6 +110,10 @@ class ThreadSlot:
         for item in items:
             self._tickets += 1
             self._line.put((item, item.call(self._tickets)))
+
+    def accept(self, item: Item) -> None:
+        self.pending.popleft()
+        self.since = time.monotonic()
 
     def recall(self) -> list[Item]:
         found = []

@@ -1,0 +1,194 @@
+"""`fairlead worker run`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from fairlead.cli.chosen import wants_json
+from fairlead.cli.output import console, count_of, show, table
+from fairlead.cli.runbook import Project
+from fairlead.cli.target import Target, open_target
+from fairlead.config import LogSettings
+from fairlead.errors import FairleadError, RunbookNotFound
+from fairlead.model.durations import to_ms
+from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
+from fairlead.runbook.check import read_runbook
+from fairlead.runbook.model import Runbook
+from fairlead.runbook.progress_bits import with_bits
+from fairlead.server import logs
+from fairlead.worker.workers import Workers
+
+_log = logging.getLogger("fairlead.worker")
+
+_LOOK_S = 1.0
+_PAINT_S = 0.25
+_REPORT_S = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Workers: claim messages, run the steps of a pipeline, say how it went.")
+    group.callback()(_group)
+    group.command("run")(run)
+    app.add_typer(group, name="worker")
+
+
+def _group() -> None: ...
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Workers of the runbook. Without any, all of them.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("--file", metavar="FILE", help="Take pipelines and workers from this runbook file.")] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="End when nothing is ready any longer.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without, follow the runbook in force.")] = False,
+    concurrency: Annotated[int | None, typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says.")] = None,
+    grace: Annotated[str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")] = "30s",
+    project: Project = None,
+) -> None:
+    """Run workers of a runbook until SIGTERM or Ctrl-C.
+
+    A stop takes no more messages, gives back those that have not begun, and lets the others finish; a second signal gives
+    back everything at once. What a step prints goes to stderr; stdout has the summary at the end.
+    """
+    grace_s = to_ms(grace, "grace") / 1000
+    painting = sys.stderr.isatty() and not wants_json()
+    logs.set_up(LogSettings(level="warning" if painting else "info", format="json" if wants_json() else "text"))
+    with open_target(patience="30s") as target:
+        source = _Source(target, file or [], project or None)
+        workers = Workers(
+            target, source.apply() if watch else source.read(), names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency
+        )
+        began = time.monotonic()
+        with _stopped_by_signals(workers):
+            workers.start()
+            _attend(workers, source if watch else None, painting)
+        workers.check()
+        _summarise(target, workers, time.monotonic() - began, burst)
+
+
+class _Source:
+    """Where the runbook comes from: files, or the engine."""
+
+    def __init__(self, target: Target, files: list[Path], project: str | None) -> None:
+        self._target = target
+        self._files = files
+        self._project = project
+        self._last: Runbook | None = None
+        self._complaint = ""
+
+    @property
+    def base(self) -> Path:
+        return self._files[0].parent if self._files else Path()
+
+    def read(self) -> Runbook:
+        if self._files:
+            runbook = read_runbook(self._files, project=self._project).runbook
+            return with_bits(runbook, find_in_force(self._target, runbook.project))
+        found = find_in_force(self._target, self._project)
+        if found is None:
+            missing = RunbookNotFound(self._project or "")
+            missing.add_note("put one in force with: fairlead apply FILE, or take one from a file with: fairlead worker run --file FILE")
+            raise missing
+        return found
+
+    def apply(self) -> Runbook:
+        """Files are put in force first."""
+        if self._files:
+            plan = plan_for(self._target, read_runbook(self._files, project=self._project).runbook)
+            for entry in carry_out(plan, self._target):
+                logs.event(_log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action)
+        self._last = self.read()
+        return self._last
+
+    def changed(self) -> Runbook | None:
+        """The new one, if there is one that can be used. A mistake in it is said once, and the old one goes on."""
+        try:
+            found = self.read()
+            if found == self._last:
+                return None
+            found = self.apply()
+        except (FairleadError, OSError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logs.event(_log, logging.ERROR, "the changed runbook cannot be used, going on with the old one", error=str(error))
+            return None
+        self._complaint = ""
+        return found
+
+
+@contextmanager
+def _stopped_by_signals(workers: Workers) -> Iterator[None]:
+    told = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        workers.stop(hurry=told)
+        told = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _attend(workers: Workers, source: _Source | None, painting: bool) -> None:
+    out = console(stderr=True)
+    looks = reports = time.monotonic()
+    for name, crew in workers.crews.items():
+        logs.event(_log, logging.INFO, "working", worker=name, queue=crew.job.queue, pipeline=crew.job.plan.name, concurrency=crew.concurrency)
+    with out.status("starting") if painting else _nothing() as status:
+        while not workers.wait(_PAINT_S):
+            now = time.monotonic()
+            if source is not None and now - looks >= _LOOK_S:
+                looks = now
+                found = source.changed()
+                if found is not None:
+                    workers.change(found)
+            if status is not None:
+                status.update(_line(workers))
+            elif now - reports >= _REPORT_S:
+                reports = now
+                logs.event(_log, logging.INFO, "progress", **_counts(workers))
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _line(workers: Workers) -> str:
+    tally, busy = workers.tally, sum(len(crew.hands.busy) for crew in workers.crews.values())
+    return f"{count_of(tally.completed, 'message')} completed, {tally.failed:,} failed, {tally.dead:,} dead, {busy:,} under way"
+
+
+def _counts(workers: Workers) -> dict[str, int]:
+    return {name: count for name, count in vars(workers.tally).items() if count or name == "completed"}
+
+
+def _summarise(target: Target, workers: Workers, elapsed_s: float, burst: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, crew in workers.crews.items():
+        row: dict[str, Any] = {"worker": name, "queue": crew.job.queue, **vars(crew.tally)}
+        if burst:
+            stats = target.stats(crew.job.queue)
+            row["left"] = {"ready": stats.ready, "waiting": stats.waiting, "leased": stats.leased}
+        rows.append(row)
+    lines = table("worker", "queue", "completed", "failed", "dead", "given back", "lost", right=("completed", "failed", "dead", "given back", "lost"))
+    for row in rows:
+        lines.add_row(row["worker"], row["queue"], *(f"{row[name]:,}" for name in ("completed", "failed", "dead", "released", "lost")))
+    show({"elapsed_ms": round(elapsed_s * 1000), "workers": rows}, lines)
+    for row in rows:
+        if burst and not wants_json() and any(row["left"].values()):
+            left = ", ".join(f"{count:,} {place}" for place, count in row["left"].items() if count)
+            console().print(f"left in {row['queue']}: {left}")

@@ -1,0 +1,176 @@
+"""The slots of a worker: how many, which may be used, which are late, and what becomes of them when the pipeline changes."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterable
+
+from fairlead.errors import StepNotLoaded
+from fairlead.model.failure import FailureReason
+from fairlead.worker.calling import Calling
+from fairlead.worker.items import Item
+from fairlead.worker.job import Job
+from fairlead.worker.process_slot import ProcessSlot
+from fairlead.worker.slots import Died, News, Slot, ThreadSlot
+
+#: What a slot may have in hand of quick calls, in expected microseconds.
+BUDGET_US = 10_000
+#: After so long a call that was thought to be quick counts as slow.
+LATE_S = 0.02
+#: A command's own time limit comes first, so that its output is in the failure record.
+_COMMAND_GRACE_S = 2.0
+_STILLBORN = 3
+
+
+class Pool:
+    """Used by the thread of the worker's loop alone. `put_back` gets items that were handed out and not begun."""
+
+    def __init__(
+        self, job: Job, size: int, tell: Callable[[News], None], put_back: Callable[[list[Item]], None], selector: selectors.BaseSelector
+    ) -> None:
+        self.slots: list[Slot] = []
+        self.size = size
+        self._job = job
+        self._tell = tell
+        self._put_back = put_back
+        self._selector = selector
+        self._calling: Calling | None = None
+        self._stillborn = 0
+
+    def open_slots(self) -> list[Slot]:
+        return [slot for slot in self.slots if slot.ready and not slot.retiring]
+
+    def add(self) -> None:
+        """Raises `StepNotLoaded` for threads; a process says so later."""
+        job = self._job
+        if job.spec.isolate == "thread":
+            if self._calling is None:
+                self._calling = Calling(job.setup)
+            self.slots.append(ThreadSlot(job.plan, self._tell, self._calling))
+        else:
+            self.slots.append(ProcessSlot(job.plan, job.setup, self._tell, self._selector))
+
+    def grow(self, waiting: int) -> None:
+        """There is work that waits for a slot. Processes take a while to start, so not all at once."""
+        active = [slot for slot in self.slots if not slot.retiring]
+        starting = sum(not slot.ready for slot in active)
+        for _ in range(min(self.size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))):
+            self.add()
+
+    def resize(self, size: int) -> None:
+        self.size = size
+        active = sorted((slot for slot in self.slots if not slot.retiring), key=lambda slot: bool(slot.pending))
+        self._retire(active[: max(0, len(active) - size)])
+
+    def change(self, job: Job) -> bool:
+        """Other steps from now on; calls under way end as they began. False when the steps are the same."""
+        before, self._job = self._job, job
+        if job.plan == before.plan and job.setup == before.setup and job.spec.isolate == before.spec.isolate:
+            return False
+        self._calling = None
+        self._retire(list(self.slots))
+        self.add()
+        return True
+
+    def answered(self, slot: Slot) -> None:
+        self._stillborn = 0
+        left = len(slot.pending)
+        slot.load_us = slot.load_us * left // (left + 1)
+        if slot.retiring and not left:
+            self._close(slot)
+
+    def died(self, news: Died) -> None:
+        """Raises `StepNotLoaded` when none of them lives long enough to take a call."""
+        if news.slot not in self.slots:
+            return
+        self.slots.remove(news.slot)
+        if not news.slot.ready:
+            self._stillborn += 1
+            if self._stillborn >= _STILLBORN:
+                first = self._job.plan.steps[0]
+                raise StepNotLoaded(first.name, first.run or "", f"{news.how}, before its steps were loaded")
+
+    def watch(self) -> list[Item]:
+        """Kill what has taken too long. Gives the items whose calls have become slow, once nobody waits behind them."""
+        late = []
+        now = time.monotonic()
+        for slot in list(self.slots):
+            slot.check()
+            if not slot.pending:
+                continue
+            item, age, limit = slot.pending[0], now - slot.since, _limit_s(slot)
+            if limit is not None and age > limit:
+                slot.kill(f"it took longer than {slot.plan.steps[item.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
+            elif age > LATE_S:
+                self._put_back(slot.recall())
+                slot.load_us = BUDGET_US if slot.pending else 0
+                if slot.pending:
+                    late.append(item)
+        return late
+
+    def until_next(self, most_s: float) -> float:
+        """Until some call is late or over its time."""
+        now, least = time.monotonic(), most_s
+        for slot in self.slots:
+            if slot.pending:
+                age, limit = now - slot.since, _limit_s(slot)
+                if age < LATE_S:
+                    least = min(least, LATE_S - age)
+                if limit is not None:
+                    least = min(least, limit - age)
+        return max(0.0, least)
+
+    def recall_all(self) -> None:
+        for slot in self.slots:
+            self._put_back(slot.recall())
+
+    def kill_busy(self, how: str) -> None:
+        for slot in list(self.slots):
+            if slot.pending:
+                slot.kill(how)
+
+    def kill_under(self, item: Item) -> bool:
+        """End the call of this item. False when none is under way."""
+        for slot in self.slots:
+            if slot.pending and slot.pending[0] is item:
+                slot.kill("its lease is over")
+                return True
+        return False
+
+    def close(self) -> None:
+        self.kill_busy("the worker ended")
+        for slot in list(self.slots):
+            if not slot.pending:
+                slot.close()
+
+    def _retire(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            slot.retiring = True
+            self._put_back(slot.recall())
+            if not slot.pending:
+                self._close(slot)
+
+    def _close(self, slot: Slot) -> None:
+        self.slots.remove(slot)
+        slot.close()
+
+
+def find_room(slots: list[Slot], lots: dict[Slot, list[Item]], expected_us: int, alone: bool, most: int) -> Slot | None:
+    """A slot for one more call; for one that is to be `alone`, a slot with nothing to do. `most` is a fair share of what there is."""
+    for slot in slots:
+        lot = lots.get(slot)
+        if alone:
+            if not slot.pending and not lot:
+                return slot
+        elif slot.load_us + expected_us <= BUDGET_US and (lot is None or len(lot) < most):
+            return slot
+    return None
+
+
+def _limit_s(slot: Slot) -> float | None:
+    step = slot.plan.steps[slot.pending[0].step]
+    if step.timeout_ms is None:
+        return None
+    return step.timeout_ms / 1000 + (_COMMAND_GRACE_S if step.command is not None else 0)

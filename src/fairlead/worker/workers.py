@@ -1,0 +1,122 @@
+"""Several workers of one runbook in one process: started, changed and stopped together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.errors import InvalidRequest, WorkerNotFound
+from fairlead.model.limits import MAX_CONSUMER_BYTES
+from fairlead.runbook.model import Runbook
+from fairlead.worker.crew import Crew
+from fairlead.worker.job import Job
+from fairlead.worker.tally import Tally
+from fairlead.worker.voice import Target
+
+_log = logging.getLogger("fairlead.worker")
+
+
+class Workers:
+    """Those named, or all that the runbook has. `base` is where commands run and where modules are looked for first.
+
+    Raises, before anything is claimed, what is wrong with a worker: `WorkerNotFound`, `EngineNotInstalled`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        runbook: Runbook,
+        names: Sequence[str] = (),
+        *,
+        base: str | Path = ".",
+        burst: bool = False,
+        grace_s: float = 30.0,
+        concurrency: int | None = None,
+    ) -> None:
+        self._target = target
+        self._names = tuple(names)
+        self._base = str(Path(base).resolve())
+        self._burst = burst
+        self._grace_s = grace_s
+        self._concurrency = concurrency
+        self._who = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.crews: dict[str, Crew] = {}
+        self._leaving: list[Crew] = []
+        self._stopping = False
+        for job in self._jobs(runbook):
+            self._add(job)
+
+    def start(self) -> None:
+        for crew in self.crews.values():
+            crew.start()
+
+    def stop(self, *, hurry: bool = False) -> None:
+        self._stopping = True
+        for crew in (*self.crews.values(), *self._leaving):
+            crew.stop(hurry=hurry)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what it was."""
+        deadline = time.monotonic() + timeout_s
+        for crew in (*self.crews.values(), *self._leaving):
+            crew.join(max(0.0, deadline - time.monotonic()))
+        if not self._stopping and self.error is not None:
+            self.stop()
+        return all(crew.join(0) for crew in (*self.crews.values(), *self._leaving))
+
+    @property
+    def error(self) -> BaseException | None:
+        return next((crew.error for crew in (*self.crews.values(), *self._leaving) if crew.error is not None), None)
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def change(self, runbook: Runbook) -> None:
+        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is dropped."""
+        if self._stopping:
+            return
+        jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
+        for name, crew in list(self.crews.items()):
+            job = jobs.pop(name, None)
+            if job is None or job.queue != crew.job.queue:
+                crew.stop()
+                self._leaving.append(self.crews.pop(name))
+                _log.info("worker leaves", extra={"fields": {"worker": name}})
+                if job is None:
+                    continue
+                self._add(job)
+                self.crews[name].start()
+            elif job != crew.job:
+                crew.change(job)
+                _log.info("worker changes", extra={"fields": {"worker": name, "concurrency": self._concurrency or job.spec.concurrency}})
+        for job in jobs.values():
+            self._add(job)
+            self.crews[job.name].start()
+            _log.info("worker joins", extra={"fields": {"worker": job.name}})
+
+    @property
+    def tally(self) -> Tally:
+        return sum((crew.tally for crew in (*self.crews.values(), *self._leaving)), Tally())
+
+    def _add(self, job: Job) -> None:
+        consumer = f"{job.name}@{self._who}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
+        self.crews[job.name] = Crew(
+            self._target, job, consumer=consumer, burst=self._burst, grace_s=self._grace_s, concurrency=self._concurrency
+        )
+
+    def _jobs(self, runbook: Runbook, *, gone: bool = False) -> list[Job]:
+        """`gone` allows that a worker that was named is in the runbook no longer."""
+        if not runbook.workers and not gone:
+            raise WorkerNotFound(self._names[0] if self._names else "any", [])
+        names = [name for name in self._names if not gone or name in runbook.workers] or ([] if self._names else list(runbook.workers))
+        for name in names:
+            spec = runbook.workers.get(name)
+            if spec is not None and runbook.queues[spec.queue].kind != "persisted":
+                raise InvalidRequest("queue", "one that is kept by fairlead", f"{spec.queue!r}, an external queue")
+        return [Job.of(runbook, name, self._base) for name in dict.fromkeys(names)]
