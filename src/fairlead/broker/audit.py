@@ -28,7 +28,7 @@ class AuditTrail:
 
     def begin(self, who: str, name: str, source: str, verb: str, queue: str, details: Mapping[str, object] | None = None) -> AuditRecord:
         """An entry with the outcome "asked"; give it to `finish` when the act is over."""
-        told = {field: str(value)[:_MOST_DETAIL] for field, value in (details or {}).items()}
+        told = _told(details or {})
         core = self._core
         with core.lock:
             core.check_open()
@@ -41,11 +41,13 @@ class AuditTrail:
             self._last = number
         return record
 
-    def finish(self, record: AuditRecord, outcome: str, count: int | None = None) -> None:
+    def finish(self, record: AuditRecord, outcome: str, count: int | None = None, details: Mapping[str, object] | None = None) -> None:
+        """`details` are those that only the act itself could tell."""
         core = self._core
+        over = msgspec.structs.replace(record, outcome=outcome, count=count, details=record.details | _told(details or {}))
         with core.lock:
             core.check_open()
-            core.commit([AuditSaved(msgspec.structs.replace(record, outcome=outcome, count=count))])
+            core.commit([AuditSaved(over)])
 
     def read(
         self,
@@ -79,3 +81,7 @@ class AuditTrail:
                 self._core.check_open()
                 page = self._core.store.audit(start, end - 1 - start)
             yield from reversed(page)
+
+
+def _told(details: Mapping[str, object]) -> dict[str, str]:
+    return {field: str(value)[:_MOST_DETAIL] for field, value in details.items()}

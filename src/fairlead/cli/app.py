@@ -9,7 +9,25 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli import apply, config, credentials, doctor, explain, failures, intents, maintenance, queues, redrive, runbook, serve, stats, tls, top
+from fairlead.cli import (
+    apply,
+    audit,
+    config,
+    credentials,
+    doctor,
+    explain,
+    failures,
+    intents,
+    keys,
+    maintenance,
+    queues,
+    redrive,
+    runbook,
+    serve,
+    stats,
+    tls,
+    top,
+)
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
 from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, Root
 
@@ -63,5 +81,5 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, maintenance, doctor, tls):
+for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, keys, audit, maintenance, doctor, tls):
     group.register(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.chosen import choose, chosen
-from fairlead.cli.target import nearest, open_target, queue_names
+from fairlead.cli.target import Target, nearest, open_target, queue_names
 from fairlead.errors import FairleadError
 from fairlead.model.failure import FailureReason
 
@@ -17,6 +18,10 @@ REASONS = [reason.word for reason in FailureReason]
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
+    return completing(ctx, lambda target: [name for name in queue_names(target) if name.startswith(incomplete)])
+
+
+def completing(ctx: typer.Context, find: Callable[[Target], list[str]]) -> list[str]:
     """Best effort: a shell must never show an error because someone pressed Tab."""
     try:
         given = ctx.find_root().params
@@ -25,7 +30,7 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
             data = given.get("data")
             choose(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
         with open_target(patience="300ms") as target:
-            return [name for name in queue_names(target) if name.startswith(incomplete)]
+            return find(target)
     except (FairleadError, typer.TyperException, OSError):
         return []
 

@@ -23,7 +23,7 @@ BROKEN_PIPE = 141
 
 _ORDER = (
     "serve", "queue", "runbook", "apply", "redrive", "intent", "explain", "config", "stats", "failures", "top",
-    "tls", "backup", "restore", "verify", "doctor",
+    "key", "audit", "tls", "backup", "restore", "verify", "doctor",
 )  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."

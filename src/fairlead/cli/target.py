@@ -53,10 +53,14 @@ def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]
 @contextmanager
 def _opened(path: Path, create: bool) -> Iterator[Target]:
     """Whoever can open the directory may do everything in it, and the audit says that they did."""
+    with open_directory(path, create=create) as broker:
+        yield as_local_user(broker)
+
+
+def as_local_user(broker: fairlead.Broker) -> GuardedBroker:
     from fairlead.server.guard import Caller, GuardedBroker
 
-    with open_directory(path, create=create) as broker:
-        yield GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"))
+    return GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"))
 
 
 def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:

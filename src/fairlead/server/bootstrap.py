@@ -6,8 +6,6 @@ one does not come back once it has been revoked or rotated.
 
 from __future__ import annotations
 
-import os
-import secrets
 import stat
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +14,7 @@ from fairlead.broker.broker import Broker
 from fairlead.broker.keys import make_token, read_token
 from fairlead.errors import InvalidRequest, SettingInvalid
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, read_grants
+from fairlead.server.secret_file import SecretFile
 
 BOOTSTRAP = "bootstrap"
 #: Where it is in the data directory, unless another place is set.
@@ -47,7 +46,11 @@ def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:
     """Another bootstrap key in place of the one there is, if any, and of what is in the file."""
     token = make_token()
     # The file first: a crash after it is mended by the next start, a key that nobody knows is not.
-    _write(file, token)
+    try:
+        with SecretFile(file) as secret:
+            secret.write(token)
+    except OSError as trouble:
+        raise SettingInvalid(str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}") from None
     info = broker.keys.adopt(token, BOOTSTRAP, EVERY_RIGHT)
     assert info is not None, "a secret that was made just now"
     return info
@@ -66,35 +69,3 @@ def _read(file: Path) -> str:
     except InvalidRequest as wrong:
         raise SettingInvalid(str(file), _SETTING, f"{wrong.message}; remove the file to have one made") from None
     return token
-
-
-def _write(file: Path, token: str) -> None:
-    try:
-        write_secret(file, token)
-    except OSError as trouble:
-        raise SettingInvalid(str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}") from None
-
-
-def write_secret(file: Path, secret: str) -> None:
-    """In a file that only its owner can read, all of it or none; one that is there is replaced, whatever could be read in it."""
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(handle, "w") as opened:
-            opened.write(secret + "\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(beside, file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync_directory(file.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Or a power cut could take the name away again."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

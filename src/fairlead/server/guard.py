@@ -149,7 +149,7 @@ class GuardedBroker:
             with suppress(FairleadError):
                 audit.finish(record, error.code if isinstance(error, FairleadError) else "failed")
             raise
-        audit.finish(record, "done", entry.count)
+        audit.finish(record, "done", entry.count, entry.details)
 
     # Messages out
 
@@ -346,7 +346,9 @@ class GuardedBroker:
 class _Entry:
     """What is known of an act when it is over."""
 
-    count: int | None = None
+    def __init__(self) -> None:
+        self.count: int | None = None
+        self.details: dict[str, object] = {}
 
 
 def hide(info: MessageInfo) -> MessageInfo:

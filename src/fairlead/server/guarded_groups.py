@@ -39,6 +39,7 @@ class GuardedConfig:
             self._config.delete(key)
 
     def list(self, prefix: str = "") -> dict[str, str]:
+        self._guard.grants()
         found = self._config.list(prefix)
         return {key: value for key, value in found.items() if self._guard.may(Right.ADMIN, _queue_of(key))}
 
@@ -73,10 +74,13 @@ class GuardedKeys:
         self._need_admin_somewhere()
         self._need_to_grant(wanted)
         self._need_no_longer(expires_in, expires_at)
-        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)):
-            return self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
+        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)) as entry:
+            made = self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
+            entry.details["key"] = made.info.id
+        return made
 
     def list(self) -> list[KeyInfo]:
+        self._guard.grants()
         visible = {record.key_id for record in self._keys.records() if self._sees(record)}
         return [info for info in self._keys.list() if info.id in visible]
 
@@ -118,8 +122,10 @@ class GuardedKeys:
             # Whoever rotates a key holds its secret.
             self._need_no_later_end(self._find(key_id), more=("its secret",))
             only_if = self._may_change()
-        with self._guard.writes_down("keys.rotate", key=key_id):
-            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
+        with self._guard.writes_down("keys.rotate", key=key_id) as entry:
+            made = self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
+            entry.details["new"] = made.info.id
+        return made
 
     def _own(self) -> KeyRecord | None:
         key_id = self._guard.caller.key_id
@@ -197,7 +203,7 @@ class GuardedRunbooks:
         own, pattern = self._guard.grants(), _pattern_of(project)
         if not covers(own, Grant(Right.ADMIN, pattern)):
             raise Forbidden(Right.ADMIN, pattern)
-        with self._guard.writes_down("runbooks.save", project=project, characters=len(text)):
+        with self._guard.writes_down("runbooks.save", project=project, characters=len(text) if isinstance(text, str) else 0):
             self._runbooks.save(project, text)
 
     def get(self, project: str) -> str:
@@ -206,6 +212,7 @@ class GuardedRunbooks:
         return self._runbooks.get(project)
 
     def list(self) -> dict[str, str]:
+        self._guard.grants()
         return {project: text for project, text in self._runbooks.list().items() if self._sees(project)}
 
     def _sees(self, project: str) -> bool:

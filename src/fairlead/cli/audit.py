@@ -1,0 +1,97 @@
+"""`fairlead audit`: who did what, to how many, from where."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from fairlead.cli.arguments import complete_queue
+from fairlead.cli.chosen import wants_json
+from fairlead.cli.output import as_json, clean, console, cut, now_ms, plain, show, table, when
+from fairlead.cli.target import Target, open_target
+from fairlead.model.access import AuditRecord
+from fairlead.model.durations import to_ms
+
+_PAUSE_S = 1.0
+#: How many entries of a follower's last look are looked at again: one may have been under way, and be over now.
+_AGAIN = 200
+
+
+def register(app: typer.Typer) -> None:
+    app.command("audit")(audit)
+
+
+def audit(
+    who: Annotated[str | None, typer.Option("--who", metavar="KEY|NAME", help="Only what this key did, by its id or name.")] = None,
+    verb: Annotated[str | None, typer.Option("--verb", metavar="VERB", help="Only this act, as in purge or keys.create.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="QUEUE", help="Only what was done to this queue.", autocompletion=complete_queue)
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=10_000)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on and show what is done from now on, until Ctrl-C.")] = False,
+) -> None:
+    """Show what operators did, oldest first: acts, redrives, reading of payloads, keys and rights.
+
+    An act without an outcome ("asked") is under way, or a crash cut it short. Takes admin on every queue.
+    """
+    since_ms = None if since is None else now_ms() - to_ms(since, "since")
+    with open_target() as target:
+        found = target.audit.read(limit=limit, who=who, verb=verb, queue=queue, since=since_ms)[::-1]
+        if not follow:
+            show(found, lambda: _table(found) if found else "nothing is written down" + (" of that" if who or verb or queue or since else ""))
+            return
+        _print(found)
+        for news in _news(target, found, who, verb, queue):
+            _print(news)
+
+
+def _news(target: Target, seen: list[AuditRecord], who: str | None, verb: str | None, queue: str | None) -> Iterator[list[AuditRecord]]:
+    """Each entry when it is written, and again when it is over."""
+    known = {record.number: record.outcome for record in seen}
+    while True:
+        time.sleep(_PAUSE_S)
+        latest = target.audit.read(limit=_AGAIN, who=who, verb=verb, queue=queue)
+        yield [record for record in reversed(latest) if known.get(record.number) != record.outcome]
+        known = {record.number: record.outcome for record in latest}
+
+
+def _print(records: list[AuditRecord]) -> None:
+    for record in records:
+        if wants_json():
+            typer.echo(as_json(plain(record)))
+        else:
+            console().print(_line(record), soft_wrap=True)
+
+
+def _table(records: list[AuditRecord]) -> RenderableType:
+    lines = table("when", "who", "did", "queue", "count", "outcome", "from", "details", right=("count",), flexible=("details",))
+    for record in records:
+        lines.add_row(
+            when(record.at_ms), clean(_who(record)), record.verb, record.queue or "-", "-" if record.count is None else f"{record.count:,}",
+            _outcome(record), clean(record.source), cut(clean(_details(record))),
+        )  # fmt: skip
+    return lines
+
+
+def _line(record: AuditRecord) -> Text:
+    count = "" if record.count is None else f" count={record.count}"
+    words = f"{when(record.at_ms)} {clean(_who(record))} {record.verb} {record.queue or '-'}{count} "
+    return Text.assemble(words, _outcome(record), clean(f" from {record.source} {_details(record)}".rstrip()))
+
+
+def _who(record: AuditRecord) -> str:
+    return record.who if record.who == record.name else f"{record.who} {record.name}"
+
+
+def _outcome(record: AuditRecord) -> Text:
+    return Text(record.outcome, style={"done": "", "asked": "bold yellow"}.get(record.outcome, "bold red"))
+
+
+def _details(record: AuditRecord) -> str:
+    return " ".join(f"{field}={value}" for field, value in record.details.items() if value)

@@ -1,0 +1,217 @@
+"""`fairlead key`: who may do what at a server that asks for keys.
+
+A secret is printed once, alone on stdout, so that a script can take it; what is to be said about it goes to stderr.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.grants import read_typed, show_grants
+from fairlead.cli.key_names import KeyId, find_key
+from fairlead.cli.output import age, clean, cut, now_ms, pairs, show, show_json, table, tell, when
+from fairlead.cli.target import Target, as_local_user, open_directory, open_target
+from fairlead.model.access import EVERY_RIGHT, KeyInfo, NewKey, Right, read_grants
+from fairlead.server.bootstrap import BOOTSTRAP, BOOTSTRAP_FILE, renew_bootstrap_key
+from fairlead.server.secret_file import SecretFile
+
+_GRANT_HELP = f"Rights on queues, as in produce:orders.* or produce,consume:orders. There are {', '.join(Right)}; or all."
+To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write the secret there, for its owner alone to read, instead of printing it.")]
+
+
+def register(app: typer.Typer) -> None:
+    key = typer.Typer(no_args_is_help=True, help="API keys: who may do what at a server.")
+    key.command("create")(create)
+    key.command("list")(list_all)
+    key.command("show")(show_one)
+    key.command("grant")(grant)
+    key.command("rotate")(rotate)
+    key.command("revoke")(revoke)
+    key.command("bootstrap")(bootstrap)
+    app.add_typer(key, name="key")
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="For people: whose it is, or what for.")],
+    grant: Annotated[list[str] | None, typer.Option("--grant", "-g", metavar="RIGHT:PATTERN", help=_GRANT_HELP)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every right on every queue, and on the keys of all others.")] = False,
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="DURATION|DATE", help="It ends then, as in 30d or 2030-12-31. Default: never.")
+    ] = None,
+    to: To = None,
+) -> None:
+    """Make a key and show its secret, this once.
+
+    You can hand on only rights that your own key has, where it has admin too, and for no longer than it lasts.
+    """
+    if every and grant:
+        wrong_usage("expected --all or --grant, not both")
+    grants = read_grants(EVERY_RIGHT) if every else read_typed(grant or ())
+    with open_target(create=True) as target, SecretFile(to, exclusive=True) if to is not None else nullcontext() as file:
+        made = target.keys.create(name, grants, **_end(expires))
+        _hand_over(made, file, "made")
+
+
+def list_all() -> None:
+    """List keys: those that your own key could change, and itself."""
+    with open_target() as target:
+        found = target.keys.list()
+    lines = table("id", "name", "rights", "last used", "expires", flexible=("name", "rights"))
+    for info in found:
+        lines.add_row(info.id, cut(clean(info.name)), cut(show_grants(info.grants)), _last_use(info), _ends(info))
+    show(found, lines if found else "there is no key yet; make one with: fairlead key create NAME --grant RIGHT:PATTERN")
+
+
+def show_one(key: Annotated[str | None, KeyId] = None) -> None:
+    """Show one key; without an id the one that you use yourself."""
+    with open_target() as target:
+        if key is None and isinstance(chosen().target(), Path):
+            show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, "no key: whoever can open the data directory may do everything")
+            return
+        info = target.keys.show() if key is None else find_key(target, key)
+    made = f"{when(info.created_at)} by {clean(info.created_by)}"
+    rows = [("id", info.id), ("name", clean(info.name)), ("rights", show_grants(info.grants)), ("made", made)]
+    show(info, lambda: pairs([*rows, ("last used", _last_use(info)), ("expires", _ends(info))]))
+
+
+def grant(
+    key: Annotated[str, KeyId],
+    grants: Annotated[list[str] | None, typer.Argument(metavar="[RIGHT:PATTERN]...", help=_GRANT_HELP)] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="RIGHT:PATTERN", help="Take this right away; it must be one the key has.")
+    ] = None,
+    only: Annotated[bool, typer.Option("--only", help="These rights and no others; with none, no rights at all.")] = False,
+) -> None:
+    """Give a key more rights, or take some away; it holds from its next call on."""
+    more, less = read_typed(grants or ()), read_typed(remove or ())
+    if only and less:
+        wrong_usage("expected --only or --remove, not both")
+    if not (more or less or only):
+        wrong_usage("expected rights to give, --remove RIGHT:PATTERN, or --only")
+    with open_target() as target:
+        key_id = find_key(target, key).id
+        info = target.keys.set_grants(key_id, more) if only else target.keys.change_grants(key_id, add=more, remove=less)
+    show(info, f"key {_named(info)} has {show_grants(info.grants)}")
+
+
+def rotate(
+    key: Annotated[str, KeyId],
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="DURATION", help="The old key is good for so much longer. Default: it ends now.")
+    ] = None,
+    to: To = None,
+) -> None:
+    """Put a new key in the place of one: same name, rights and end, another secret.
+
+    Also for your own key. A file given with --to is replaced.
+    """
+    with open_target() as target, SecretFile(to) if to is not None else nullcontext() as file:
+        old = find_key(target, key)
+        made = target.keys.rotate(old.id, keep=keep)
+        _hand_over(made, file, f"takes the place of {old.id}, which {f'is good for {keep} more' if keep else 'has ended'}")
+
+
+def revoke(key: Annotated[str, KeyId], yes: Yes = False) -> None:
+    """End a key: its next call is refused, also on a stream that is open."""
+    with open_target() as target:
+        info = find_key(target, key)
+        confirm(f"revoke key {_named(info)}: {show_grants(info.grants)}, last used {_last_use(info)}{_besides(target, info)}", yes=yes)
+        target.keys.revoke(info.id)
+    show({"id": info.id, "revoked": True}, f"key {_named(info)} is revoked")
+
+
+def bootstrap(
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help=f"Where the server reads it. Default: {BOOTSTRAP_FILE} in the data directory.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Make another first key, with every right, when the one there was is lost (--data, with no server on it).
+
+    It replaces the bootstrap key; other keys stay as they are.
+    """
+    where = chosen().target()
+    if not isinstance(where, Path):
+        wrong_usage("expected --data DIR, because it takes the data directory itself; with a server: fairlead key create NAME --all")
+    file = to or where / BOOTSTRAP_FILE
+    with open_directory(where) as broker:
+        old = next((info for info in broker.keys.list() if info.name == BOOTSTRAP), None)
+        if old is not None or file.exists():
+            confirm(f"end bootstrap key {old.id if old else 'there was'} and put another into {file}", yes=yes)
+        with as_local_user(broker).writes_down("keys.bootstrap", file=file):
+            info = renew_bootstrap_key(broker, file.absolute())
+    show(asdict(info) | {"file": str(file)}, f"key {_named(info)} is in {clean(str(file))}: --api-key-file {clean(str(file))}")
+
+
+# What they have in common
+
+
+def _hand_over(made: NewKey, file: SecretFile | None, what: str) -> None:
+    said = asdict(made.info)
+    if file is not None:
+        try:
+            file.write(made.secret)
+        except OSError:
+            # The key is there; without its secret it would be there for nobody.
+            _print_secret(made, said)
+            raise
+        show(said | {"file": str(file.path)}, f"key {_named(made.info)} {what}; its secret is in {clean(str(file.path))}")
+        return
+    tell(f"key {_named(made.info)} {what}: {show_grants(made.info.grants)}, {_ending(made.info)}")
+    _print_secret(made, said)
+    tell("That was its secret, which is stored nowhere and not shown again. Use it with --api-key-file FILE or FAIRLEAD_API_KEY.")
+
+
+def _print_secret(made: NewKey, said: dict[str, Any]) -> None:
+    if wants_json():
+        show_json(said | {"secret": made.secret})
+    else:
+        typer.echo(made.secret)
+
+
+def _end(expires: str | None) -> dict[str, Any]:
+    """A day begins at midnight UTC, and a key ends when it does."""
+    if expires is None:
+        return {}
+    if "-" not in expires:
+        return {"expires_in": expires}
+    try:
+        at = datetime.fromisoformat(expires)
+    except ValueError:
+        wrong_usage(f"expected --expires to be a duration such as 30d, or a date such as 2030-12-31, got {expires!r}")
+    return {"expires_at": round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)}
+
+
+def _named(info: KeyInfo) -> str:
+    return f"{info.id} {clean(info.name)!r}"
+
+
+def _last_use(info: KeyInfo) -> str:
+    return "never" if info.last_used_at is None else age(info.last_used_at)
+
+
+def _ends(info: KeyInfo) -> Text:
+    if info.expires_at is None:
+        return Text("never")
+    over = info.expires_at <= now_ms()
+    return Text(f"expired {age(info.expires_at)}" if over else age(info.expires_at), style="bold red" if over else "")
+
+
+def _ending(info: KeyInfo) -> str:
+    return "without end" if info.expires_at is None else f"until {when(info.expires_at)}"
+
+
+def _besides(target: Target, info: KeyInfo) -> str:
+    """What somebody should know before there is no way back."""
+    every = {str(grant) for grant in EVERY_RIGHT}
+    mighty = [other.id for other in target.keys.list() if every.issubset(other.grants) and (other.expires_at or now_ms() + 1) > now_ms()]
+    return "; nobody else has every right" if mighty == [info.id] else ""
