@@ -23,6 +23,8 @@ from fairlead.model.message import HELD, Message, MessageState, lane_of, seq_of,
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
 _PAGE = 1000
+#: How many are listed of those that an id may mean.
+_MOST_MATCHES = 5
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
@@ -135,9 +137,23 @@ def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
 
 
 def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool]) -> str:
-    with core.lock:
-        core.check_open()
-        return show_id(find_raw_id(core, text, queue_name, visible))
+    """The lock is given back after each page: what an id begins with may be that of many messages that are not visible."""
+    raw_id = find_id(text)
+    digits = _digits(text) if raw_id is None else ""
+    low, high = _between(digits) if raw_id is None else (raw_id, raw_id)
+    matches: list[bytes] = []
+    for _ in range(SCAN_LIMIT // _PAGE):
+        with core.lock:
+            core.check_open()
+            page = core.store.ids_between(low, high, _PAGE)
+            matches += _visible(core, page, visible)
+        if len(page) < _PAGE or len(matches) >= _MOST_MATCHES or page[-1] >= high:
+            break
+        low = (int.from_bytes(page[-1], "big") + 1).to_bytes(16, "big")
+    if raw_id is None and queue_name is not None:
+        with core.lock:
+            matches += _visible(core, _by_tail(core, core.queue(queue_name), digits), visible)
+    return show_id(_only(text, matches))
 
 
 def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
@@ -149,36 +165,41 @@ def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
         return [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]
 
 
-def find_raw_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool] | None = None) -> bytes:
+def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
     raw_id = find_id(text)
     if raw_id is not None:
-        if visible is not None and not _visible(core, [raw_id], visible):
-            raise MessageNotFound(text)
         return raw_id
+    digits = _digits(text)
+    matches = core.store.ids_between(*_between(digits), _MOST_MATCHES)
+    if queue_name is not None:
+        matches += _by_tail(core, core.queue(queue_name), digits)
+    return _only(text, matches)
+
+
+def _digits(text: object) -> str:
     if not isinstance(text, str) or len(text) < 4 or not _HEX.issuperset(text.lower()):
         raise InvalidRequest("id", "a message id, at least its first or last 4 characters", text)
-    digits = text.lower().replace("-", "")
-    matches = _by_prefix(core, digits, 5 if visible is None else _PAGE)
-    if queue_name is not None:
-        matches = list(dict.fromkeys([*matches, *_by_tail(core, core.queue(queue_name), digits)]))
-    if visible is not None:
-        matches = _visible(core, matches, visible)
-    if not matches:
+    return text.lower().replace("-", "")
+
+
+def _between(digits: str) -> tuple[bytes, bytes]:
+    """The first and the last id that begin like this."""
+    return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32])
+
+
+def _only(text: str, matches: Sequence[bytes]) -> bytes:
+    found = list(dict.fromkeys(matches))
+    if not found:
         raise MessageNotFound(text)
-    if len(matches) > 1:
-        raise AmbiguousId(text, [show_id(match) for match in matches[:5]])
-    return matches[0]
+    if len(found) > 1:
+        raise AmbiguousId(text, [show_id(match) for match in found[:_MOST_MATCHES]])
+    return found[0]
 
 
 def _visible(core: Core, ids: Sequence[bytes], visible: Callable[[str], bool]) -> list[bytes]:
     name_of = _names(core)
     spots = [(raw_id, _locate(core, raw_id)) for raw_id in ids]
     return [raw_id for raw_id, spot in spots if spot is not None and visible(name_of(spot.queue_id) or "")]
-
-
-def _by_prefix(core: Core, digits: str, limit: int) -> list[bytes]:
-    low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32])
-    return core.store.ids_between(low, high, limit)
 
 
 def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:

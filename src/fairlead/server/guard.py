@@ -22,12 +22,13 @@ from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
 from fairlead.decide.access import allows, rights_on
 from fairlead.decide.redact import Redaction
-from fairlead.errors import FairleadError, Forbidden, InvalidRequest
+from fairlead.errors import FairleadError, Forbidden, InvalidRequest, RequestExpired
 from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, Right
 from fairlead.model.delivery import Delivery
 from fairlead.model.facts import Intent
 from fairlead.model.handles import read_handle
 from fairlead.model.ids import find_id, show_id
+from fairlead.model.limits import MAX_ANSWERED
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, LeaseRef, Release, Settlement, SettleResult
@@ -149,7 +150,7 @@ class GuardedBroker:
             with suppress(FairleadError):
                 audit.finish(record, error.code if isinstance(error, FairleadError) else "failed")
             raise
-        audit.finish(record, "done", entry.count, entry.details)
+        audit.finish(record, "done", entry.count)
 
     # Messages out
 
@@ -196,15 +197,18 @@ class GuardedBroker:
             self.need(Right.PRODUCE, queue)
         if claim is not None:
             self._need_all(Right.CONSUME, claim.get("queue", ()) if isinstance(claim, Mapping) else ())
-        done = self._broker.exchange(
-            self._scoped(consumer),
-            extend=self._own(extend),  # type: ignore[arg-type]
-            settle=self._own(settle),
-            enqueue=enqueue,
-            claim=claim,
-            request_id=request_id and self._scoped_id(request_id),
-            answered=[self._scoped_id(one) for one in answered],
-        )
+        try:
+            done = self._broker.exchange(
+                self._scoped(consumer),
+                extend=self._own(extend),  # type: ignore[arg-type]
+                settle=self._own(settle),
+                enqueue=enqueue,
+                claim=claim,
+                request_id=request_id and self._scoped_id(request_id),
+                answered=self._scoped_ids(answered),
+            )
+        except RequestExpired as expired:
+            raise RequestExpired(str(request_id), expired.age_ms) from None
         return replace(done, settled=tuple(_named([*extend, *settle], done.settled)), deliveries=self._still_own(done.deliveries))
 
     # What operators do
@@ -308,10 +312,16 @@ class GuardedBroker:
     def _scoped_id(self, request_id: str) -> str:
         """Of another key the same id is another; its time, by which it is forgotten, stays."""
         raw_id = find_id(request_id)
-        if raw_id is None:
+        if raw_id is None or raw_id[6] >> 4 != 7:
+            # For the engine to refuse, in its words.
             return request_id
         mixed = sha256(f"{self.caller.key_id}".encode() + raw_id).digest()
         return show_id(raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10])
+
+    def _scoped_ids(self, request_ids: Sequence[str]) -> Sequence[str]:
+        if not isinstance(request_ids, (list, tuple)) or len(request_ids) > MAX_ANSWERED:
+            return request_ids
+        return [self._scoped_id(one) for one in request_ids]
 
     def _own(self, items: Sequence[Settlement]) -> list[Settlement]:
         """What is not in a queue of the caller's is put as if it named no message at all."""
@@ -346,9 +356,7 @@ class GuardedBroker:
 class _Entry:
     """What is known of an act when it is over."""
 
-    def __init__(self) -> None:
-        self.count: int | None = None
-        self.details: dict[str, object] = {}
+    count: int | None = None
 
 
 def hide(info: MessageInfo) -> MessageInfo:

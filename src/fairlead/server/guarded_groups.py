@@ -74,10 +74,8 @@ class GuardedKeys:
         self._need_admin_somewhere()
         self._need_to_grant(wanted)
         self._need_no_longer(expires_in, expires_at)
-        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)) as entry:
-            made = self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
-            entry.details["key"] = made.info.id
-        return made
+        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)):
+            return self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
 
     def list(self) -> list[KeyInfo]:
         self._guard.grants()
@@ -122,10 +120,8 @@ class GuardedKeys:
             # Whoever rotates a key holds its secret.
             self._need_no_later_end(self._find(key_id), more=("its secret",))
             only_if = self._may_change()
-        with self._guard.writes_down("keys.rotate", key=key_id) as entry:
-            made = self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
-            entry.details["new"] = made.info.id
-        return made
+        with self._guard.writes_down("keys.rotate", key=key_id):
+            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
 
     def _own(self) -> KeyRecord | None:
         key_id = self._guard.caller.key_id
@@ -203,7 +199,7 @@ class GuardedRunbooks:
         own, pattern = self._guard.grants(), _pattern_of(project)
         if not covers(own, Grant(Right.ADMIN, pattern)):
             raise Forbidden(Right.ADMIN, pattern)
-        with self._guard.writes_down("runbooks.save", project=project, characters=len(text) if isinstance(text, str) else 0):
+        with self._guard.writes_down("runbooks.save", project=project, characters=len(text)):
             self._runbooks.save(project, text)
 
     def get(self, project: str) -> str:
