@@ -116,6 +116,7 @@ class AsyncClient:
     intents = _in_thread(Client.intents)
     cancel_intent = _in_thread(Client.cancel_intent)
     find = _in_thread(Client.find)
+    twin = _in_thread(Client.twin)
     peek = _in_thread(Client.peek)
     failure_metrics = _in_thread(Client.failure_metrics)
     explain = _in_thread(Client.explain)

@@ -307,6 +307,10 @@ class Broker:
         """By full id, by a unique prefix, or, given a queue, by the last characters."""
         return looking.find(self._core, message_id, queue)
 
+    def twin(self, queue: str, dedup_key: str) -> str | None:
+        """The id that an enqueue with this dedup key would be answered now; None: it would be a new message."""
+        return looking.twin(self._core, queue, dedup_key)
+
     def peek(
         self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
     ) -> list[MessageInfo]:

@@ -18,7 +18,7 @@ from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_ANSWER_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_ANSWER_BYTES, MAX_DEDUP_KEY_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
 from fairlead.model.message import HELD, Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
@@ -163,6 +163,13 @@ def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
         core.check_open()
         spots = [_locate(core, raw_id) for raw_id in ids]
         return [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]
+
+
+def twin(core: Core, queue_name: str, dedup_key: str) -> str | None:
+    key = check_text(dedup_key, "dedup_key", MAX_DEDUP_KEY_BYTES)
+    with core.lock:
+        (known,) = core.store.dedup(core.queue(queue_name).queue_id, [key])
+        return show_id(known[0]) if known is not None and (known[1] == 0 or known[1] > core.clock.now_ms()) else None
 
 
 def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:

@@ -17,6 +17,7 @@ from fairlead.cli.filters import read_header
 from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import as_record, message_table
 from fairlead.cli.output import clean, count_of, plain, short, show, tell
+from fairlead.cli.push import find_spec, item_of
 from fairlead.cli.target import open_target
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
@@ -43,14 +44,29 @@ def push(
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Hand it out only after this time.")] = None,
     ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live, instead of the queue's.")] = None,
     dedup: Annotated[str | None, typer.Option(metavar="KEY", help="A second message with this key is the first one.")] = None,
+    var: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of the item, over the payload's; may be repeated.")] = None,
 ) -> None:
-    """Put one message into a queue, and print its id."""
+    """Put one message into a queue, and print its id.
+
+    For a queue that the runbook in force declares, the payload is a JSON object with the fields it asks for; its defaults fill
+    in, and an item equal to one that is not done yet is that item.
+    """
     headers = dict(pair for text in header or () if (pair := read_header(text)) is not None)
-    body = _read_payload(payload, file)
-    message = NewMessage(body, headers, key, weight, tuple(throttle or ()), stream, delay, dedup, ttl)
+    body = None if payload is None and file is None and var else _read_payload(payload, file)
     with open_target() as target:
+        spec = find_spec(target, queue)
+        if spec is not None:
+            body, own_key = item_of(spec, queue, body, var or ())
+            dedup = own_key if dedup is None else dedup
+        elif body is None or var:
+            wrong_usage(f"expected a queue of the runbook in force for --var; it declares no {queue!r}")
+        message = NewMessage(body, headers, key, weight, tuple(throttle or ()), stream, delay, dedup, ttl)
+        known = None if spec is None or dedup is None else target.twin(queue, dedup)
         (message_id,) = target.enqueue_many(queue, [message])
-    show({"id": message_id, "queue": queue}, message_id)
+    existing = {} if spec is None else {"existing": message_id == known}
+    show({"id": message_id, "queue": queue, **existing}, message_id)
+    if existing.get("existing"):
+        tell(f"existing: queue {queue!r} has an item with this data that is not done yet")
 
 
 def _read_payload(payload: str | None, file: Path | None) -> bytes:
@@ -65,7 +81,7 @@ def _read_payload(payload: str | None, file: Path | None) -> bytes:
 
 def peek(
     queue: QueueName,
-    where: Annotated[str, typer.Option(metavar="ready|waiting|leased|dead", help="Which messages.")] = "ready",
+    where: Annotated[str, typer.Option(metavar="ready|waiting|leased|dead|done", help="Which messages.")] = "ready",
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key.")] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this message.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")] = 10,

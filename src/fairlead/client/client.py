@@ -309,6 +309,9 @@ class Client:
     def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
         return self._admin("find", message_id=message_id, queue=queue)
 
+    def twin(self, queue: str, dedup_key: str) -> str | None:
+        return self._admin("twin", queue=queue, dedup_key=dedup_key)
+
     def peek(
         self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
     ) -> list[MessageInfo]:

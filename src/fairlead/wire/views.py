@@ -61,6 +61,7 @@ ADMIN: dict[str, Verb] = {
     "intents": Verb(list[Intent], repeatable=True),
     "cancel_intent": Verb(bool),
     "find": Verb(MessageInfo, repeatable=True),
+    "twin": Verb(str | None, repeatable=True),
     "peek": Verb(list[MessageInfo], repeatable=True),
     "failure_metrics": Verb(FailureMetrics, repeatable=True),
     "explain": Verb(Explanation, repeatable=True),
