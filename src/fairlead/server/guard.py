@@ -59,7 +59,6 @@ ACTS: dict[str, Right] = {
 WORK: dict[str, Right] = {
     "enqueue": Right.PRODUCE,
     "enqueue_many": Right.PRODUCE,
-    "twin": Right.PRODUCE,
     "ack": Right.CONSUME,
     "nack": Right.CONSUME,
 }
@@ -141,7 +140,7 @@ class GuardedBroker:
             raise Forbidden("some right", str(queue))
 
     @contextmanager
-    def writes_down(self, verb: str, queue: str = "", **details: object) -> Iterator[_Entry]:
+    def writes_down(self, verb: str, queue: str = "", /, **details: object) -> Iterator[_Entry]:
         """Before the act, and what came of it after."""
         audit, entry = self._broker.audit, _Entry()
         record = audit.begin(self.caller.who, self.caller.name, self.caller.source, verb, queue, details)
@@ -151,7 +150,7 @@ class GuardedBroker:
             with suppress(FairleadError):
                 audit.finish(record, error.code if isinstance(error, FairleadError) else "failed")
             raise
-        audit.finish(record, "done", entry.count)
+        audit.finish(record, "done", entry.count, entry.details)
 
     # Messages out
 
@@ -357,7 +356,9 @@ class GuardedBroker:
 class _Entry:
     """What is known of an act when it is over."""
 
-    count: int | None = None
+    def __init__(self) -> None:
+        self.count: int | None = None
+        self.details: dict[str, object] = {}
 
 
 def hide(info: MessageInfo) -> MessageInfo:
@@ -371,7 +372,7 @@ def _act(verb: str, right: Right) -> Callable[..., Any]:
     _, queue_argument, *others = inspect.signature(inner).parameters
 
     @functools.wraps(inner)
-    def call(self: GuardedBroker, *args: Any, **named: Any) -> Any:
+    def call(self: GuardedBroker, /, *args: Any, **named: Any) -> Any:
         arguments = dict(zip((queue_argument, *others), args, strict=False)) | named
         queue = arguments.get(queue_argument)
         self.need(right, queue)
@@ -395,7 +396,7 @@ def _work(verb: str, right: Right) -> Callable[..., Any]:
     queue_argument = list(inspect.signature(inner).parameters)[1]
 
     @functools.wraps(inner)
-    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
+    def call(self: GuardedBroker, /, *args: Any, **arguments: Any) -> Any:
         self.need(right, args[0] if args else arguments.get(queue_argument))
         return getattr(self._broker, verb)(*args, **arguments)
 
@@ -407,7 +408,7 @@ def _look(verb: str) -> Callable[..., Any]:
     queue_argument = list(inspect.signature(inner).parameters)[1]
 
     @functools.wraps(inner)
-    def call(self: GuardedBroker, *args: Any, **arguments: Any) -> Any:
+    def call(self: GuardedBroker, /, *args: Any, **arguments: Any) -> Any:
         self.need_some(args[0] if args else arguments.get(queue_argument))
         return getattr(self._broker, verb)(*args, **arguments)
 

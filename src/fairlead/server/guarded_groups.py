@@ -74,8 +74,10 @@ class GuardedKeys:
         self._need_admin_somewhere()
         self._need_to_grant(wanted)
         self._need_no_longer(expires_in, expires_at)
-        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)):
-            return self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
+        with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)) as entry:
+            made = self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
+            entry.details["key"] = made.info.id
+        return made
 
     def list(self) -> list[KeyInfo]:
         self._guard.grants()
@@ -120,8 +122,10 @@ class GuardedKeys:
             # Whoever rotates a key holds its secret.
             self._need_no_later_end(self._find(key_id), more=("its secret",))
             only_if = self._may_change()
-        with self._guard.writes_down("keys.rotate", key=key_id):
-            return self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
+        with self._guard.writes_down("keys.rotate", key=key_id) as entry:
+            made = self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
+            entry.details["new"] = made.info.id
+        return made
 
     def _own(self) -> KeyRecord | None:
         key_id = self._guard.caller.key_id
@@ -199,7 +203,7 @@ class GuardedRunbooks:
         own, pattern = self._guard.grants(), _pattern_of(project)
         if not covers(own, Grant(Right.ADMIN, pattern)):
             raise Forbidden(Right.ADMIN, pattern)
-        with self._guard.writes_down("runbooks.save", project=project, characters=len(text)):
+        with self._guard.writes_down("runbooks.save", project=project, characters=len(text) if isinstance(text, str) else 0):
             self._runbooks.save(project, text)
 
     def get(self, project: str) -> str:
