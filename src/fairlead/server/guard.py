@@ -59,6 +59,7 @@ ACTS: dict[str, Right] = {
 WORK: dict[str, Right] = {
     "enqueue": Right.PRODUCE,
     "enqueue_many": Right.PRODUCE,
+    "twin": Right.PRODUCE,
     "ack": Right.CONSUME,
     "nack": Right.CONSUME,
 }
