@@ -209,7 +209,7 @@ def test_settings_that_are_wrong_are_all_named_and_nothing_is_started(tmp_path: 
 def test_a_public_address_is_refused_unless_it_is_insisted_on(tmp_path: Path) -> None:
     ended = fairlead_serve("--data", str(tmp_path / "data"), "--flight", "0.0.0.0:0", "--grpc", "off", "--http", "off")
     assert ended.returncode == 3
-    assert "expected a loopback address, got 0.0.0.0:0: there are no keys and no TLS yet" in ended.stderr
+    assert "expected a loopback address, or TLS and keys, got 0.0.0.0:0, which others may reach, with no TLS" in ended.stderr
 
 
 def test_a_flag_without_an_equals_sign_behind_set_is_refused(tmp_path: Path) -> None:
