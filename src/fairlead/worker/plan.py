@@ -71,8 +71,8 @@ class Plan:
 
 
 def bits_of(pipeline: PipelineSpec) -> dict[str, int]:
-    """The masks given to step names, and for names that have none yet the lowest that are free."""
-    bits = dict(pipeline.bits)
+    """The masks given to step names, and for names that have none yet the lowest that are free; 0 when there is none left."""
+    bits = {name: bit if bit in _BITS else 0 for name, bit in pipeline.bits.items()}
     taken = set(bits.values())
     free = (bit for bit in _BITS if bit not in taken)
     for step in pipeline.steps:

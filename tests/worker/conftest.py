@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fairlead import Broker
+from fairlead.testing import MemoryStore
+from tests.worker.scene import QUEUE
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """With one queue, whose messages die on their first failure as those of a runbook queue do unless it says otherwise."""
+    with Broker(MemoryStore(), durability="os") as broker:
+        broker.create_queue(QUEUE, retry={"policy": "none"}, retry_in_stream={"policy": "none"})
+        yield broker
+
+
+@pytest.fixture
+def journal(tmp_path) -> str:
+    return str(tmp_path / "journal.jsonl")
