@@ -13,7 +13,6 @@ from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, LimitReached
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, MemoryStore
-from tests.conformance.conftest import directory, factory  # noqa: F401 - fixtures
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 
@@ -295,7 +294,7 @@ def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_
 # Crashes
 
 
-def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None:  # noqa: F811 - a fixture
+def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None:
     clock = ManualClock()
     store = factory.open()
     broker = Broker(store, clock=clock)
@@ -348,7 +347,7 @@ def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_pat
 
 @pytest.mark.parametrize("end", ["revoke", "rotate"])
 def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_start(
-    factory: Factory, tmp_path: Path, end: str  # noqa: F811 - a fixture
+    factory: Factory, tmp_path: Path, end: str
 ) -> None:
     file = tmp_path / "bootstrap.key"
     store = factory.open()
