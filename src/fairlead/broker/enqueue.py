@@ -190,7 +190,7 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
     checked = check_messages(messages)
     why = read_reason(reason)
     if not isinstance(error, str):
-        raise InvalidRequest("error", "text", error)
+        raise InvalidRequest("error", "text", type(error))
     text = bounded_error(error)
     with core.lock:
         source = core.queue(queue_name)

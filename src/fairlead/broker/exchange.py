@@ -79,7 +79,7 @@ def exchange(
     received = _check_answered(answered, raw_request) if answered != () else []
     order = _check_claim(claim, check_consumer(consumer), raw_request)
     if not isinstance(enqueue, Mapping):
-        raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", enqueue)
+        raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
     turn = Turn(items, {name: check_messages(messages) for name, messages in enqueue.items()}, order, raw_request, received)
     with core.lock:
         known = _find_outcome(core, raw_request)
@@ -170,9 +170,9 @@ def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult
 def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list[Settlement]:
     for field, items in (("extend", extend), ("settle", settle)):
         if type(items) is not list and (not isinstance(items, Sequence) or isinstance(items, (str, bytes))):
-            raise InvalidRequest(field, "a list", items)
+            raise InvalidRequest(field, "a list", type(items))
     if extend and any(not isinstance(item, Extend) for item in extend):
-        raise InvalidRequest("extend", "a list of Extend", extend)
+        raise InvalidRequest("extend", "a list of Extend", sorted({type(item).__name__ for item in extend}))
     if len(extend) + len(settle) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("settle", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(extend) + len(settle)} items")
     return [*extend, *settle]

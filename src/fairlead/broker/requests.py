@@ -47,7 +47,7 @@ def check_count(value: object, field: str, *, most: int) -> int:
 
 def check_error(error: object, reason: object) -> tuple[str, FailureReason]:
     if not isinstance(error, str):
-        raise InvalidRequest("error", "text", error)
+        raise InvalidRequest("error", "text", type(error))
     return bounded_error(error), read_reason(reason)
 
 

@@ -28,7 +28,7 @@ _MOVING = (Complete, Fail, Release)
 
 def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", items)
+        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
     if len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
     answers = ask_hooks(core, items)

@@ -138,9 +138,9 @@ class Requests:
     ) -> ExchangeResult:
         items = [*_check_items(extend, "extend"), *_check_items(settle, "settle")]
         if any(not isinstance(item, Extend) for item in extend):
-            raise InvalidRequest("extend", "a list of Extend", extend)
+            raise InvalidRequest("extend", "a list of Extend", sorted({type(item).__name__ for item in extend}))
         if not isinstance(enqueue, Mapping):
-            raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", enqueue)
+            raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
         puts = [Put.of(queue, messages) for queue, messages in enqueue.items()]
         settling = Settling(self.heartbeat, items)
         rows, messages = settling.said.rows, [message for put in puts for message in put.messages]
@@ -288,7 +288,7 @@ def _prolonged(rows: list[Row]) -> Held:
 def _check_items(items: object, field: str) -> Sequence[Any]:
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
         expected = "a list of Complete, Fail, Release, Extend, Start" if field == "items" else "a list"
-        raise InvalidRequest(field, expected, items)
+        raise InvalidRequest(field, expected, type(items))
     if len(items) > MAX_BATCH_MESSAGES:
         raise InvalidRequest(field, f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
     return items

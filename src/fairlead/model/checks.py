@@ -1,4 +1,7 @@
-"""New messages, checked once: what passes here is right, on whichever side of the network it is checked."""
+"""New messages, checked once: what passes here is right, on whichever side of the network it is checked.
+
+A refusal quotes names and keys, never a payload or the value of a header: errors end up in logs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
 def check_messages(messages: object) -> list[CheckedMessage]:
     """Refuses the whole batch at the first bad message, by its index and field: nothing of it is stored."""
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise InvalidRequest("messages", "a list of NewMessage", messages)
+        raise InvalidRequest("messages", "a list of NewMessage", type(messages))
     if len(messages) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("messages", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(messages)} messages")
     checked = [_check_plain(message) or _check(message, _where(at, messages)) for at, message in enumerate(messages)]
@@ -80,11 +83,11 @@ def _remember(key: str, lane: bytes) -> bytes:
 
 def _check(message: object, at: str) -> CheckedMessage:
     if not isinstance(message, NewMessage):
-        raise InvalidRequest(f"{at}message", "a fairlead.NewMessage", message)
+        raise InvalidRequest(f"{at}message", "a fairlead.NewMessage", type(message))
     payload = message.payload
     if type(payload) is not bytes:
         if not isinstance(payload, (bytes, bytearray, memoryview)):
-            raise InvalidRequest(f"{at}payload", "bytes", payload)
+            raise InvalidRequest(f"{at}payload", "bytes", type(payload))
         payload = bytes(payload)
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise InvalidRequest(f"{at}payload", f"at most {MAX_PAYLOAD_BYTES} bytes", f"{len(payload)} bytes")
@@ -125,14 +128,14 @@ def check_text(value: object, field: str, most_bytes: int, *, may_be_empty: bool
 
 def _headers(headers: object, at: str) -> bytes:
     if not isinstance(headers, Mapping):
-        raise InvalidRequest(f"{at}headers", "a mapping of text to text", headers)
+        raise InvalidRequest(f"{at}headers", "a mapping of text to text", type(headers))
     for name, value in headers.items():
         if type(name) is not str or type(value) is not str:
-            raise InvalidRequest(f"{at}headers", "a mapping of text to text", {name: value})
+            raise InvalidRequest(f"{at}headers", "a mapping of text to text", {name: type(value)})
     try:
         packed = pack_headers(headers if type(headers) is dict else dict(headers))
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{at}headers", "text that can be written as UTF-8", headers) from None
+        raise InvalidRequest(f"{at}headers", "text that can be written as UTF-8", list(headers)) from None
     if len(packed) > MAX_HEADERS_BYTES:
         raise InvalidRequest(f"{at}headers", f"at most {MAX_HEADERS_BYTES} bytes in all", f"{len(packed)} bytes")
     return packed

@@ -56,7 +56,7 @@ class CheckedFail(NamedTuple):
 def check_fail(item: Fail) -> CheckedFail:
     reason, progress = read_reason(item.reason), check_progress(item.progress)
     if not isinstance(item.error, str):
-        raise InvalidRequest("error", "text", item.error)
+        raise InvalidRequest("error", "text", type(item.error))
     if not isinstance(item.dead, bool):
         raise InvalidRequest("dead", "True or False", item.dead)
     if item.dead and item.retry_in is not None:

@@ -27,6 +27,10 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     dedup_key: str | None = None
     ttl: Duration | None = None
 
+    def __repr__(self) -> str:
+        # Neither payload nor headers: they may be secret, and what is shown somewhere ends up in a log.
+        return f"NewMessage(fairness_key={self.fairness_key!r}, stream={self.stream!r}, dedup_key={self.dedup_key!r})"
+
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """Written once at enqueue and never changed; where it is now and how it fared is its `MessageState`.
@@ -51,6 +55,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     live_dedup: bool = False
     stream: str = ""
     seq: int = 0
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id.hex()}, queue_id={self.queue_id}, place={self.place})"
 
     @property
     def size(self) -> int:

@@ -77,6 +77,10 @@ class Extend(msgspec.Struct, frozen=True, gc=False):
     progress: int = 0
     carry: bytes | None = None
 
+    def __repr__(self) -> str:
+        # Not the carry: it may be secret.
+        return f"Extend({self.delivery!r}, duration={self.duration!r}, progress={self.progress})"
+
 
 class Start(msgspec.Struct, frozen=True, gc=False):
     """Work on an unstarted delivery begins: from here on its expiry is a failure."""

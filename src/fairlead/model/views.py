@@ -104,7 +104,7 @@ class MessageInfo:
     queue: str
     where: str
     payload: bytes = field(repr=False)
-    headers: dict[str, str]
+    headers: dict[str, str] = field(repr=False)
     fairness_key: str
     weight: int
     throttle_keys: tuple[str, ...]
@@ -115,7 +115,7 @@ class MessageInfo:
     attempts: int
     deliveries: int
     progress: Progress
-    carry: bytes
+    carry: bytes = field(repr=False)
     failures: tuple[FailureRecord, ...]
     failures_cut: int
     reason: FailureReason | None

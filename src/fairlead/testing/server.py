@@ -36,6 +36,7 @@ class ServerProcess:
         self._given = {**dict.fromkeys(("flight", "grpc", "http"), "off"), **settings, **addresses, "data": data}
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
+        self._out: list[list[str]] = []
         self._readers: list[threading.Thread] = []
 
     @property
@@ -52,6 +53,11 @@ class ServerProcess:
         """What all processes so far have written to stderr."""
         return "".join(self._log)
 
+    @property
+    def out(self) -> str:
+        """What all processes so far have written to stdout."""
+        return "".join(line for lines in self._out for line in lines)
+
     def start(self) -> None:
         """Returns when the server is ready, or raises `ServerDidNotStart`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
@@ -62,6 +68,7 @@ class ServerProcess:
         assert process.stdout is not None
         assert process.stderr is not None
         first: list[str] = []
+        self._out.append(first)
         came = threading.Event()
         self._readers = [
             threading.Thread(target=_drain, args=(process.stdout, first, came), daemon=True),

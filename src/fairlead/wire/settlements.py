@@ -53,7 +53,7 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, S
         raw_id = b""
         try:
             if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
-                raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", item)
+                raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
             raw_id, claim_id = read_handle(item.delivery)
             rows.append(_row(item, raw_id, claim_id if 0 <= claim_id <= _MOST_LEASE else _MOST_LEASE))
         except InvalidRequest as wrong:

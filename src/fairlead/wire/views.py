@@ -125,9 +125,9 @@ def _convert(value: object, kind: type, field: str) -> Any:
     """By name, unchecked: a field of the wrong type is refused by the engine, in its words."""
     known = set(kind.__annotations__)
     if not isinstance(value, dict) or not known.issuperset(value):
-        raise InvalidRequest(field, "a map of " + ", ".join(sorted(known)), value)
+        raise InvalidRequest(field, "a map of " + ", ".join(sorted(known)), list(value) if isinstance(value, dict) else type(value))
     if kind is NewMessage and "payload" not in value:
-        raise InvalidRequest(field, "messages with a payload", value)
+        raise InvalidRequest(field, "messages with a payload", list(value))
     header = value.get("header")
     if isinstance(header, list):
         value = value | {"header": tuple(header)}
