@@ -80,7 +80,8 @@ class AuditTrail:
             with self._core.lock:
                 self._core.check_open()
                 page = self._core.store.audit(start, end - 1 - start)
-            yield from reversed(page)
+            # Where the oldest were forgotten, a page reaches into the one before it, which has been seen.
+            yield from (record for record in reversed(page) if record.number < end)
 
 
 def _told(details: Mapping[str, object]) -> dict[str, str]:

@@ -1,0 +1,335 @@
+"""The audit is complete: no act without its entry, no entry without an act, and never what messages say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import Broker, Fail, NewMessage
+from fairlead.cli import audit as command
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound
+from fairlead.model.access import EVERY_RIGHT, AuditRecord
+from fairlead.runbook.model import QueueSpec, Runbook
+from fairlead.runbook.stored import dump_runbook
+from fairlead.server.guard import ACTS, LOOKS, WORK, Caller, GuardedBroker
+from fairlead.testing import ManualClock
+from tests.cli.conftest import Commands, Opener
+from tests.conformance.scene import Factory
+from tests.security.scene import Scene
+
+MINUTE_MS = 60_000
+SECRET = "s3cret-words"
+RUNBOOK = dump_runbook(Runbook("shop", {SECRET: QueueSpec(SECRET)}))
+
+
+class Stage:
+    """A queue `q` with two messages ready, one leased, two dead and one held, and whoever acts on it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.broker = broker = scene.broker
+        broker.create_queue("q", retry={"policy": "none"})
+        self.dead = broker.enqueue_many("q", [NewMessage(b"dead") for _ in range(2)])
+        broker.settle([Fail(delivery, error="no") for delivery in broker.claim("q", limit=2)])
+        (self.leased,) = broker.enqueue_many("q", [NewMessage(b"leased")])
+        broker.claim("q")
+        self.ready = broker.enqueue_many("q", [NewMessage(SECRET.encode(), {"h": SECRET}), NewMessage(b"ready")])
+        self.held = broker.enqueue("q", b"held")
+        broker.hold("q", [self.held])
+        self.key = scene.key(*EVERY_RIGHT, name="ops")
+        self.guard = scene.as_key(self.key)
+
+    def entries(self) -> list[AuditRecord]:
+        """Oldest first."""
+        return self.broker.audit.read(limit=10_000)[::-1]
+
+
+@pytest.fixture
+def stage(scene: Scene) -> Stage:
+    return Stage(scene)
+
+
+#: verb -> (the act, the number of messages or None)
+PERFORMED: dict[str, tuple[Callable[[GuardedBroker, Stage], object], int | None]] = {
+    "create_queue": (lambda x, s: x.create_queue("new"), None),
+    "update_queue": (lambda x, s: x.update_queue("q", max_attempts=3), None),
+    "pause": (lambda x, s: x.pause("q"), None),
+    "resume": (lambda x, s: x.resume("q"), None),
+    "purge": (lambda x, s: x.purge("q"), 3),
+    "delete_queue": (lambda x, s: x.delete_queue("q"), None),
+    "drop": (lambda x, s: x.drop("q", s.ready), 2),
+    "done": (lambda x, s: x.done("q", s.ready[:1]), 1),
+    "bury": (lambda x, s: x.bury("q", ids=s.ready, error=SECRET[:3]), 2),
+    "hold": (lambda x, s: x.hold("q", [*s.ready, "01a1e195-9429-7001-8c23-570efea5bcab"]), 2),
+    "unhold": (lambda x, s: x.unhold("q", [s.held]), 1),
+    "fail": (lambda x, s: x.fail("q", [s.leased]), 1),
+    "prune": (lambda x, s: x.prune("q.dlq"), 2),
+    "release_stream": (lambda x, s: x.release_stream("q", "s"), None),
+    "retry": (lambda x, s: x.retry("q.dlq", s.dead[:1]), 1),
+    "redrive": (lambda x, s: x.redrive("q.dlq"), 2),
+    "quarantine": (lambda x, s: x.quarantine("q", [NewMessage(SECRET.encode())] * 3), 3),
+}
+#: What else is written down, beside the table of the guard.
+ALSO: dict[str, tuple[Callable[[GuardedBroker, Stage], object], int | None]] = {
+    "drain": (lambda x, s: x.drain("q"), 2),
+    "find": (lambda x, s: x.find(s.ready[0]), 1),
+    "peek": (lambda x, s: x.peek("q"), 2),
+    "config.set": (lambda x, s: x.config.set("mine", SECRET), None),
+    "config.delete": (lambda x, s: x.config.delete("there"), None),
+    "keys.create": (lambda x, s: x.keys.create("k", ["produce:q"]), None),
+    "keys.set_grants": (lambda x, s: x.keys.set_grants(s.key.info.id, EVERY_RIGHT), None),
+    "keys.change_grants": (lambda x, s: x.keys.change_grants(s.key.info.id, add=["produce:q"]), None),
+    "keys.rotate": (lambda x, s: x.keys.rotate(s.key.info.id), None),
+    "keys.revoke": (lambda x, s: x.keys.revoke(s.key.info.id), None),
+    "runbooks.save": (lambda x, s: x.runbooks.save("shop", RUNBOOK), None),
+}
+
+
+def test_every_act_of_the_guard_is_performed_here() -> None:
+    assert set(PERFORMED) == set(ACTS)
+
+
+@pytest.mark.parametrize("verb", [*PERFORMED, *ALSO])
+def test_an_act_leaves_one_entry_that_says_who_what_how_many_and_from_where(stage: Stage, verb: str) -> None:
+    stage.broker.config.set("there", "x")
+    act, count = (PERFORMED | ALSO)[verb]
+    act(stage.guard, stage)
+    (entry,) = stage.entries()
+    assert (entry.verb, entry.count, entry.outcome) == (verb, count, "done")
+    assert (entry.who, entry.name, entry.source) == (stage.key.info.id, "ops", "test")
+    assert entry.at_ms == stage.scene.clock.now_ms()
+    if verb in ACTS or verb in ("drain", "find", "peek"):
+        assert entry.queue in ("q", "q.dlq", "new")
+
+
+@pytest.mark.parametrize("verb", [*PERFORMED, *ALSO])
+def test_an_entry_never_holds_what_messages_values_runbooks_or_secrets_say(stage: Stage, verb: str) -> None:
+    stage.broker.config.set("there", "x")
+    made = (PERFORMED | ALSO)[verb][0](stage.guard, stage)
+    shown = json.dumps([str(record) for record in stage.entries()])
+    assert SECRET not in shown
+    assert getattr(made, "secret", SECRET) not in shown
+
+
+@pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "prune", "redrive"])
+def test_a_dry_run_leaves_none(stage: Stage, verb: str) -> None:
+    arguments: dict[str, Any] = {} if verb in ("prune", "redrive") else {"filter": DeadFilter()}
+    getattr(stage.guard, verb)("q.dlq" if verb in ("retry", "redrive", "prune") else "q", dry_run=True, **arguments)
+    assert stage.entries() == []
+
+
+def test_daily_work_and_looking_leave_none(stage: Stage) -> None:
+    assert {"enqueue", "enqueue_many", "ack", "nack"} <= set(WORK)
+    guard = stage.guard
+    guard.enqueue("q", b"x")
+    guard.enqueue_many("q", [NewMessage(b"x")])
+    deliveries = guard.claim("q", limit=3)
+    guard.ack("q", deliveries[0].id)
+    guard.nack("q", deliveries[1].id, "no")
+    guard.settle([Fail(deliveries[2])])
+    guard.exchange("c", enqueue={"q": [NewMessage(b"x")]})
+    guard.queues()
+    guard.stats("q")
+    for verb in LOOKS:
+        getattr(guard, verb)("q")
+    guard.explain(stage.held)
+    guard.intents()
+    guard.config.list()
+    guard.keys.list()
+    guard.keys.show()
+    guard.audit.read()
+    assert stage.entries() == []
+
+
+def test_looking_without_the_right_to_read_payloads_leaves_none_and_shows_none(stage: Stage) -> None:
+    guard = stage.scene.with_grants("consume:q")
+    assert [info.payload for info in guard.peek("q")] == [b"", b""]
+    assert guard.find(stage.ready[0]).headers == {"h": ""}
+    assert stage.entries() == []
+
+
+def test_a_filter_by_what_headers_hold_takes_the_right_to_read_them(stage: Stage) -> None:
+    guard = stage.scene.with_grants("admin:q")
+    with pytest.raises(Forbidden):
+        guard.drop("q", filter=DeadFilter(header=("h", SECRET)), dry_run=True)
+
+
+def test_options_given_by_position_are_told_like_those_by_name(stage: Stage) -> None:
+    stage.guard.drop("q", stage.ready)
+    stage.guard.drop("q", ids=[stage.held])
+    by_position, by_name = stage.entries()
+    assert by_position.details["ids"].startswith("2: ")
+    assert by_name.details["ids"].startswith("1: ")
+
+
+def test_an_act_that_was_refused_by_the_engine_says_why_and_one_without_the_right_was_none(stage: Stage) -> None:
+    for call in (lambda: stage.guard.purge("missing"), lambda: stage.guard.update_queue("q", nonsense=1)):
+        with pytest.raises((QueueNotFound, InvalidRequest)):
+            call()
+    with pytest.raises(Forbidden):
+        stage.scene.with_grants("consume:q").purge("q")
+    assert [entry.outcome for entry in stage.entries()] == ["queue_not_found", "invalid_request"]
+
+
+def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(stage.broker, "purge", breaks)
+    with pytest.raises(ZeroDivisionError):
+        stage.guard.purge("q")
+    assert [entry.outcome for entry in stage.entries()] == ["failed"]
+
+
+def test_what_is_done_with_keys_says_which(stage: Stage) -> None:
+    made = stage.guard.keys.create("k", ["produce:q"])
+    rotated = stage.guard.keys.rotate(made.info.id)
+    stage.guard.keys.revoke(rotated.info.id)
+    with pytest.raises(KeyNotFound):
+        stage.guard.keys.revoke(rotated.info.id)
+    create, rotate, revoke = stage.entries()
+    assert (create.details["key"], create.details["grants"]) == (made.info.id, "produce:q")
+    assert (rotate.details["key"], rotate.details["new"]) == (made.info.id, rotated.info.id)
+    assert revoke.details["key"] == rotated.info.id
+
+
+def test_where_keys_are_off_and_on_a_directory_it_is_said_who(stage: Stage) -> None:
+    anonymous = GuardedBroker(stage.broker, Caller(None, "anonymous", "ipv4:127.0.0.1:1"))
+    anonymous.pause("q")
+    stage.scene.local().resume("q")
+    assert [(entry.who, entry.source) for entry in stage.entries()] == [("anonymous", "ipv4:127.0.0.1:1"), ("local:ann", "data directory")]
+
+
+# A crash
+
+
+def test_an_act_that_a_crash_cut_short_stays_asked(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = factory.open()
+    broker = Broker(store, clock=ManualClock())
+    broker.create_queue("q")
+    broker.enqueue("q", b"x")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stuck(_: str) -> int:
+        begun.set()
+        go_on.wait()
+        return 0
+
+    monkeypatch.setattr(broker, "purge", stuck)
+    guard = GuardedBroker(broker, Caller(None, "anonymous", "x"))
+    guard.pause("q")
+    thread = threading.Thread(target=lambda: _quietly(lambda: guard.purge("q")))
+    thread.start()
+    assert begun.wait(60)
+    with Broker(factory.crash(store), clock=ManualClock()) as again:
+        assert [(record.number, record.verb, record.outcome) for record in again.audit.read()] == [(2, "purge", "asked"), (1, "pause", "done")]
+        GuardedBroker(again, Caller(None, "anonymous", "x")).resume("q")
+        assert again.audit.read()[0].number == 3
+    go_on.set()
+    thread.join(60)
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    """What a broker says whose store was taken away from under it is of no interest."""
+    try:
+        call()
+    except Exception:
+        return
+
+
+# Reading
+
+
+def test_the_audit_is_read_newest_first_in_pages_and_by_filter(stage: Stage) -> None:
+    for n in range(5):
+        stage.guard.config.set(f"k{n}", "v")
+        stage.scene.clock.advance(ms=MINUTE_MS)
+    stage.scene.local().pause("q")
+    read = stage.broker.audit.read
+    assert [entry.number for entry in read(limit=2)] == [6, 5]
+    assert [entry.number for entry in read(limit=2, before=5)] == [4, 3]
+    assert [entry.number for entry in read(before=1)] == []
+    assert [entry.number for entry in read(verb="pause")] == [6]
+    assert [entry.number for entry in read(queue="q")] == [6]
+    assert [entry.number for entry in read(who="ops")] == [5, 4, 3, 2, 1]
+    assert [entry.number for entry in read(who=stage.key.info.id, limit=1)] == [5]
+    assert [entry.number for entry in read(since=stage.scene.clock.now_ms() - MINUTE_MS)] == [6, 5]
+
+
+def test_the_audit_is_for_admins_of_everything(stage: Stage) -> None:
+    for grants in (["admin:q"], ["admin:shop/*"], ["read-payload:*", "produce:*", "consume:*", "redrive:*", "quarantine:*"]):
+        with pytest.raises(Forbidden):
+            stage.scene.with_grants(*grants).audit.read()
+    assert stage.scene.with_grants("admin:*").audit.read() == []
+
+
+def test_the_oldest_entries_make_room_beyond_a_million(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.broker.audit.MAX_AUDIT_RECORDS", 3)
+    monkeypatch.setattr("fairlead.broker.audit._PAGE", 2)
+    for _ in range(8):
+        stage.guard.pause("q")
+    assert [entry.number for entry in stage.broker.audit.read()] == [8, 7, 6, 5]
+
+
+# `fairlead audit`
+
+
+def test_the_command_shows_what_was_done_on_the_directory_oldest_first(cli: Commands) -> None:
+    cli.ok("queue", "create", "orders")
+    cli.ok("queue", "push", "orders", "hello")
+    cli.ok("queue", "purge", "orders", "--yes")
+    shown = cli.json("audit")
+    assert [(entry["verb"], entry["queue"], entry["count"], entry["outcome"]) for entry in shown] == [
+        ("create_queue", "orders", None, "done"), ("purge", "orders", 1, "done"),
+    ]  # fmt: skip
+    assert all(entry["who"].startswith("local:") and entry["source"] == "data directory" for entry in shown)
+    lines = cli.ok("audit").lines
+    assert [line.split()[2:4] for line in lines[1:]] == [["create_queue", "orders"], ["purge", "orders"]]
+    assert [entry["verb"] for entry in cli.json("audit", "--limit", "1")] == ["purge"]
+    assert [entry["verb"] for entry in cli.json("audit", "--verb", "create_queue")] == ["create_queue"]
+    assert cli.json("audit", "--queue", "elsewhere") == []
+    assert "nothing is written down of that" in cli.ok("audit", "--who", "somebody").out
+
+
+def test_the_command_shows_only_the_last_so_much_time(cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.ok("queue", "create", "orders")
+    assert len(cli.json("audit", "--since", "1h")) == 1
+    later = command.now_ms() + 2 * 60 * MINUTE_MS
+    monkeypatch.setattr(command, "now_ms", lambda: later)
+    assert cli.json("audit", "--since", "1h") == []
+    assert cli("audit", "--since", "yesterday").code == 3
+
+
+def test_what_a_key_is_called_cannot_fool_a_terminal(cli: Commands) -> None:
+    made = cli("key", "create", "a\x1b[2Jb\nc")
+    assert made.code == 0
+    for ran in (made, cli.ok("key", "list"), cli.ok("audit"), cli.ok("audit", "-o", "json")):
+        assert "\x1b" not in ran.out + ran.err
+
+
+def test_followers_see_each_entry_when_it_is_written_and_when_it_is_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_PAUSE_S", 0)
+    record = stage.broker.audit.begin("ann", "ann", "here", "purge", "q")
+    news = command._news(stage.guard, stage.entries(), None, None, None)
+    stage.broker.audit.finish(record, "done", 7)
+    stage.guard.pause("q")
+    assert [(entry.verb, entry.outcome, entry.count) for entry in next(news)] == [("purge", "done", 7), ("pause", "done", None)]
+    assert next(news) == []
+    text = command._line(stage.entries()[0]).plain
+    assert text.split(" ", 1)[1] == "ann purge q count=7 done from here"
+
+
+def test_the_audit_is_not_lost_with_a_backup(tmp_path: Path, cli: Commands) -> None:
+    cli.ok("queue", "create", "orders")
+    cli.ok("backup", tmp_path / "copy")
+    restored = Commands(tmp_path / "restored")
+    assert restored("restore", tmp_path / "copy").code == 0
+    assert [entry["verb"] for entry in restored.json("audit")][:1] == ["create_queue"]
