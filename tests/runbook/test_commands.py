@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,9 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import fairlead
 from fairlead.cli import confirm
+from fairlead.cli.plan_view import plan_page
+from fairlead.model.queue import QueueConfig, read_queue_options
+from fairlead.model.views import QueueInfo
+from fairlead.runbook.check import check_text
+from fairlead.runbook.plan import make_plan
 from fairlead.server.flight import FlightDoor
 from tests.cli.conftest import Commands
 
@@ -101,6 +108,26 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(cli: Commands, file: Path)
     file.write_text(RUNBOOK.replace("attempts = 3", "attempts = 9"))
     assert "    retry.attempts: 3 -> 9" in cli("apply", file, "--dry-run").lines
     assert cli("apply", file, "--dry-run").lines[-1] == "project shop: 1 to change, 2 left alone"
+
+
+def test_a_dry_run_makes_no_store_in_a_directory_that_is_there(cli: Commands, file: Path) -> None:
+    cli.data.mkdir()
+    assert cli("apply", file, "--dry-run").code == 2
+    assert list(cli.data.iterdir()) == []
+
+
+def test_at_a_terminal_the_plan_is_a_coloured_diff() -> None:
+    before = check_text(RUNBOOK, "toml").runbook
+    after = check_text(RUNBOOK.replace("attempts = 3", "attempts = 9").replace("return {}", "return nil"), "toml").runbook
+    has = QueueInfo("shop/orders", read_queue_options(before.queues["orders"].options, QueueConfig()), 0, False, None, None)
+    out = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
+    out.print(plan_page(make_plan(after, [has], before)))
+    assert isinstance(out.file, io.StringIO)
+    shown = out.file.getvalue()
+    assert "\x1b[33m~ queue shop/orders\x1b[0m" in shown
+    assert "retry.attempts: \x1b[31m3\x1b[0m -> \x1b[32m9\x1b[0m" in shown
+    assert "\x1b[31m      -  return {}\x1b[0m" in shown
+    assert "\x1b[32m      +  return nil\x1b[0m" in shown
 
 
 def test_apply_twice_has_nothing_to_do_the_second_time(cli: Commands, file: Path) -> None:

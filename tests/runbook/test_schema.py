@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from random import Random
@@ -42,7 +43,7 @@ def test_the_schema_accepts_what_the_checker_accepts(tree: dict[str, Any]) -> No
 
 
 @given(tree=runbooks(), seed=st.integers(0, 2**32))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_schema_refuses_what_the_checker_refuses_and_nothing_else(tree: dict[str, Any], seed: int) -> None:
     """One place of a good runbook is spoiled, then both are asked."""
     _spoil(tree, Random(seed))
@@ -95,6 +96,27 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 )
 def test_the_schema_knows_the_cases_of_the_issue(queue: dict[str, Any], good: bool) -> None:
     assert accepts(SCHEMA, {"queue": {"orders": queue}}) is good
+
+
+@pytest.mark.parametrize(
+    ("step", "good"),
+    [
+        ({"name": "a", "run": "a:b"}, True),
+        ({"name": "a", "command": ["x"], "stdin": "none", "env": {"A": "{b}"}}, True),
+        ({"name": "a", "run": "a:b", "stdin": "none"}, False),
+        ({"name": "a", "run": "a:b", "env": {}}, False),
+        ({"name": "a", "run": "a:b", "command": ["x"]}, False),
+        ({"name": "a"}, False),
+        ({"run": "a:b"}, False),
+        ({"name": "a", "run": "a.b"}, False),
+        ({"name": "a", "command": []}, False),
+    ],
+)
+def test_the_schema_and_the_checker_know_what_a_step_is(step: dict[str, Any], good: bool) -> None:
+    tree = {"pipeline": {"p": {"steps": [step]}}}
+    assert accepts(SCHEMA, tree) is good
+    with contextlib.nullcontext() if good else pytest.raises(RunbookInvalid):
+        check_text(json.dumps(tree), "json")
 
 
 def test_every_option_of_the_engine_can_be_written_in_a_runbook() -> None:

@@ -23,7 +23,7 @@ chances = st.integers(0, 2**32).map(Random)
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_runbook_means_the_same_in_every_syntax(tree: dict[str, Any], chance: Random) -> None:
     read = {syntax: check_text(write(tree, syntax, chance), syntax).runbook for syntax in SYNTAXES}
     assert read["toml"] == read["hcl"] == read["json"]
@@ -32,7 +32,7 @@ def test_a_runbook_means_the_same_in_every_syntax(tree: dict[str, Any], chance: 
 
 
 @given(before=runbooks(), after=runbooks(), chance=chances)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_plan_is_the_same_whatever_the_runbook_was_written_in(before: dict[str, Any], after: dict[str, Any], chance: Random) -> None:
     after = {**after, "project": before.get("project", "p")}
     in_force = check_text(write(before, "json", chance), "json", project=after["project"]).runbook
@@ -52,14 +52,14 @@ def test_the_normal_form_reads_back_as_the_same_runbook(tree: dict[str, Any], ch
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_stored_reads_back_as_the_same_runbook(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "toml", chance), "toml").runbook
     assert load_runbook(dump_runbook(runbook)) == runbook
 
 
 @given(tree=runbooks(), chance=chances)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_was_applied_leaves_nothing_to_do(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "hcl", chance), "hcl").runbook
     first = make_plan(runbook, [], None)
@@ -70,7 +70,7 @@ def test_what_was_applied_leaves_nothing_to_do(tree: dict[str, Any], chance: Ran
 
 
 @given(queue=persisted(), chance=chances)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_options_of_a_queue_are_those_the_engine_takes(queue: dict[str, Any], chance: Random) -> None:
     spec = check_text(write({"queue": {"orders": queue}}, "toml", chance), "toml").runbook.queues["orders"]
     config = read_queue_options(spec.options, QueueConfig())

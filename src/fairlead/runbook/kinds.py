@@ -218,9 +218,11 @@ class ListOf:
         if not isinstance(node.value, list) or len(node.value) < self.at_least:
             return refuse(node, path, problems, self.words)
         read = [self.item.read(item, below(path, index), problems) for index, item in enumerate(node.value)]
-        for index, value in enumerate(read):
-            if self.unique and value is not None and value in read[:index]:
+        seen: set[Any] = set()
+        for index, value in enumerate(read if self.unique else ()):
+            if value is not None and value in seen:
                 problems.say(node.value[index], below(path, index), f"expected each only once, got {shown(value)} again")
+            seen.add(value)
         return tuple(read) if None not in read else None
 
     def schema(self) -> Schema:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fairlead.model.names import is_dead_letter_name
+from fairlead.model.names import is_dead_letter_name, taken_name
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.keys import OPTION_KEYS
@@ -104,6 +104,7 @@ def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
 def _orphans(runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbook | None) -> Iterator[Entry]:
     """In the project, or made by the runbook in force; of queues in no project only the latter are known to be ours."""
     defined = {full_name(runbook.project, queue.name) for queue in runbook.queues.values() if queue.kind == "persisted"}
+    defined |= {taken_name(full_name(runbook.project, queue.name)) for queue in runbook.queues.values() if queue.kind == "external"}
     once = {full_name(runbook.project, name) for name in in_force.queues} if in_force else set()
     for name in sorted(running):
         in_project = bool(runbook.project) and name.startswith(f"{runbook.project}/")
