@@ -99,6 +99,15 @@ def test_a_server_with_a_bad_certificate_does_not_start_and_makes_no_data(files:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(("days", "warnings"), [(13, 1), (15, 0)])
+def test_a_certificate_that_ends_soon_is_said_once_a_day(files: Files, caplog: pytest.LogCaptureFixture, days: int, warnings: int) -> None:
+    files.server(days=days)
+    certificates = Certificates(settings(files))
+    for _ in range(3):
+        certificates.look()
+    assert [record.getMessage() for record in caplog.records] == ["the certificate ends soon"] * warnings
+
+
 class Watched:
     def __init__(self, files: Files) -> None:
         self.certificates = Certificates(settings(files))

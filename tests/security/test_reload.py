@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fila
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -219,6 +220,20 @@ def test_a_client_uses_its_own_renewed_certificate_for_what_comes_next(files: Fi
             server.restart()
             assert client.queues() == []
             assert client._core._transport._files.cert == files.cert("client").read_bytes()  # type: ignore[attr-defined]
+
+
+def test_a_client_that_was_connected_gives_a_server_time_to_be_mended_and_then_says_what_is_wrong(files: Files, tmp_path: Path) -> None:
+    others = Files(tmp_path / "others")
+    others.server()
+    with run_server(tmp_path / "data", settings=files.settings()) as server, fairlead.connect(server.address, tls=files.ca, retry_for="2s") as client:
+        files.write("server", others.authority.for_server())
+        server.restart()
+        with pytest.raises(fairlead.errors.TlsFailed, match="not signed by the authority in"):
+            client.queues()
+        mended = threading.Timer(0.3, files.server)
+        client._core.options = msgspec.structs.replace(client._core.options, retry_for_ms=600_000)
+        mended.start()
+        assert client.queues() == []
 
 
 def test_a_stop_does_not_wait_for_servers_that_were_replaced(server: ServerProcess, files: Files) -> None:

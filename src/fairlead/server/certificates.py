@@ -12,7 +12,7 @@ import ssl
 import stat
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from fairlead.server.logs import event
 
 #: How often files are asked whether they changed.
 POLL_S = 1.0
+#: When it is time to say that a certificate ends.
+_SOON = timedelta(days=14)
 #: A certificate has a few kilobytes, and a device never ends.
 _MOST_BYTES = 1024 * 1024
 
@@ -62,6 +64,7 @@ class Certificates:
         #: Files that cannot be used, and whether that was said: half of a change looks like that for a moment.
         self._bad: _Identity | None = None
         self._said = False
+        self._warned: date | None = None
 
     def tell_changes(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -83,6 +86,7 @@ class Certificates:
         """Take what the files have now, if they changed and can be used."""
         found = _identity(self._settings)
         if found == self._seen:
+            self._warn_of_its_end()
             return
         try:
             new = load(self._settings)
@@ -103,6 +107,13 @@ class Certificates:
             event(_log, logging.INFO, "certificates changed", serial=f"{new.serial:x}", ends=f"{new.ends:%Y-%m-%d}")
             for listener in self._listeners:
                 listener()
+
+    def _warn_of_its_end(self) -> None:
+        """Once a day: nobody looks at what works."""
+        now = datetime.now(UTC)
+        if self.current.ends - now < _SOON and self._warned != now.date():
+            self._warned = now.date()
+            event(_log, logging.WARNING, "the certificate ends soon", file=self._settings.cert, ends=f"{self.current.ends:%Y-%m-%d %H:%M}")
 
     def _watch(self) -> None:
         while not self._stopped:

@@ -109,7 +109,8 @@ class Server:
             self.certificates.start()
         self._sockets = SocketWatch(self.limits, {name: split_address(address)[1] for name, address in self.addresses.items() if name != "http"})
         self._sockets.start()
-        event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **self.addresses)
+        where = {**self.addresses, **self._tls_fields()}
+        event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **where)
 
     def _access(self, broker: Broker) -> Access:
         redaction = Redaction(self.settings.redact.headers, self.settings.redact.json_paths)
@@ -124,6 +125,12 @@ class Server:
             event(_log, logging.WARNING, "a first API key with every right was made; keep it safe, or replace it", file=file)
         if prepared is Prepared.REVOKED:
             event(_log, logging.WARNING, "the bootstrap key in the file was revoked or rotated and is not taken; remove the file", file=file)
+
+    def _tls_fields(self) -> dict[str, str]:
+        if self.certificates is None:
+            return {}
+        kind = "mutual" if self.settings.tls.client_ca else "on"
+        return {"tls": kind, "certificate_ends": f"{self.certificates.current.ends:%Y-%m-%d}"}
 
     def wait(self) -> None:
         """Until `tell_to_stop`. Raises what has stopped the broker, if it stopped by itself."""
