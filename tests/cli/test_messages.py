@@ -45,6 +45,24 @@ def test_push_refuses_what_is_not_one_payload_and_whole_headers(cli: Commands, o
     assert cli("queue", "push", "orders", *args).code == 2
 
 
+def test_what_is_redacted_is_not_on_the_terminal_and_a_drain_has_it(cli: Commands, broker: Opener) -> None:
+    with broker() as opened:
+        opened.create_queue("q")
+        message_id = opened.enqueue("q", b'{"card": "4111-1111", "n": 1}', headers={"Authorization": "Bearer hunter22"})
+    env: dict[str, str | None] = {"FAIRLEAD_REDACT_JSON_PATHS": "$.card"}
+    for args in (["queue", "inspect", "q", message_id], ["queue", "peek", "q"], ["queue", "peek", "q", "-o", "json"]):
+        ran = cli(*args, env=env)
+        assert ran.code == 0, ran.err
+        assert "[redacted]" in ran.out
+        assert not any(secret in ran.out for secret in ("4111", "hunter22"))
+    assert "header Authorization, payload $.card" in cli("queue", "inspect", "q", message_id, env=env).out
+    payload = cli("queue", "inspect", "q", message_id, "--payload", env=env)
+    assert (payload.out, "payload $.card is not shown" in payload.err) == ('{"card":"[redacted]","n":1}', True)
+    drained = cli("queue", "drain", "q", "--yes", "-o", "json", env=env)
+    assert (drained.json()[0]["headers"], "4111-1111" in drained.out) == ({"Authorization": "Bearer hunter22"}, True)
+    assert cli("queue", "list", env={"FAIRLEAD_REDACT_JSON_PATHS": "card"}).code == 3
+
+
 def test_a_file_that_cannot_be_read_is_an_error_in_one_line(cli: Commands, orders: Orders) -> None:
     ran = cli("queue", "push", "orders", "--file", "/no/such/file")
     assert (ran.code, ran.out) == (1, "")

@@ -115,6 +115,8 @@ def message_page(info: MessageInfo) -> RenderableType:
     rows.append(("attempts", f"{info.attempts} in this life, {info.deliveries} deliveries, {count_of(failures_of(info), 'failure')} in all"))
     rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
     rows.append(("payload", payload_text(info.payload, most=2000)))
+    if info.hidden:
+        rows.append(("not shown", clean(", ".join(info.hidden), most=500)))
     if not info.failures:
         return pairs(rows)
     failures = table("when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures")

@@ -105,6 +105,8 @@ def inspect(
         if message is not None:
             info = find_message(target, queue, message)
             if payload:
+                if missing := [part for part in info.hidden if part.startswith("payload")]:
+                    typer.echo(f"warning: this is not the payload as it was sent, {clean(', '.join(missing))} is not shown", err=True)
                 sys.stdout.buffer.write(info.payload)
             else:
                 show(as_record(info), lambda: message_page(info))

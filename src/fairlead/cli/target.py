@@ -17,6 +17,7 @@ import typer
 import fairlead
 from fairlead.cli import credentials
 from fairlead.cli.chosen import chosen, wrong_usage
+from fairlead.config.load import load_redaction
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
 from fairlead.store.rocks.format import FORMAT_FILE
 
@@ -58,9 +59,11 @@ def _opened(path: Path, create: bool) -> Iterator[Target]:
 
 
 def as_local_user(broker: fairlead.Broker) -> GuardedBroker:
+    from fairlead.decide.redact import Redaction
     from fairlead.server.guard import Caller, GuardedBroker
 
-    return GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"))
+    redact = load_redaction(os.environ)
+    return GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"), Redaction(redact.headers, redact.json_paths))
 
 
 def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:
