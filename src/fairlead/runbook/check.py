@@ -17,7 +17,7 @@ from fairlead.errors import InvalidRequest, RunbookInvalid
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_RUNBOOK_BYTES, MAX_SCRIPT_BYTES
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
-from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig, read_queue_options
+from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.runbook.from_hcl import read_hcl
 from fairlead.runbook.from_json import read_json
 from fairlead.runbook.from_toml import read_toml
@@ -201,8 +201,7 @@ class _Builder:
         dedup = read.get("dedup", "live")
         if dedup != "none":
             given["dedup"] = show_ms(dedup) if isinstance(dedup, int) else dedup or "live"
-        if "retain_completed" in QUEUE_OPTIONS:
-            given.setdefault("retain_completed", _RETAINED)
+        given.setdefault("retain_completed", _RETAINED)
         for function, script in (read.get("hooks") or {}).items():
             if script is not None:
                 given[function] = self._script(script, self._node("queue", name, "hooks", function), below(below(path, "hooks"), function))

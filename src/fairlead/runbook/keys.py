@@ -7,7 +7,6 @@ from typing import Any
 
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
-from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.runbook.kinds import (
     EXCEPTION,
     FIELD,
@@ -105,8 +104,6 @@ OPTION_KEYS = {
     "retain_completed": Key(Duration(), 'how long a completed item stays visible; `"0s"`: not at all', '`"12h"`'),
     "ordering": Key(Choice(("release", "strict", "none")), "how streams order", '`"release"`'),
 }
-if "retain_completed" not in QUEUE_OPTIONS:
-    del OPTION_KEYS["retain_completed"]
 
 _LIST = Key(_COMMAND, "prints the items as a JSON array", required=True)
 _TAKE = Key(_COMMAND, "runs before an item is worked, with its fields as `{field}`; if it fails, the item is left alone", required=True)

@@ -118,7 +118,7 @@ def options_of(config: QueueConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(config).items():
         if name == "dedup_window_ms":
-            found["dedup"] = show_ms(value) if value else "kept" if getattr(config, "dedup_kept", False) else "live"
+            found["dedup"] = show_ms(value) if value else "kept" if config.dedup_kept else "live"
         elif name == "dedup_kept":
             continue
         elif isinstance(value, RetryPolicy):
