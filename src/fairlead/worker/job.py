@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.errors import EngineNotInstalled, WorkerNotFound
-from fairlead.runbook.model import Runbook, WorkerSpec, full_name
+from fairlead.model.names import taken_name
+from fairlead.runbook.model import QueueSpec, Runbook, WorkerSpec, full_name
 from fairlead.worker.frames import Setup
 from fairlead.worker.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for first."""
+    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for first.
+
+    `external` is set when the queue lives elsewhere; `queue` is then where the engine keeps what was taken from it.
+    """
 
     spec: WorkerSpec
     queue: str
     plan: Plan
     base: str
+    external: QueueSpec | None = None
 
     @property
     def name(self) -> str:
@@ -35,4 +40,6 @@ class Job:
             raise WorkerNotFound(worker, sorted(runbook.workers))
         if spec.engine != "local":
             raise EngineNotInstalled(worker, spec.engine)
-        return cls(spec, full_name(runbook.project, spec.queue), Plan.of(runbook.pipelines[spec.pipeline]), base)
+        name, queue = full_name(runbook.project, spec.queue), runbook.queues[spec.queue]
+        external = queue if queue.kind == "external" else None
+        return cls(spec, taken_name(name) if external else name, Plan.of(runbook.pipelines[spec.pipeline]), base, external)

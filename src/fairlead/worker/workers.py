@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.errors import InvalidRequest, WorkerNotFound
+from fairlead.errors import WorkerNotFound
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.runbook.model import Runbook
 from fairlead.worker.crew import Crew
+from fairlead.worker.external import source_of
 from fairlead.worker.job import Job
 from fairlead.worker.tally import Tally
 from fairlead.worker.voice import Target
@@ -84,7 +85,7 @@ class Workers:
         jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
         for name, crew in list(self.crews.items()):
             job = jobs.pop(name, None)
-            if job is None or job.queue != crew.job.queue:
+            if job is None or (job.queue, job.external) != (crew.job.queue, crew.job.external):
                 crew.stop()
                 self._leaving.append(self.crews.pop(name))
                 _log.info("worker leaves", extra={"fields": {"worker": name}})
@@ -106,8 +107,9 @@ class Workers:
 
     def _add(self, job: Job) -> None:
         consumer = f"{job.name}@{self._who}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
+        target = self._target if job.external is None else source_of(self._target, job)
         self.crews[job.name] = Crew(
-            self._target, job, consumer=consumer, burst=self._burst, grace_s=self._grace_s, concurrency=self._concurrency
+            target, job, consumer=consumer, burst=self._burst, grace_s=self._grace_s, concurrency=self._concurrency
         )
 
     def _jobs(self, runbook: Runbook, *, gone: bool = False) -> list[Job]:
@@ -115,8 +117,4 @@ class Workers:
         if not runbook.workers and not gone:
             raise WorkerNotFound(self._names[0] if self._names else "any", [])
         names = [name for name in self._names if not gone or name in runbook.workers] or ([] if self._names else list(runbook.workers))
-        for name in names:
-            spec = runbook.workers.get(name)
-            if spec is not None and runbook.queues[spec.queue].kind != "persisted":
-                raise InvalidRequest("queue", "one that is kept by fairlead", f"{spec.queue!r}, an external queue")
         return [Job.of(runbook, name, self._base) for name in dict.fromkeys(names)]
