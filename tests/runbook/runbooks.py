@@ -56,7 +56,7 @@ def persisted(draw: st.DrawFn) -> dict[str, Any]:
                 "retry_in_stream": policies,
                 "retry_on": st.dictionaries(reasons, policies, max_size=2),
                 "visibility_timeout": long_durations,
-                "dedup": st.sampled_from(["live", "none", "5m"]),
+                "dedup": st.sampled_from(["live", "kept", "none", "5m"]),
                 "ttl": durations,
                 "retain_completed": st.just("0s") | durations,
                 "max_attempts": st.integers(0, 50),
