@@ -56,8 +56,8 @@ def until_shown(server: ServerProcess, files: Files, serial: int, doors: tuple[s
     def shown() -> bool:
         try:
             return {serial_at(server.addresses[door], files, client=client) for door in doors} == {serial}
-        except ConnectionError:
-            # For some milliseconds nobody listens at the Flight door.
+        except OSError:
+            # For some milliseconds nobody listens at the Flight door, or whoever does is leaving.
             return False
 
     until(shown, f"serial {serial:x}")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from typing import NamedTuple
 
 from fairlead.client.tls import Tls, TlsFiles
 
 _CONNECT_S = 1.0
 _SHAKE_S = 3.0
+_LEAVING_S = 0.1
 
 #: OpenSSL's numbers of what is wrong with a certificate, which stay while its words change.
 _NOT_YET = 9
@@ -91,6 +93,8 @@ def _ends_at_once(secure: ssl.SSLSocket) -> bool:
 
 
 def _is_refused_in_older_tls(host: str, port: int, name: str, files: TlsFiles) -> bool:
+    # A server that is leaving, or changing its certificates, will have done so.
+    time.sleep(_LEAVING_S)
     newest = files.context.maximum_version
     files.context.maximum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -84,9 +84,9 @@ class Certificates:
 
     def look(self) -> None:
         """Take what the files have now, if they changed and can be used."""
+        self._warn_of_its_end()
         found = _identity(self._settings)
         if found == self._seen:
-            self._warn_of_its_end()
             return
         try:
             new = load(self._settings)
