@@ -27,6 +27,10 @@ _VARYING = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b"), "DURATION"),
     (re.compile(r"\b(pid|calls_in_flight)=\d+"), r"\1=N"),
+    (re.compile(r"\bfl_[a-z2-7]{12}_[A-Za-z0-9_-]{43}"), "SECRET"),
+    # Ids of API keys, where they stand: a word of twelve letters may be any word.
+    (re.compile(r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"), "KEY"),
+    (re.compile(r"\bipv4:127\.0\.0\.1:\d+"), "CALLER"),
     (_ID, "ID"),
     (re.compile(r"[ ─━]+"), " "),
 )

@@ -8,7 +8,7 @@ from tests.docs.pages import ROOT, Example, SavedFile, Session, all_pages, examp
 from tests.docs.terminals import Terminals
 
 #: Their console blocks are typed too, in order with their Python.
-WITH_TERMINALS = ("README.md", "docs/tutorial-server.md", "docs/how-to/tls.md")
+WITH_TERMINALS = ("README.md", "docs/tutorial-server.md", "docs/how-to/tls.md", "docs/how-to/keys-and-rights.md", "docs/how-to/secure-a-server.md")
 PAGES = [page for page in all_pages() if examples_in(page)]
 
 

@@ -154,7 +154,7 @@ class GuardedKeys:
         own = self._guard.grants()
         for grant in wanted:
             if not may_grant(own, grant):
-                raise Forbidden(f"admin and {grant.right}", grant.pattern)
+                raise Forbidden(Right.ADMIN if covers(own, grant) else grant.right, grant.pattern)
 
     def _need_no_longer(self, expires_in: Duration | None, expires_at: int | None) -> None:
         own = self._own()
