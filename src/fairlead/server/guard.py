@@ -295,7 +295,12 @@ class GuardedBroker:
 
     def _still_own(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """What a token or request brings again may be of a queue that it was asked for when the caller had the right to."""
-        lost = {queue for queue in {delivery.queue for delivery in deliveries} if not self.may(Right.CONSUME, queue)}
+        try:
+            lost = {queue for queue in {delivery.queue for delivery in deliveries} if not self.may(Right.CONSUME, queue)}
+        except FairleadError:
+            # The key ended in this moment.
+            self.put_back(deliveries)
+            raise
         if lost:
             self.put_back([delivery for delivery in deliveries if delivery.queue in lost])
         return [delivery for delivery in deliveries if delivery.queue not in lost]
