@@ -12,9 +12,10 @@ RUN := $(VENV)/bin/python
 KILLS ?= 1000
 RUNS ?= 1000
 SEED ?=
+SECONDS ?= 60
 ARGS ?=
 
-.PHONY: help demo test check fix bench torture sim docs lock clean
+.PHONY: help demo test check fix bench torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -41,6 +42,9 @@ torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000) and audit w
 
 sim: $(STAMP) ## Simulate RUNS lives of a broker (default 1000), or replay one: SEED=n tells every step
 	@$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED),--runs $(RUNS)) $(ARGS)
+
+fuzz: $(STAMP) ## Send strangers for SECONDS (default 60) to every door and every reader of what they send
+	@$(RUN) -m tests.hostile --seconds $(SECONDS) $(ARGS)
 
 docs: $(STAMP) ## Rewrite the reference pages that are generated from the code
 	@$(RUN) -m docs.generate

@@ -54,7 +54,7 @@ def request(chance: random.Random) -> Frames:
     verb = chance.choice(list(_SOUND))
     batch, call = _SOUND[verb]
     if verb == "admin":
-        arguments = _mangle(chance, encode({chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}))
+        arguments = mangle(chance, encode({chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}))
         batch = pa.RecordBatch.from_pylist([{"verb": chance.choice(_VERBS), "arguments": arguments}], schema=ADMIN_CALL)
     if chance.random() < 0.5 and call:
         call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
@@ -62,9 +62,9 @@ def request(chance: random.Random) -> Frames:
     wrong = chance.randrange(4)
     return (
         verb,
-        _mangle(chance, header) if wrong == 0 else header,
-        _mangle(chance, body) if wrong == 1 else body,
-        _mangle(chance, encode(call)) if wrong == 2 else encode(call),
+        mangle(chance, header) if wrong == 0 else header,
+        mangle(chance, body) if wrong == 1 else body,
+        mangle(chance, encode(call)) if wrong == 2 else encode(call),
     )
 
 
@@ -94,9 +94,9 @@ def live(seed: int, address: str) -> None:
     verb, header, body, metadata = request(chance)
     schema = CHANNELS[verb][0] or DELIVERIES
     first = opening(verb, schema)
-    sent = [first if chance.random() < 0.8 else _mangle(chance, first), frame(header=header, body=body, metadata=metadata)]
+    sent = [first if chance.random() < 0.8 else mangle(chance, first), frame(header=header, body=body, metadata=metadata)]
     if chance.random() < 0.2:
-        sent[1] = _mangle(chance, sent[1])
+        sent[1] = mangle(chance, sent[1])
     with Stranger(address) as stranger:
         stranger.send(*sent)
         if chance.random() < 0.8:
@@ -112,7 +112,7 @@ def _read(verb: str, header: bytes, body: bytes) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(raw)), schema)
 
 
-def _mangle(chance: random.Random, raw: bytes) -> bytes:
+def mangle(chance: random.Random, raw: bytes) -> bytes:
     changed = bytearray(raw)
     for _ in range(chance.choice([1, 1, 2, 5])):
         at = chance.randrange(len(changed) + 1)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from fairlead.broker.broker import Broker
 from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess
-from tests.hostile import fuzz
+from tests.hostile import fuzz, strangers
 
 #: 458: a list without offsets, whose size was asked for before it was checked: the process died. 3992: a name that is no text.
 FOUND = [458, 3992]
@@ -21,3 +27,18 @@ def test_no_random_request_does_more_to_the_code_that_reads_it_than_be_refused()
 def test_no_random_stranger_does_more_to_a_server_than_be_refused(server: ServerProcess) -> None:
     for seed in (*FOUND, *range(200)):
         fuzz.live(seed, server.address)
+
+
+@pytest.mark.parametrize(("stranger", "door"), [("fila", "grpc"), ("http", "http"), ("noise", "flight"), ("noise", "grpc")])
+def test_no_random_stranger_at_any_port_is_more_than_answered_or_hung_up_on(server: ServerProcess, stranger: str, door: str) -> None:
+    for seed in range(60):
+        getattr(strangers, stranger)(seed, server.addresses[door])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="atheris is only to be had for Linux")
+def test_a_short_look_for_findings_with_the_help_of_coverage_finds_none(tmp_path: Path) -> None:
+    """`make fuzz SECONDS=600` looks longer. The same seed, but not the same inputs on every machine."""
+    command = [sys.executable, "-m", "tests.hostile.guided", "all", "5", str(tmp_path / "corpus"), str(tmp_path), "-seed=1"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "number_of_executed_units" in done.stderr

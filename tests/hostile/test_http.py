@@ -41,6 +41,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a method nobody has": (b"BREW / HTTP/1.1\r\n" + _LAST, 501),
     "a method that may not": (b"POST /healthz HTTP/1.1\r\nContent-Length: -5\r\n" + _LAST, 405),
     "a version to come": (b"GET / HTTP/9.9\r\n" + _LAST, 505),
+    "a version long gone": (b"GET /healthz\r\n\r\n", 505),
     "a version that is none": (b"GET / HTTP/1." + b"9" * 5000 + b"\r\n" + _LAST, 400),
     "no HTTP": (b"\x16\x03\x01\x02\0\x01" + bytes(range(32, 255)) + b"\r\n\r\n", 400),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),

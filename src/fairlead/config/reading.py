@@ -56,8 +56,9 @@ def _read_bool(path: str, given: object) -> bool:
 def _read_int(path: str, given: object) -> int:
     if type(given) is int:
         return given
-    if isinstance(given, str) and re.fullmatch(r"-?\d{1,19}", given.strip()):
-        return int(given)
+    if isinstance(given, str) and re.fullmatch(r"-?[0-9]{1,19}", given.strip()):
+        # Not `int(given)`, which knows fewer kinds of space than `strip`.
+        return int(given.strip())
     if path.endswith("_ms"):
         try:
             return to_ms(given, path)

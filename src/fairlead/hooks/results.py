@@ -53,7 +53,9 @@ def failure_defaults(outcome: Outcome, error: str = "") -> FailureDecision:
 
 
 def what_went_wrong(row: Sequence[Any], *, timeout_ms: int, memory_bytes: int) -> str:
-    """Of a row whose status is not OK."""
+    """Of a row whose status is not OK, if it has one."""
+    if not row:
+        return unreadable(row)
     if row[0] == TIME:
         return f"stopped: used more than {timeout_ms} ms of computing"
     if row[0] == MEMORY:

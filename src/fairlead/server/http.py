@@ -38,6 +38,9 @@ MAX_CONNECTIONS = 64
 #: How long the accepting thread waits for a connection that was closed to make room.
 _ROOM_S = 1.0
 _STOP_S = 5.0
+#: How much of a request that was refused is still listened to, and how long for each piece of it.
+_HEARD_OUT_BYTES = 1024 * 1024
+_HEARD_OUT_S = 1.0
 #: What a client that was refused before it came to HTTP may take to say the rest.
 _LAST_WORDS_S = 5.0
 #: Pages that tell nothing about anybody's queues: whoever watches over a server asks for them without a key.
@@ -302,6 +305,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.connections.works(self.connection)
+        if self.request_version == "HTTP/0.9":
+            # Its answers have no status, so that nobody could tell a refusal from a page.
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            return
         answer = self.server.door.answer(self.command, self.path, self.headers, self.client_address[0])  # type: ignore[arg-type]
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             # A body nobody reads would be taken for the next request.
@@ -317,6 +324,14 @@ class _Handler(BaseHTTPRequestHandler):
         # The library takes what it cannot read for HTTP/0.9, whose answers have no status.
         self.request_version = self.protocol_version
         self._send(_problem(code, "bad_request", (message or HTTPStatus(code).phrase)[:200]))
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """What nobody has read when a connection is closed makes the system cut it off, and our words may be lost with it."""
+        left = _HEARD_OUT_BYTES
+        self.connection.settimeout(_HEARD_OUT_S)
+        while left > 0 and (more := self.rfile.read1(65_536)):
+            left -= len(more)
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
