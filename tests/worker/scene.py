@@ -22,6 +22,8 @@ from tests.docs.pages import ROOT
 PATIENCE_S = 60.0
 QUEUE = "work"
 
+_FAIRLEAD = (sys.executable, "-c", "from fairlead.cli import main; main()")
+
 
 def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
     deadline = time.monotonic() + PATIENCE_S
@@ -76,7 +78,7 @@ class WorkerProcess:
     def __init__(self, address: str, file: Path, *options: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from fairlead.cli import main; main()", "-o", "json", "worker", "run", "--addr", address, "--file", str(file), *options],
+            [*_FAIRLEAD, "-o", "json", "worker", "run", "--addr", address, "--file", str(file), *options],
             env={**environment, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -11,9 +11,9 @@ from typing import Any
 import fairlead
 
 
-def note(item: dict[str, Any], word: str, step: str) -> None:
+def note(item: dict[str, Any], word: str, step: str, attempts: int = 0) -> None:
     """One line, written at once and appended whole, so that it survives the death of its process."""
-    line = json.dumps({"n": item.get("n"), "stream": item.get("stream"), "step": step, "word": word, "pid": os.getpid()})
+    line = json.dumps({"n": item.get("n"), "stream": item.get("stream"), "step": step, "word": word, "attempts": attempts, "pid": os.getpid()})
     out = os.open(item["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(out, line.encode() + b"\n")
@@ -40,7 +40,7 @@ def check_double(item: dict[str, Any], step: fairlead.Step) -> str:
 
 
 def noted(item: dict[str, Any], step: fairlead.Step) -> str:
-    note(item, "begin", step.name)
+    note(item, "begin", step.name, step.attempts)
     hold = item.get("hold")
     if hold and hold["step"] == step.name:
         # Stands still until the test lets it go on, or kills it.
@@ -52,7 +52,7 @@ def noted(item: dict[str, Any], step: fairlead.Step) -> str:
 
 def fails(item: dict[str, Any], step: fairlead.Step) -> None:
     """As often as the item says; then it goes well."""
-    note(item, "begin", step.name)
+    note(item, "begin", step.name, step.attempts)
     if step.attempts < item.get("failures", 0):
         note(item, "failed", step.name)
         raise fairlead.StepFailed("as it was told", reason="dependency_failure")
@@ -94,7 +94,7 @@ def misbehaves(item: dict[str, Any]) -> None:
         case "exit":
             os._exit(7)
         case "memory":
-            hoard = [b"x" * 50_000_000 for _ in range(1000)]
+            hoard = [bytearray(100_000_000) for _ in range(1000)]
             del hoard
         case "sleep":
             time.sleep(3600)

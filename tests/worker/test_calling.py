@@ -47,7 +47,15 @@ def module(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("one", [{"n": 1}, 1]), ("two", ["only", 0, None]), ("keyword", 1), ("optional", 5), ("later", "later"), ("service", "called"), ("Service.handle", "handled")],
+    [
+        ("one", [{"n": 1}, 1]),
+        ("two", ["only", 0, None]),
+        ("keyword", 1),
+        ("optional", 5),
+        ("later", "later"),
+        ("service", "called"),
+        ("Service.handle", "handled"),
+    ],
 )
 def test_a_step_takes_the_item_and_if_it_wants_the_step(name: str, value: object, module: str) -> None:
     result = call(f"own_steps:{name}", {"n": 1}, base=module)

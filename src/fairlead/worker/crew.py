@@ -271,9 +271,8 @@ class Crew:
 
     def _answered(self, answer: Answer) -> None:
         slot, item, result = answer
-        if slot not in self._pool.slots:
-            return  # a thread that was given up
-        slot.accept(item)
+        if not slot.accept(item):
+            return
         self._pool.answered(slot)
         if item.lost:
             self.hands.end(item)
@@ -453,23 +452,27 @@ class Crew:
     def _check_stop(self) -> None:
         if self._stop_by is None:
             return
-        hands, now = self.hands, time.monotonic()
+        now = time.monotonic()
         if not self._stopping:
             self._stopping = True
             self._leave_by = now + self._grace_s + _LEAVING_S
             self._pool.recall_all()
-            unstarted = [item for item in hands.next if not item.started]
-            hands.take_next(unstarted)
-            for item in unstarted:
-                self._give_back(item)
-            for item in hands.busy:
-                self._give_back_rest(item, keep_order=True)
-        for item in hands.take_fresh():
-            self._give_back(item)
+        # A claim that still waits at the broker would be given what goes back.
+        if not self._asking or self._giving_back:
+            self._give_back_unbegun()
         if not self._giving_back and now >= self._stop_by:
             self._giving_back = True
             self._leave_by = now + _LEAVING_S
             self._voice.hurry()
             self._pool.kill_busy("the worker was told to stop")
-        while self._giving_back and hands.next:
-            self._give_back(hands.next.popleft())
+        while self._giving_back and self.hands.next:
+            self._give_back(self.hands.next.popleft())
+
+    def _give_back_unbegun(self) -> None:
+        hands = self.hands
+        unstarted = [item for item in hands.next if not item.started]
+        hands.take_next(unstarted)
+        for item in (*unstarted, *hands.take_fresh()):
+            self._give_back(item)
+        for item in hands.busy:
+            self._give_back_rest(item, keep_order=True)

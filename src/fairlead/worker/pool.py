@@ -78,7 +78,7 @@ class Pool:
         self._stillborn = 0
         left = len(slot.pending)
         slot.load_us = slot.load_us * left // (left + 1)
-        if slot.retiring and not left:
+        if slot.retiring and not left and slot in self.slots:
             self._close(slot)
 
     def died(self, news: Died) -> None:

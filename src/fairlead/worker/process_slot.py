@@ -86,8 +86,9 @@ class ProcessSlot:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._tickets_out, struct.pack(f"<{len(calls)}I", *[call.ticket for call in calls]))
 
-    def accept(self, item: Item) -> None:
-        """It was taken off when its answer was read, so that a death a moment later is not blamed on it."""
+    def accept(self, item: Item) -> bool:
+        """It was taken off when its answer was read, so that a death a moment later is not blamed on it; it always counts."""
+        return True
 
     def recall(self) -> list[Item]:
         taken = 0

@@ -64,8 +64,8 @@ class Slot(Protocol):
 
     def hand(self, items: Sequence[Item]) -> None: ...
 
-    def accept(self, item: Item) -> None:
-        """Its answer is being taken in: it is pending no longer."""
+    def accept(self, item: Item) -> bool:
+        """Its answer is being taken in. False when the slot was given up, and what it answers no longer counts."""
         ...
 
     def recall(self) -> list[Item]:
@@ -111,9 +111,12 @@ class ThreadSlot:
             self._tickets += 1
             self._line.put((item, item.call(self._tickets)))
 
-    def accept(self, item: Item) -> None:
+    def accept(self, item: Item) -> bool:
+        if self._ended:
+            return False
         self.pending.popleft()
         self.since = time.monotonic()
+        return True
 
     def recall(self) -> list[Item]:
         found = []

@@ -1,0 +1,108 @@
+"""One poisonous item among good ones: it ends as a dead letter that says why, and the good ones all complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead import Broker, FailureReason
+from fairlead.testing import MemoryStore
+from tests.worker.scene import QUEUE, burst, command, push, runbook, step, until
+
+GOOD = 40
+
+
+@pytest.fixture
+def broker(broker: Broker) -> Broker:
+    broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 2})
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "text"),
+    [
+        ("segfault", "poison_message", "its process was killed by SIGSEGV"),
+        ("exit", "poison_message", "its process ended with exit code 7"),
+        ("memory", "poison_message", "MemoryError"),
+        ("sleep", "timeout_exceeded", "it took longer than 400 ms"),
+    ],
+)
+def test_a_poisonous_item_ends_as_a_dead_letter_with_that_reason(broker: Broker, how: str, reason: str, text: str) -> None:
+    half = [{"n": n} for n in range(GOOD // 2)]
+    (poison,) = (*push(broker, *half), *push(broker, {"how": how}), *push(broker, *half))[GOOD // 2 : GOOD // 2 + 1]
+    timeout_ms = 400 if how == "sleep" else 60_000
+    book = runbook(step("misbehaves", timeout_ms=timeout_ms), concurrency=2, memory_limit_bytes=300_000_000)
+    workers = burst(broker, book)
+    assert workers.tally.completed == GOOD
+    (dead,) = broker.peek(f"{QUEUE}.dlq")
+    assert dead.id == poison
+    assert [FailureReason(failure.reason).word for failure in dead.failures] == [reason, reason]
+    assert all(text in failure.error for failure in dead.failures)
+    assert workers.tally.restarts == (0 if how == "memory" else 2)
+
+
+def test_where_it_crashed_is_in_the_record(broker: Broker) -> None:
+    push(broker, {"how": "segfault"})
+    burst(broker, runbook(step("misbehaves")))
+    assert "steps.py" in broker.peek(f"{QUEUE}.dlq")[0].failures[0].error
+
+
+def test_a_step_that_takes_too_long_is_killed_with_what_it_started(broker: Broker, tmp_path: Path) -> None:
+    push(broker, {"how": "spawn and sleep", "pids": str(tmp_path / "pids")})
+    burst(broker, runbook(step("misbehaves", timeout_ms=700)))
+    for pid in (tmp_path / "pids").read_text().split():
+        until(lambda pid=pid: not _is_running(int(pid)), "the end of what the step had started")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(broker: Broker) -> None:
+    push(broker, *({"n": n} for n in range(3)))
+    hang = command("hang", "sh", "-c", 'if [ "$1" = 1 ]; then echo so far so good; sleep 3600; fi', "x", "{n}", timeout_ms=400)
+    workers = burst(broker, runbook(hang))
+    assert workers.tally.completed == 2
+    assert workers.tally.restarts == 0
+    (dead,) = broker.peek(f"{QUEUE}.dlq")
+    assert FailureReason(dead.failures[-1].reason) is FailureReason.TIMEOUT_EXCEEDED
+    assert "so far so good" in dead.failures[-1].error
+
+
+def test_in_threads_a_hanging_step_is_given_up_and_the_others_go_on(broker: Broker) -> None:
+    push(broker, {"n": 1}, {"how": "sleep"}, {"n": 2})
+    workers = burst(broker, runbook(step("misbehaves", timeout_ms=200), isolate="thread"))
+    assert workers.tally.completed == 2
+    assert workers.tally.dead == 1
+
+
+def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delivery_on() -> None:
+    """The rule behind quick steps that begin without a start: what was handed out before is started before it begins."""
+    from fairlead.worker.crew import Crew
+    from fairlead.worker.job import Job
+    from tests.docs.pages import ROOT
+
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue(QUEUE)
+        ids = push(broker, *({"n": n} for n in range(400)))
+        held = broker.claim(QUEUE, limit=1, started=False)
+        broker.goodbye("")
+        assert held[0].id == ids[0]
+        started: list[str] = []
+        settle = broker.settle
+
+        def spy(items):  # type: ignore[no-untyped-def]
+            started.extend(item.delivery.id for item in items if type(item).__name__ == "Start")
+            return settle(items)
+
+        broker.settle = spy  # type: ignore[method-assign]
+        crew = Crew(broker, Job.of(runbook(step("nothing"), isolate="thread"), "worker", str(ROOT)), consumer="me", burst=True)
+        crew.start()
+        assert crew.join(60)
+        assert crew.tally.completed == 400
+        assert ids[0] in started
+        assert len(started) < 400

@@ -1,0 +1,107 @@
+"""Order within streams, from what the steps themselves wrote down."""
+
+from __future__ import annotations
+
+import random
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from fairlead import Broker
+from fairlead.testing import MemoryStore
+from tests.docs.pages import ROOT
+from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
+from tests.worker.scene import Workers as Workers
+from tests.worker.steps import read_journal
+
+STREAMS, LENGTH = 1000, 3
+SEED = 20_261
+NEVER = "1h"
+
+
+Lines = list[dict[str, Any]]
+
+
+def work_through(journal: str, *, on_stream_failure: str, cooldown: str, ordering: str = "release", streams: int = STREAMS) -> dict[str, Lines]:
+    """Three workers at once on streams whose messages fail at random, until all that can is done.
+
+    With a cooldown that nobody lives to see, that is all that does not fail. The journal of each stream, in the order it was written.
+    """
+    chance = random.Random(SEED)
+    items = [
+        {"n": n, "stream": f"s{s}", "journal": journal, "failures": chance.choice([0, 0, 0, 0, 1, 2])}
+        for n in range(LENGTH)
+        for s in chance.sample(range(streams), streams)
+    ]
+    expected = len(items) if cooldown != NEVER else sum(not item["failures"] for item in items)
+    with Broker(MemoryStore()) as broker:
+        again = {"policy": "fixed", "cooldown": cooldown, "attempts": 10}
+        broker.create_queue(QUEUE, retry=again, retry_in_stream=again, ordering=ordering)
+        push(broker, *items)
+        books = [
+            runbook(step("first", "nothing"), step("second", "fails"), isolate=isolate, concurrency=concurrency, on_stream_failure=on_stream_failure)
+            for isolate, concurrency in (("process", 1), ("thread", 2), ("thread", 3))
+        ]
+        crowd = [Workers(broker, book, base=ROOT) for book in books]
+        for workers in crowd:
+            workers.start()
+        until(lambda: any(w.error for w in crowd) or broker.stats(QUEUE).totals.completed == expected, "the end of all of them")
+        for workers in crowd:
+            workers.stop()
+        for workers in crowd:
+            assert workers.wait(PATIENCE_S)
+            workers.check()
+        stats = broker.stats(QUEUE)
+        assert (stats.ready, stats.waiting, stats.leased, stats.dead) == (0, len(items) - expected, 0, 0)
+    found: dict[str, Lines] = {}
+    for line in read_journal(journal):
+        found.setdefault(line["stream"], []).append(line)
+    assert len(found) == streams
+    return found
+
+
+def test_with_wait_no_step_of_a_later_message_begins_before_the_earlier_one_is_done(journal: str) -> None:
+    streams = work_through(journal, on_stream_failure="wait", cooldown="20ms")
+    for name, lines in streams.items():
+        ran = [n for n, _ in groupby(line["n"] for line in lines)]
+        assert ran == list(range(LENGTH)), f"stream {name}: {lines}"
+        ends = [line["n"] for line in lines if line["word"] == "end"]
+        assert ends == list(range(LENGTH)), f"stream {name}: {lines}"
+    assert sum(line["word"] == "failed" for lines in streams.values() for line in lines) > STREAMS / 2
+
+
+def test_with_continue_first_tries_keep_their_order_and_nobody_waits_for_a_failed_one(journal: str) -> None:
+    streams = work_through(journal, on_stream_failure="continue", cooldown=NEVER)
+    for name, lines in streams.items():
+        assert [line["n"] for line in lines if line["word"] == "begin"] == list(range(LENGTH)), f"stream {name}: {lines}"
+
+
+def test_with_continue_what_failed_comes_back_when_it_is_due(journal: str) -> None:
+    streams = work_through(journal, on_stream_failure="continue", cooldown="20ms", streams=200)
+    for name, lines in streams.items():
+        firsts = [line["n"] for line in lines if line["word"] == "begin" and not line["attempts"]]
+        assert firsts == list(range(LENGTH)), f"stream {name}: {lines}"
+        assert sorted(line["n"] for line in lines if line["word"] == "end") == list(range(LENGTH))
+
+
+def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) -> None:
+    streams = work_through(journal, on_stream_failure="continue", cooldown="20ms", ordering="strict", streams=100)
+    for name, lines in streams.items():
+        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(LENGTH)), f"stream {name}: {lines}"
+
+
+@pytest.mark.parametrize("isolate", ["process", "thread"])
+def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_in_order(journal: str, isolate: str) -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue(QUEUE, retry_in_stream={"policy": "fixed", "cooldown": "1h"})
+        ids = push(broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 1)} for n in range(6)))
+        workers = Workers(broker, runbook(step("fails"), isolate=isolate, prefetch=100), base=ROOT, burst=True)
+        workers.start()
+        assert workers.wait(PATIENCE_S)
+        workers.check()
+        assert [line["n"] for line in read_journal(journal) if line["word"] == "begin"] == [0, 1]
+        assert workers.tally.released == 4
+        left = [broker.find(message_id) for message_id in ids[1:]]
+        assert [found.attempts for found in left] == [1, 0, 0, 0, 0]
+        assert broker.claim(QUEUE) == []
