@@ -68,6 +68,7 @@ def test_a_server_leaves_no_file_that_others_can_read(tmp_path: Path, monkeypatc
         assert open_to_others(data) == []
         assert mode(backup) == 0o700
         assert open_to_others(backup) == []
+        assert not (backup / "bootstrap.key").exists()
         assert "can read messages" not in server.log
 
 
