@@ -383,3 +383,11 @@ def test_a_completion_is_counted_once_and_the_end_of_its_keeping_is_a_retention(
     moves = [(fact.kind, fact.cause, type(fact.target)) for fact in written if isinstance(fact, Moved) and fact.id == find_id(message_id)]
     assert moves == [("completed", "", InDone), ("expired", "retention", type(None))]
     assert kept.broker.stats("kept").totals.completed == 1
+
+
+def test_switching_it_off_lets_also_those_go_that_a_clock_set_back_has_put_in_the_future(kept: World) -> None:
+    message_id = complete_one(kept)
+    kept.clock.jump(ms=-86_400_000)
+    kept.broker.update_queue("kept", retain_completed=None)
+    kept.broker.run_due()
+    assert not found(kept, message_id)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-READY, WAITING, LEASED = "ready", "waiting", "leased"
+READY, WAITING, LEASED, DONE = "ready", "waiting", "leased", "done"
 FAILED = 32768
 
 
@@ -71,6 +71,8 @@ class Options:
     expired_to_dead: bool = False
     dead_retention_ms: int = 0
     dedup_window_ms: int = 300_000  # 0: as long as the first message is live
+    dedup_kept: bool = False  # with a window of 0: also as long as it is kept when it is done
+    retain_completed_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Message:
     reason: str | None = None
     progress: int = 0
     dead_since: int | None = None
+    done_at: int | None = None
     lease: Lease | None = None
     live_dedup: bool = False
 
@@ -165,10 +168,17 @@ class Specification:
             self._gone(message)
 
     def purge(self, name: str) -> int:
-        purged = [m for m in self.inside(name) if m.where != LEASED]
+        purged = [m for m in self.inside(name) if m.where in (READY, WAITING)]
         for message in purged:
             self._gone(message)
         return len(purged)
+
+    def pruned(self, name: str, age_ms: int) -> set[str]:
+        """What has been done for so long goes."""
+        old = [m for m in self.inside(name, DONE) if m.done_at is not None and m.done_at <= self.now_ms - age_ms]
+        for message in old:
+            self._gone(message)
+        return {message.id for message in old}
 
     def inside(self, name: str, where: str | None = None) -> list[Message]:
         queue = self.queues[name]
@@ -213,7 +223,8 @@ class Specification:
         fresh = [d for d in drafts if self._twin(queue, d) is None]
         keys = {d.dedup_key for d in fresh if d.dedup_key is not None}
         count = len(keys) + sum(d.dedup_key is None for d in fresh)
-        return not queue.options.max_messages or len(self.inside(name)) + count <= queue.options.max_messages or not count
+        live = sum(m.where != DONE for m in self.inside(name))
+        return not queue.options.max_messages or live + count <= queue.options.max_messages or not count
 
     def _twin(self, queue: Queue, draft: Draft) -> str | None:
         first, until_ms = queue.remembered.get(draft.dedup_key or "", ("", -1)) if draft.dedup_key is not None else ("", -1)
@@ -288,7 +299,7 @@ class Specification:
             message = self.messages.get(item.id)
             if item.id in over:
                 outcomes.append("lost_lease")
-            elif message is None:
+            elif message is None or message.where == DONE:
                 outcomes.append("not_found")
             elif message.lease is None or item.token != message.lease.token:
                 outcomes.append("lost_lease")
@@ -308,7 +319,7 @@ class Specification:
 
     def _settle(self, message: Message, lease: Lease, item: Said, index: int) -> str:
         if item.verb == "complete":
-            self._gone(message)
+            self._complete(message)
             return "completed"
         if item.verb == "start":
             lease.started = True
@@ -322,6 +333,16 @@ class Specification:
             return self._release(message, "settle", (index,))
         message.progress |= item.progress
         return self._fail(message, item.reason, item.retry_in_ms, item.dead, "settle", (index,))
+
+    def _complete(self, message: Message) -> None:
+        options = message.queue.options
+        if not options.retain_completed_ms:
+            self._gone(message)
+            return
+        if options.dedup_window_ms or not options.dedup_kept:
+            self._forget_twin(message)
+        message.where, message.place, message.lease, message.done_at = DONE, None, None, self.now_ms
+        message.due_ms = message.expires_ms = 0
 
     def goodbye(self, consumer: str) -> int:
         held = [m for m in self.messages.values() if m.lease is not None and m.lease.consumer == consumer]
@@ -414,6 +435,10 @@ class Specification:
         """What a timer does when no time has passed but a rule has changed."""
         self._drop_the_outlived()
         self._drop_the_long_dead()
+        for message in [m for m in self.messages.values() if m.done_at is not None]:
+            kept_ms = message.queue.options.retain_completed_ms
+            if not kept_ms or (message.done_at is not None and message.done_at + kept_ms <= self.now_ms):
+                self._gone(message)
 
     def _drop_the_outlived(self) -> None:
         for message in [m for m in self.messages.values() if m.expires_ms and m.expires_ms <= self.now_ms and m.where != LEASED]:

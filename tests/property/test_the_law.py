@@ -27,7 +27,7 @@ from fairlead.model.settle import DeliveryRef
 from fairlead.store.laws import check_laws
 from fairlead.testing import ManualClock
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
-from tests.property.specification import LEASED, READY, WAITING, Draft, Message, Options, Said, Specification, fifo_holds, must
+from tests.property.specification import DONE, LEASED, READY, WAITING, Draft, Message, Options, Said, Specification, fifo_holds, must
 
 CONSUMERS = ("ann", "bob")
 UNKNOWN_ID = "018bcfe5-6800-7000-8000-00000000001a"
@@ -66,6 +66,8 @@ options = st.builds(
     expired_to_dead=st.booleans(),
     dead_retention_ms=mostly(0, 4000),
     dedup_window_ms=st.sampled_from([0, 900, 300_000]),
+    dedup_kept=st.booleans(),
+    retain_completed_ms=mostly(0, 900, 60_000),
 )
 said = st.builds(
     Said,
@@ -116,7 +118,7 @@ class TheLaw(RuleBasedStateMachine):
     # Queues
 
     @rule(
-        verb=st.sampled_from(["resume", "resume", "create", "create", "update", "pause", "purge", "delete", "set_weight", "set_throttle"]),
+        verb=st.sampled_from(["resume", "resume", "create", "create", "update", "pause", "purge", "prune", "delete", "set_weight", "set_throttle"]),
         name=names,
         dead=mostly(False, True),
         given=options,
@@ -131,6 +133,8 @@ class TheLaw(RuleBasedStateMachine):
             self.delete(name)
         elif verb == "purge":
             self.purge(name + ".dlq" if dead else name)
+        elif verb == "prune":
+            self.prune(name, number or 0)
         elif verb == "set_throttle":
             self.set_throttle(key, number)
         elif verb == "set_weight":
@@ -156,6 +160,11 @@ class TheLaw(RuleBasedStateMachine):
         removed: list[int] = []
         if not self.refused(self.missing(name), lambda: removed.append(self.broker.purge(name))):
             assert removed == [self.spec.purge(name)]
+
+    def prune(self, name: str, age_ms: int) -> None:
+        removed: list[str] = []
+        if not self.refused(self.missing(name), lambda: removed.extend(self.broker.prune(name, older_than=f"{age_ms}ms", which="done").changed)):
+            assert set(removed) == self.spec.pruned(name, age_ms)
 
     def pause_or_resume(self, name: str, paused: bool) -> None:
         if not self.refused(self.missing(name), lambda: (self.broker.pause if paused else self.broker.resume)(name)):
@@ -357,7 +366,7 @@ class TheLaw(RuleBasedStateMachine):
         assert {info.name for info in self.broker.queues()} == set(self.spec.queues)
         for name in self.spec.queues:
             self.the_counts_agree(name)
-            for where in (READY, WAITING, LEASED):
+            for where in (READY, WAITING, LEASED, DONE):
                 self.the_messages_agree(name, where)
         for message_id in self.spec.gone - self.seen_gone:
             with pytest.raises(MessageNotFound):
@@ -366,13 +375,13 @@ class TheLaw(RuleBasedStateMachine):
 
     def the_counts_agree(self, name: str) -> None:
         inside = self.spec.inside(name)
-        counted = {where: sum(m.where == where for m in inside) for where in (READY, WAITING, LEASED)}
+        counted = {where: sum(m.where == where for m in inside) for where in (READY, WAITING, LEASED, DONE)}
         dead = len(self.spec.inside(name + ".dlq")) if not name.endswith(".dlq") else len(inside)
         stats = self.broker.stats(name)
-        shown = (stats.ready, stats.waiting, stats.leased, stats.dead, stats.bytes, stats.paused, stats.consumers)
+        shown = (stats.ready, stats.waiting, stats.leased, stats.done, stats.dead, stats.bytes, stats.paused, stats.consumers)
         consumers = len({m.lease.consumer for m in inside if m.lease is not None})
-        size = sum(m.draft.size for m in inside)
-        assert shown == (counted[READY], counted[WAITING], counted[LEASED], dead, size, self.spec.queues[name].paused, consumers)
+        size = sum(m.draft.size for m in inside if m.where != DONE)
+        assert shown == (counted[READY], counted[WAITING], counted[LEASED], counted[DONE], dead, size, self.spec.queues[name].paused, consumers)
 
     def the_messages_agree(self, name: str, where: str) -> None:
         infos = self.broker.peek(name, limit=1000, where=where)
@@ -412,6 +421,7 @@ def view_of_broker(info: Any) -> dict[str, Any]:
         "attempts": info.attempts, "deliveries": info.deliveries, "progress": int(info.progress),
         "failures": len(info.failures) + info.failures_cut, "reason": info.reason and FailureReason(info.reason).word,
         "due": info.due_at, "expires": info.expires_at, "lease": info.lease_until, "consumer": info.consumer, "dead_since": info.dead_since,
+        "done_at": info.done_at,
     }
 
 
@@ -424,6 +434,7 @@ def view_of_specification(message: Message) -> dict[str, Any]:
         "failures": message.failures, "reason": message.reason,
         "due": message.due_ms or None, "expires": message.expires_ms or None,
         "lease": lease and lease.expires_ms, "consumer": lease and lease.consumer, "dead_since": message.dead_since,
+        "done_at": message.done_at,
     }
 
 
@@ -439,7 +450,8 @@ def as_options(given: Options) -> dict[str, Any]:
         "ttl": f"{given.ttl_ms}ms",
         "expired_to_dead": given.expired_to_dead,
         "dead_retention": f"{given.dead_retention_ms}ms",
-        "dedup": f"{given.dedup_window_ms}ms" if given.dedup_window_ms else "live",
+        "dedup": f"{given.dedup_window_ms}ms" if given.dedup_window_ms else "kept" if given.dedup_kept else "live",
+        "retain_completed": f"{given.retain_completed_ms}ms",
     }
 
 

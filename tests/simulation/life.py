@@ -177,7 +177,7 @@ class Life(Working):
         for name in [name for name in names if not name.endswith(".dlq")]:
             broker.update_queue(
                 name, max_unsettled_per_key=0, max_unsettled_per_consumer=0, failure_breaker=None, dead_retention=None, max_deliveries=0,
-                on_enqueue=None, on_failure=None, ttl=None,
+                on_enqueue=None, on_failure=None, ttl=None, retain_completed=None,
             )
             with self.doing("unhold", queue=name):
                 broker.unhold(name, filter=DeadFilter())

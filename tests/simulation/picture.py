@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fairlead.model.facts import Intent
 from fairlead.model.queue import QueueRecord
 
-READY, WAITING, LEASED = "ready", "waiting", "leased"
+READY, WAITING, LEASED, DONE = "ready", "waiting", "leased", "done"
 
 
 class BrokenPromise(AssertionError):
@@ -17,7 +17,7 @@ class BrokenPromise(AssertionError):
 
 
 class Seen(NamedTuple):
-    """A live message. `seq` is 0 when no stream orders it; `deadline_ms` is monotonic."""
+    """A message that is live, or done and kept. `seq` is 0 when no stream orders it; `deadline_ms` is monotonic."""
 
     id: bytes
     queue_id: int
@@ -40,6 +40,7 @@ class Seen(NamedTuple):
     deliveries: int = 0
     dead_since: int = 0
     source: int = 0
+    done_ms: int = 0
 
 
 @dataclass

@@ -14,12 +14,13 @@ from fairlead.broker import intents, operators, streams, timers
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_place, row_stream
+from fairlead.model.message import HELD
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from fairlead.store.rocks.store import RocksStore
 from fairlead.testing import ManualClock
 from tests.simulation.cut_store import CutStore
-from tests.simulation.picture import LEASED, READY, WAITING, Doing, must
+from tests.simulation.picture import DONE, LEASED, READY, WAITING, Doing, must
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.traffic import STREAMS
 from tests.simulation.witness import Witness
@@ -116,7 +117,7 @@ class Running:
         must(stored == set(now.messages), f"stored are {len(stored)} messages, known {len(now.messages)}")
         lost = [show_id(raw_id) for raw_id in self.confirmed if raw_id not in now.messages and raw_id not in now.gone]
         must(not lost, f"confirmed, and nowhere: {lost}")
-        undone = [now.messages[raw_id] for raw_id in self.completed if raw_id in now.messages]
+        undone = [now.messages[raw_id] for raw_id in self.completed if raw_id in now.messages and now.messages[raw_id].where != DONE]
         must(not undone, f"confirmed as completed, and still there: {[self.witness.say(seen) for seen in undone]}")
         self._check_places()
         self._check_fronts()
@@ -126,10 +127,12 @@ class Running:
         must(set(core.intents) == {intent.intent_id for intent in self.store.intents()}, "the intents in memory are not those in the store")
 
     def _check_places(self) -> None:
-        seen_where = {seen.id: (seen.where, seen.due_ms if seen.where == WAITING else seen.claim_id) for seen in self.witness.now.messages.values()}
+        since = {WAITING: "due_ms", DONE: "done_ms"}
+        seen_where = {seen.id: (seen.where, getattr(seen, since.get(seen.where, "claim_id"))) for seen in self.witness.now.messages.values()}
         stored: dict[bytes, tuple[str, int]] = {lease.id: (LEASED, lease.claim_id) for lease in self.store.leases()}
         for record in self.store.queues():
             stored |= {spot.row[8:24]: (WAITING, spot.due_ms) for spot in self.store.waiting(record.queue_id, None, 1 << 30)}
+            stored |= {spot.row[8:24]: (DONE, spot.done_ms) for spot in self.store.done(record.queue_id, None, HELD, 1 << 30)}
         for raw_id, where in seen_where.items():
             must(stored.get(raw_id, (READY, 0)) == where, f"{self.witness.say(self.witness.now.messages[raw_id])} is stored as {stored.get(raw_id)}")
         states = dict(zip(seen_where, self.store.states(list(seen_where)), strict=True))

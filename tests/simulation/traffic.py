@@ -58,6 +58,7 @@ def random_options(rng: random.Random) -> dict[str, Any]:
         "on_failure": [None, SCRIPT, SCRIPT],
         "expired_to_dead": [True, False],
         "dead_retention": [None, "1m"],
+        "retain_completed": [None, "5s", "2m", "2m"],
         "ttl": [None, "90s"],
         "quantum": [1, 3],
     }

@@ -21,7 +21,7 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.testing import ManualClock
-from tests.simulation.picture import LEASED, READY, WAITING, BrokenPromise, Doing, Picture, Seen
+from tests.simulation.picture import DONE, LEASED, READY, WAITING, BrokenPromise, Doing, Picture, Seen
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.road import Try, road
 
@@ -129,6 +129,7 @@ class Witness:
         for lease in fact.leases:
             seen = self._live(lease.id, lease)
             self.must(self._asked(seen, Complete), f"{self.say(seen)} was completed and nobody said so")
+            self.must(not self.config(seen.queue_id).retain_completed_ms, f"{self.say(seen)} was not kept")
             self._end(seen, "completed")
 
     def _moved(self, fact: f.Moved) -> None:
@@ -140,6 +141,9 @@ class Witness:
             self.must(seen.where == READY, f"{self.say(seen)} was {fact.kind} from ready")
         if isinstance(fact.source, f.InWaiting):
             self.must(seen.where == WAITING and seen.due_ms == fact.source.due_ms, f"{self.say(seen)} was {fact.kind} from waiting")
+        if isinstance(fact.source, f.InDone) or seen.where == DONE:
+            done = isinstance(fact.source, f.InDone) and seen.done_ms == fact.source.done_ms and fact.target is None
+            self.must(seen.where == DONE and done, f"{self.say(seen)} was {fact.kind} though it is done")
         check: Callable[[Seen, f.Moved], None] = getattr(self, "_check_" + fact.kind)
         check(seen, fact)
         if fact.target is None:
@@ -222,7 +226,10 @@ class Witness:
 
     def _check_expired(self, seen: Seen, fact: f.Moved) -> None:
         now_ms = self.clock.now_ms()
-        if seen.dead_since:
+        if seen.where == DONE:
+            kept_ms = self.config(seen.queue_id).retain_completed_ms
+            self.must(not kept_ms or kept_ms <= now_ms - seen.done_ms, f"{self.say(seen)} was not kept long enough")
+        elif seen.dead_since:
             kept_ms = self.config(seen.source).dead_retention_ms if seen.source in self.now.queues else 0
             self.must(seen.where == READY and 0 < kept_ms <= now_ms - seen.dead_since, f"{self.say(seen)} was not kept long enough")
         else:
@@ -231,13 +238,20 @@ class Witness:
 
     def _check_dropped(self, seen: Seen, fact: f.Moved) -> None:
         queue = self.now.queues[seen.queue_id]
-        in_reach = self.doing.verb in ("purge", "drain") and self.doing.queue == queue.name and seen.where != LEASED
-        pruned = self.doing.verb == "prune" and bool(seen.dead_since)
-        purged = seen.where != LEASED and self.now.under_way("purge", seen.queue_id)
+        pending = seen.where in (READY, WAITING)
+        in_reach = self.doing.verb in ("purge", "drain") and self.doing.queue == queue.name and pending
+        pruned = self.doing.verb == "prune" and (bool(seen.dead_since) or (seen.where == DONE and queue.name == self.doing.queue))
+        purged = pending and self.now.under_way("purge", seen.queue_id)
         self.must(not queue.name or in_reach or pruned or purged or self._operator("drop", seen), f"nobody dropped {self.say(seen)}")
 
     def _check_completed(self, seen: Seen, fact: f.Moved) -> None:
-        self.must(self._operator("done", seen) and not seen.dead_since, f"{self.say(seen)} was completed and nobody said so")
+        said = self._operator("done", seen) and not seen.dead_since
+        self.must(said or self._asked(seen, Complete), f"{self.say(seen)} was completed and nobody said so")
+        keeps = bool(self.config(seen.queue_id).retain_completed_ms)
+        self.must(keeps == isinstance(fact.target, f.InDone), f"{self.say(seen)} was kept, or not, against what its queue says")
+        if fact.state is not None:
+            self._same_count(seen, fact.state)
+            self.must(fact.state.done_ms == self.clock.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}")
 
     def _check_failure(self, seen: Seen, fact: f.Moved, *, dies: bool, due_ms: int) -> None:
         """One more attempt, its record, and what the road says about it."""
@@ -436,9 +450,11 @@ def _after(seen: Seen, target: f.Spot, state: MessageState, kind: str) -> Seen:
     in_stream = len(row) > ROW_BYTES
     waits = isinstance(target, f.InWaiting)
     seq = seen.seq if kind != "redriven" else row_place(row)
+    done = isinstance(target, f.InDone)
     return seen._replace(
-        queue_id=_queue_id(target), where=WAITING if waits else READY, due_ms=target.due_ms if isinstance(target, f.InWaiting) else 0,
-        stream=row_stream(row), seq=seq if in_stream else 0, ttl_ms=0 if kind in ("buried", "redriven") else seen.ttl_ms,
+        queue_id=_queue_id(target), where=WAITING if waits else DONE if done else READY, done_ms=state.done_ms,
+        due_ms=target.due_ms if isinstance(target, f.InWaiting) else 0,
+        stream=row_stream(row), seq=seq if in_stream else 0, ttl_ms=0 if kind in ("buried", "redriven", "completed") else seen.ttl_ms,
         claim_id=0, consumer="", started=False, attempts=state.attempts, failures=_failures(state), progress=state.progress,
         deliveries=state.deliveries, dead_since=state.dead_since_ms, source=state.source_queue_id, throttles=lane_throttle_keys(target.lane),  # type: ignore[union-attr]
     )

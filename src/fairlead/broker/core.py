@@ -137,7 +137,9 @@ class Core:
         state.next_dedup_ms = _or_never(store.next_dedup_end(queue_id))
         state.next_retention_ms = self._next_retention(state)
         first_done_ms = store.next_done(queue_id)
-        state.next_done_ms = NEVER_MS if first_done_ms is None else first_done_ms + state.config.retain_completed_ms
+        kept_ms = state.config.retain_completed_ms
+        # A queue that keeps none any more lets all of them go, also those that a clock set back since has put in the future.
+        state.next_done_ms = NEVER_MS if first_done_ms is None else first_done_ms + kept_ms if kept_ms else 0
 
     # Committing
 

@@ -25,7 +25,7 @@ from fairlead.model.ids import first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_REQUEST_AGE_MS
-from fairlead.model.message import MessageState
+from fairlead.model.message import HELD, MessageState
 
 STEP = 1000
 #: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
@@ -224,7 +224,8 @@ def _forget_requests(core: Core, now_ms: int) -> bool:
 
 def _forget_done(core: Core, queue: QueueState, now_ms: int) -> bool:
     """Completed messages that were kept long enough; all of them, when the queue keeps none any more."""
-    done = core.store.done(queue.queue_id, None, now_ms - queue.config.retain_completed_ms, STEP)
+    kept_ms = queue.config.retain_completed_ms
+    done = core.store.done(queue.queue_id, None, now_ms - kept_ms if kept_ms else HELD, STEP)
     moves = Moves(core, now_ms, "retention")
     for spot in done:
         moves.drop(spot, "expired")
