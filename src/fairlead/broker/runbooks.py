@@ -31,7 +31,7 @@ class Runbooks:
 
     def save(self, project: str, text: str) -> None:
         """From now on this is in force. `text` is what `dump_runbook` makes; its queues are made and changed by others."""
-        _check_project(project)
+        check_project(project)
         check_text(text, "text", MAX_RUNBOOK_BYTES)
         runbook = load_runbook(text)
         if (runbook.project or "") != project:
@@ -46,7 +46,7 @@ class Runbooks:
 
     def get(self, project: str) -> str:
         """Raises `RunbookNotFound`."""
-        _check_project(project)
+        check_project(project)
         found = self.list()
         if project not in found:
             raise RunbookNotFound(project)
@@ -72,6 +72,6 @@ def external_queues(runbook: Runbook) -> frozenset[str]:
     return frozenset(full_name(runbook.project, queue.name) for queue in runbook.queues.values() if queue.kind == "external")
 
 
-def _check_project(project: object) -> None:
+def check_project(project: object) -> None:
     if not isinstance(project, str) or len(project) > MAX_QUEUE_NAME or (project and not _PROJECT.fullmatch(project)):
         raise InvalidRequest("project", 'the name of a project: letters, digits, "_", "-", ".", or "" for none', project)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
+from fairlead.broker.runbooks import check_project
 from fairlead.decide.access import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
 from fairlead.model.access import EVERYTHING, AuditRecord, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
@@ -200,6 +201,7 @@ class GuardedRunbooks:
         self._runbooks = broker.runbooks
 
     def save(self, project: str, text: str) -> None:
+        check_project(project)
         own, pattern = self._guard.grants(), _pattern_of(project)
         if not covers(own, Grant(Right.ADMIN, pattern)):
             raise Forbidden(Right.ADMIN, pattern)
@@ -207,6 +209,7 @@ class GuardedRunbooks:
             self._runbooks.save(project, text)
 
     def get(self, project: str) -> str:
+        check_project(project)
         if not self._sees(project):
             raise Forbidden("some right", _pattern_of(project))
         return self._runbooks.get(project)
@@ -220,9 +223,9 @@ class GuardedRunbooks:
         return any(pattern == EVERYTHING or pattern.rpartition("/")[0] == project for pattern in patterns)
 
 
-def _pattern_of(project: object) -> str:
+def _pattern_of(project: str) -> str:
     """All that is in a project. What is in none is not apart from the rest, so it takes everything."""
-    return f"{project}/*" if isinstance(project, str) and project else EVERYTHING
+    return f"{project}/*" if project else EVERYTHING
 
 
 def _listed(grants: Iterable[Grant]) -> str:
