@@ -20,8 +20,9 @@ from fairlead.model.access import EVERY_RIGHT, Right
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
+from fairlead.store.verify import verify
 from fairlead.testing import ServerProcess, run_server
-from tests.security.faces import COMMANDS, FILA, AioFace, CommandFace, FilaFace, FlightFace, outcome_at
+from tests.security.faces import COMMANDS, FILA, AioFace, CommandFace, CommandRefused, FilaFace, FlightFace, outcome_at
 from tests.security.rights import EVERYWHERE, FORBIDDEN, HIDDEN, TABLE, Row, Thing, furnish
 
 FACES: dict[str, type] = {"flight": FlightFace, "aio": AioFace, "fila": FilaFace, "command": CommandFace}
@@ -80,6 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 face.close()
         assert server.stop() == 0
         assert "Traceback" not in server.log
+    assert verify(data / "data").problems == []
 
 
 def missing() -> Thing:
@@ -165,6 +167,36 @@ def test_metrics_take_any_right_on_all_queues(site: Site, right: Right | None) -
 
 def test_metrics_do_not_open_without_a_key_and_health_does(site: Site) -> None:
     assert [http(site.server, page, None)[0] for page in ("/metrics", "/healthz", "/readyz", "/")] == [401, 200, 200, 200]
+
+
+@pytest.mark.parametrize("key", ["throttle.t", "throttle.no-such", "throttle:t:rate", "throttle:no-such:rate", "plain", "no-such"])
+def test_configuration_that_is_not_of_a_queue_is_refused_alike_in_any_spelling(site: Site, key: str) -> None:
+    site.root.config.set("throttle:t:rate", 5)
+    face, thing = site.face("fila", STRANGERS), site.exhibit
+    asked: list[Callable[[Any, Thing], object]] = [
+        lambda x, _: x.ask("GetConfig", admin_pb2.GetConfigRequest(key=key)),
+        lambda x, _: x.ask("SetConfig", admin_pb2.SetConfigRequest(key=key, value="1,1")),
+        lambda x, _: x.ask("SetConfig", admin_pb2.SetConfigRequest(key=key, value="")),
+    ]
+    assert [outcome_at(face, call, thing).error for call in asked] == [FORBIDDEN] * 3
+    listed = face.ask("ListConfig", admin_pb2.ListConfigRequest(prefix=key[:3]))
+    assert (len(listed.entries), listed.total_count) == (0, 0)
+    assert site.root.config.get("throttle:t:rate") == "5"
+
+
+def test_the_command_line_suggests_no_queue_that_one_may_not_see(site: Site) -> None:
+    for queue in ("shop/invoices", "store/invoices", "store/invoicing"):
+        site.root.create_queue(queue)
+    face = site.face("command", STRANGERS)
+    said = {}
+    for slip in ("store/invoicez", "shop/invoicez", "shop/invoices", "invoices"):
+        with pytest.raises(CommandRefused) as refused:
+            face.run("stats", slip)
+        said[slip] = refused.value
+    assert (said["store/invoicez"].error, "store/invoices" in said["store/invoicez"].said) == ("queue_not_found", True)
+    assert "shop/" not in said["store/invoicez"].said
+    assert {said[slip].error for slip in said if slip != "store/invoicez"} == {FORBIDDEN}
+    assert all("store/" not in said[slip].said for slip in said if slip != "store/invoicez")
 
 
 def test_every_right_on_everything_is_what_the_first_key_has(site: Site) -> None:

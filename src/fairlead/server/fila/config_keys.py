@@ -41,10 +41,12 @@ class ConfigKeys:
         if not key.startswith(_THEIRS):
             return self._config.get(key)
         rate, burst = _spelled_ours(key)
-        stored = self._config.list(rate.removesuffix("rate"))
-        if rate not in stored:
-            raise ConfigKeyNotFound(key)
-        return _throttle_value(stored[rate], stored.get(burst))
+        try:
+            # Not from the list, which leaves out what a caller may not see: this says that it may not.
+            value = self._config.get(rate)
+        except ConfigKeyNotFound:
+            raise ConfigKeyNotFound(key) from None
+        return _throttle_value(value, self._config.list(burst).get(burst))
 
     def list(self, prefix: str) -> dict[str, str]:
         """In order of keys. Throttles are spelled Fila's way, unless the prefix asks for ours."""
