@@ -39,6 +39,10 @@ def module(tmp_path: Path) -> str:
         "number = 7\n"
         "def none(): ...\n"
         "def many(a, b, c): ...\n"
+        "def deeper(): raise RuntimeError('here')\n"
+        "def fails(item): deeper()\n"
+        "def fails_too(item, step): deeper()\n"
+        "async def fails_later(item, step): deeper()\n"
     )
     yield str(tmp_path)
     sys.modules.pop("own_steps", None)
@@ -126,3 +130,11 @@ def test_a_payload_that_is_not_json_fails_without_the_step_being_run(payload: by
     result = call("tests.worker.steps:nothing", payload)
     assert isinstance(result, Failed)
     assert FailureReason(result.reason) is FailureReason.SERIALIZATION_ERROR
+
+
+@pytest.mark.parametrize("name", ["fails", "fails_too", "fails_later"])
+def test_the_traceback_of_a_failure_has_the_line_of_the_step_and_none_of_ours(name: str, module: str) -> None:
+    failed = call(f"own_steps:{name}", {}, base=module)
+    assert isinstance(failed, Failed)
+    assert f"own_steps.py\", line {15 + ['fails', 'fails_too', 'fails_later'].index(name)}, in {name}" in failed.error
+    assert "calling.py" not in failed.error

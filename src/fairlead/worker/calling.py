@@ -72,7 +72,7 @@ class Calling:
             return Failed(call.ticket, took_us, FailureReason.SERIALIZATION_ERROR, bounded(f"step {step.name!r}: {error}"))
         if isinstance(error, StepFailed):
             return _said(call.ticket, took_us, step.name, error)
-        text = describe(step.name, error, own_frames=3)
+        text = describe(step.name, error, ours=__file__)
         return Failed(call.ticket, took_us, reason_of(type(error), self._setup.reasons), text, spent=isinstance(error, MemoryError))
 
 

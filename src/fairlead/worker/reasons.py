@@ -53,11 +53,14 @@ def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> Fai
     return FailureReason.HANDLER_EXCEPTION
 
 
-def describe(step: str, error: BaseException, *, own_frames: int = 0) -> str:
-    """The error in one line, then its traceback from the step's own code on; no values but those its author put in it."""
+def describe(step: str, error: BaseException, *, ours: str = "") -> str:
+    """The error in one line, then its traceback from the step's own code on; no values but those its author put in it.
+
+    `ours` is the file whose frames do not count as the step's.
+    """
     trace = error.__traceback__
-    for _ in range(own_frames):
-        trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == ours:
+        trace = trace.tb_next
     summary = "".join(traceback.format_exception_only(error)).strip()
     lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
     return bounded(f"step {step!r}: {cut_middle(summary, 1000)}\n\n{lines}")
