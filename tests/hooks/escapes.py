@@ -91,6 +91,58 @@ def listen_on_loopback(given: dict[str, Any]) -> None:
     socket.socket().bind(("127.0.0.1", 0))
 
 
+def send_a_datagram(given: dict[str, Any]) -> None:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", given["port"]))
+
+
+def open_a_local_socket(given: dict[str, Any]) -> None:
+    socket.socket(socket.AF_UNIX).bind(f"\0fairlead-escape-{os.getpid()}")
+
+
+def ask_the_kernel_about_networks(given: dict[str, Any]) -> None:
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).bind((0, 0))
+
+
+def share_memory_with_others(given: dict[str, Any]) -> None:
+    private, create, remove = 0, 0o1600, 0
+    segment = _checked(_libc.shmget(private, ctypes.c_size_t(mmap.PAGESIZE), create))
+    _checked(_libc.shmctl(segment, remove, None))
+
+
+def watch_files(given: dict[str, Any]) -> None:
+    os.close(_checked(_libc.inotify_init()))
+
+
+def copy_a_descriptor(given: dict[str, Any]) -> None:
+    os.close(os.dup(1))
+
+
+def see_where_memory_is(given: dict[str, Any]) -> str:
+    return _read("/proc/self/maps")
+
+
+def find_other_processes(given: dict[str, Any]) -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]
+
+
+def become_more_important(given: dict[str, Any]) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, 5)
+
+
+def choose_a_processor(given: dict[str, Any]) -> None:
+    os.sched_setaffinity(0, os.sched_getaffinity(0))
+
+
+def change_who_it_is(given: dict[str, Any]) -> None:
+    os.setuid(os.getuid())
+
+
+def make_a_namespace(given: dict[str, Any]) -> int:
+    """Of users, which needs no rights."""
+    new_users = 0x10000000
+    return _checked(_libc.unshare(new_users))
+
+
 def read_anothers_memory(given: dict[str, Any]) -> str:
     return _read(f"/proc/{given['pid']}/mem", given["address"])
 
@@ -163,6 +215,21 @@ def run_machine_code_in_memory_that_was_executable(given: dict[str, Any]) -> int
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(code)())
 
 
+def make_system_calls(given: dict[str, Any]) -> str:
+    """By number, with arguments that make no sense: those that were not refused, with what they said instead."""
+    said = {}
+    for number in given["numbers"]:
+        ctypes.set_errno(0)
+        if _libc.syscall(ctypes.c_long(number), *[ctypes.c_long(-1)] * 6) != -1 or ctypes.get_errno() != errno.EPERM:
+            said[number] = errno.errorcode.get(ctypes.get_errno(), "done")
+    return json.dumps(said)
+
+
+def compute_for_ever(given: dict[str, Any]) -> None:
+    while True:
+        pass
+
+
 def see_environment(given: dict[str, Any]) -> str:
     _libc.getenv.restype = ctypes.c_char_p
     return json.dumps([dict(os.environ), str(_libc.getenv(b"SECRET"))])
@@ -190,6 +257,8 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
         read_a_file, write_a_file, remove_a_file, list_a_directory, ask_whether_a_file_exists, connect_to_loopback, listen_on_loopback,
         read_anothers_memory, read_anothers_environment, read_anothers_memory_by_system_call, trace_another, kill_another, fork,
         become_another_program, start_a_thread, make_a_file_in_memory, set_a_limit, outlive_the_broker, map_executable_memory,
-        make_memory_executable, run_machine_code_in_memory_that_was_executable, see_environment, see_descriptors,
+        make_memory_executable, run_machine_code_in_memory_that_was_executable, see_environment, see_descriptors, send_a_datagram,
+        open_a_local_socket, ask_the_kernel_about_networks, share_memory_with_others, watch_files, copy_a_descriptor, see_where_memory_is,
+        find_other_processes, become_more_important, choose_a_processor, change_who_it_is, make_a_namespace, make_system_calls, compute_for_ever,
     )
 }  # fmt: skip
