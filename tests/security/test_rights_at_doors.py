@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,6 @@ class Site:
     root: Client
     #: Never changed, because nobody who is refused may change it.
     exhibit: Thing
-    data: Path
     secrets: dict[frozenset[str], str] = field(default_factory=dict)
     faces: dict[tuple[str, frozenset[str]], Any] = field(default_factory=dict)
 
@@ -65,7 +63,7 @@ class Site:
 
     def thing(self) -> Thing:
         number = next(_numbers)
-        return furnish(self.root, f"shop/own.{number:06}", str(self.data / f"copy-{number:06}"), f"token-{number:06}")
+        return furnish(self.root, f"shop/own.{number:06}", f"copy-{number:06}", f"token-{number:06}")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with run_server(data / "data", grpc=True, http=True, settings=settings) as server:
         secret = (data / "data" / BOOTSTRAP_FILE).read_text().strip()
         with fairlead.connect(server.address, api_key=secret) as root:
-            site = Site(server, root, furnish(root, "shop/own.exhibit", str(data / "exhibit"), "token-exhibit"), data)
+            site = Site(server, root, furnish(root, "shop/own.exhibit", "copy-exhibit", "token-exhibit"))
             yield site
             for face in site.faces.values():
                 face.close()
@@ -89,7 +87,13 @@ def missing() -> Thing:
     number = next(_numbers)
     ids = [show_id(raw_id) for raw_id in _ids.next(1_800_000_000_000, 4)]
     return Thing(
-        f"shop/own.{number:06}x", *ids[:3], DeliveryRef(ids[3], "1000fffff"), 900_000 + number, f"{number:a>12}", f"/no/{number:06}", f"t-{number:06}"
+        f"shop/own.{number:06}x",
+        *ids[:3],
+        DeliveryRef(ids[3], "1000fffff"),
+        900_000 + number,
+        f"{number:a>12}",
+        f"none-{number:06}",
+        f"t-{number:06}",
     )
 
 
