@@ -197,6 +197,8 @@ def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str,
             break
         clock.advance(ms=step_ms)
         step_ms = min(step_ms * 2, 900_000)
+    # What is done is kept for an hour at most.
+    clock.advance(seconds=3600)
     return counted, drained
 
 

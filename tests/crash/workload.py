@@ -25,8 +25,8 @@ BACKLOG_LIMIT = 3000
 
 QUEUES: dict[str, dict[str, Any]] = {
     "main": {"visibility_timeout": LEASE, "retry": {"policy": "immediate", "attempts": 4}, "dedup": "1h"},
-    "second": {"visibility_timeout": "150ms", "retry": {"policy": "immediate"}, "max_attempts": 3, "dedup": "1h"},
-    "side-0": {"visibility_timeout": LEASE, "retry": "none"},
+    "second": {"visibility_timeout": "150ms", "retry": {"policy": "immediate"}, "max_attempts": 3, "dedup": "1h", "retain_completed": "100ms"},
+    "side-0": {"visibility_timeout": LEASE, "retry": "none", "retain_completed": "1h"},
     "side-1": {"visibility_timeout": LEASE, "max_deliveries": 20},
 }
 CLAIMED: tuple[str | list[str], ...] = (*MAIN, *MAIN, *SIDE, "main.dlq", "second.dlq", [*MAIN])
