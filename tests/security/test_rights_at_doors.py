@@ -48,6 +48,7 @@ class Site:
     root: Client
     #: Never changed, because nobody who is refused may change it.
     exhibit: Thing
+    before: tuple[object, ...]
     secrets: dict[frozenset[str], str] = field(default_factory=dict)
     faces: dict[tuple[str, frozenset[str]], Any] = field(default_factory=dict)
 
@@ -73,7 +74,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with run_server(data / "data", grpc=True, http=True, settings=settings) as server:
         secret = (data / "data" / BOOTSTRAP_FILE).read_text().strip()
         with fairlead.connect(server.address, api_key=secret) as root:
-            site = Site(server, root, furnish(root, "shop/own.exhibit", "copy-exhibit", "token-exhibit"))
+            exhibit = furnish(root, "shop/own.exhibit", "copy-exhibit", "token-exhibit")
+            site = Site(server, root, exhibit, state_of(root, exhibit))
             yield site
             for face in site.faces.values():
                 face.close()
@@ -118,17 +120,21 @@ def test_a_door_refuses_what_the_table_refuses_and_does_not_tell_what_exists(sit
         # Admin of anything is enough for that.
         grants = {grant for grant in grants if not grant.startswith("admin:")}
     face = site.face(door, grants)
-    before = state_of(site.root, site.exhibit)
     there, not_there = outcome_at(face, call, site.exhibit), outcome_at(face, call, missing())
     assert there == not_there
     if door == "command" and row.refused == FORBIDDEN:
         assert there.error in (FORBIDDEN, "queue_not_found", "message_not_found")
     else:
         assert (there.error == FORBIDDEN) == (row.refused == FORBIDDEN)
-    assert state_of(site.root, site.exhibit) == before
+    assert site.root.stats(site.exhibit.queue) == site.before[0]
 
 
-def state_of(root: Client, thing: Thing) -> object:
+def test_nothing_at_all_came_of_what_was_refused(site: Site) -> None:
+    """After all of the tests above."""
+    assert state_of(site.root, site.exhibit) == site.before
+
+
+def state_of(root: Client, thing: Thing) -> tuple[object, ...]:
     return (
         root.stats(thing.queue),
         root.explain(thing.leased.id),
@@ -142,7 +148,8 @@ def state_of(root: Client, thing: Thing) -> object:
 @pytest.mark.parametrize(("door", "name"), EVERY_CALL)
 def test_a_door_allows_what_the_table_allows(site: Site, door: str, name: str) -> None:
     row, call = TABLE[name], SAID[door][name]
-    thing = site.thing()
+    # What only looks needs nothing of its own.
+    thing = site.exhibit if not row.needs else site.thing()
     face = site.face(door, enough(row))
     got = outcome_at(face, call, thing)
     assert got.error == ""
