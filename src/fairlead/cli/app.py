@@ -27,6 +27,7 @@ from fairlead.cli import (
     stats,
     tls,
     top,
+    worker,
 )
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
 from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, Root
@@ -81,5 +82,5 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-for group in (serve, queues, runbook, apply, redrive, intents, explain, config, stats, failures, top, keys, audit, maintenance, doctor, tls):
+for group in (serve, queues, runbook, apply, worker, redrive, intents, explain, config, stats, failures, top, keys, audit, maintenance, doctor, tls):
     group.register(app)

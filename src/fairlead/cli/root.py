@@ -22,7 +22,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 _ORDER = (
-    "serve", "queue", "runbook", "apply", "redrive", "intent", "explain", "config", "stats", "failures", "top",
+    "serve", "queue", "runbook", "apply", "worker", "redrive", "intent", "explain", "config", "stats", "failures", "top",
     "key", "audit", "tls", "backup", "restore", "verify", "doctor",
 )  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
