@@ -242,25 +242,30 @@ class Settling:
 
     def finish(self, answered: Results) -> list[SettleResult]:
         results, server_now_ms = answered
+        #: Those that go on together are held as one group, or each later call would look through as many as there are.
+        going_on: dict[tuple[int, int | None], Held] = {}
         for row, result in zip(self.said.rows, results, strict=True):
-            if result.outcome != "completed":
-                self._follow(row, result, server_now_ms)
+            if result.outcome != "completed" and self._goes_on(row, result):
+                leases = going_on.setdefault((result.lease_until - server_now_ms, row.duration_ms), {})
+                leases.setdefault(row.lease, set()).add(row.id)
+        for (lease_ms, duration_ms), leases in going_on.items():
+            self._heartbeat.keep(leases, lease_ms=lease_ms, asked=None if duration_ms is None else timedelta(milliseconds=duration_ms))
         if not self.refused:
             return list(results)
         rest = iter(results)
         return [self.refused[at] if at in self.refused else next(rest) for at in range(len(self.refused) + len(results))]
 
-    def _follow(self, row: Row, result: SettleResult, server_now_ms: int) -> None:
-        lease = {row.lease: {row.id}}
+    def _goes_on(self, row: Row, result: SettleResult) -> bool:
+        """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
         if result.outcome == "invalid":
             if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
-                self._heartbeat.keep(lease)
+                self._heartbeat.keep({row.lease: {row.id}})
         elif not result.ok:
-            self._heartbeat.drop(lease)
+            self._heartbeat.drop({row.lease: {row.id}})
             self._heartbeat.mark_lost(row.id, row.lease)
-        elif row.action in (_EXTEND, _START) and (row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease)):
-            asked = None if row.duration_ms is None else timedelta(milliseconds=row.duration_ms)
-            self._heartbeat.keep(lease, lease_ms=result.lease_until - server_now_ms, asked=asked)
+        else:
+            return row.action in (_EXTEND, _START) and (row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease))
+        return False
 
 
 def _ending(rows: list[Row]) -> Held:
