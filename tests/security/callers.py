@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fila
 
@@ -73,15 +74,29 @@ def run_command(*args: str, env: dict[str, str] | None = None) -> str:
 def by_fila(server: ServerProcess, known: Known) -> None:
     """The published client, as it comes. Asked for what is not there, it says so only if it was let in."""
 
-    def read(path: Path | None) -> bytes | None:
-        return None if path is None else path.read_bytes()
-
-    with fila.Client(server.addresses["grpc"], ca_cert=read(known.ca), client_cert=read(known.cert), client_key=read(known.key)) as client:
+    with fila.Client(server.addresses["grpc"], **_for_fila(known)) as client:
         try:
             client.enqueue("no-such-queue", None, b"hello")
         except fila.QueueNotFoundError:
             return
     raise AssertionError("expected to be told that there is no such queue")
+
+
+def by_fila_aio(server: ServerProcess, known: Known) -> None:
+    async def call() -> None:
+        async with fila.AsyncClient(server.addresses["grpc"], **_for_fila(known)) as client:
+            await client.enqueue("no-such-queue", None, b"hello")
+
+    try:
+        asyncio.run(call())
+    except fila.QueueNotFoundError:
+        return
+    raise AssertionError("expected to be told that there is no such queue")
+
+
+def _for_fila(known: Known) -> dict[str, Any]:
+    files = {"ca_cert": known.ca, "client_cert": known.cert, "client_key": known.key}
+    return {name: path.read_bytes() for name, path in files.items() if path is not None}
 
 
 def by_http(server: ServerProcess, known: Known) -> None:
@@ -96,5 +111,5 @@ def by_http(server: ServerProcess, known: Known) -> None:
 
 
 CALLERS: dict[str, Callable[[ServerProcess, Known], None]] = {
-    "client": by_client, "aio": by_aio, "command": by_command, "fila": by_fila, "http": by_http,
+    "client": by_client, "aio": by_aio, "command": by_command, "fila": by_fila, "fila_aio": by_fila_aio, "http": by_http,
 }  # fmt: skip
