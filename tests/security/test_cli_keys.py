@@ -288,3 +288,14 @@ def test_a_client_in_python_works_with_the_key_of_a_file(server: ServerProcess) 
         assert client.keys.change_grants(made.info.id, remove=["consume:a"]).grants == ("produce:a",)
         assert client.keys.rotate(made.info.id, keep="1m").info.name == "py"
         assert client.audit.read(limit=1)[0].verb == "keys.rotate"
+
+
+def test_a_first_key_that_was_rotated_is_still_over_after_a_restart(cli: Commands, tmp_path: Path) -> None:
+    with run_server(tmp_path / "data", settings={"durability": "os", "auth.mode": "keys"}) as server:
+        old, new = server.data / "bootstrap.key", tmp_path / "new.key"
+        at_server = AtServer(cli, server)
+        assert at_server("key", "rotate", "bootstrap", "--to", str(new)).code == 0
+        server.restart()
+        assert at_server("key", "list", key=new).code == 0
+        assert at_server("key", "list", key=old).code == 11
+        assert "is not taken; remove the file" in server.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,6 +134,25 @@ def test_the_published_client_works_with_a_key(served: Served) -> None:
     caller.client.ack("orders", message.id)
     with pytest.raises(fila.MessageNotFoundError):
         caller.client.ack("orders", message.id)
+
+
+def test_the_published_asyncio_client_works_with_a_key(served: Served) -> None:
+    served.root.queue("async")
+    caller, key_id = served.with_acl("produce:async", "consume:async")
+
+    async def work() -> grpc.StatusCode:
+        async with fila.AsyncClient(served.address, api_key=caller.key) as client:
+            sent = await client.enqueue("async", None, b"hello")
+            async for message in await client.consume("async"):
+                assert message.id == sent
+                await client.ack("async", message.id)
+                break
+            await asyncio.to_thread(served.root.revoke, key_id)
+            with pytest.raises(fila.RPCError) as error:
+                await client.enqueue("async", None, b"hello")
+            return error.value.code
+
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)) is UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("key", [None, "", "wrong", UNKNOWN_KEY])

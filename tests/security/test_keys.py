@@ -260,6 +260,19 @@ def test_whoever_has_a_secret_may_exchange_it(scene: Scene) -> None:
         own.keys.show()
 
 
+def test_whoever_found_a_secret_cannot_make_a_second_of_it(scene: Scene) -> None:
+    """It would stay when the first is revoked."""
+    for grants in (["consume:a"], [], ["admin:a", "consume:b"]):
+        key = scene.key(*grants)
+        with pytest.raises(Forbidden):
+            scene.as_key(key).keys.rotate(key.info.id, keep="1h")
+    before = len(scene.broker.keys.list())
+    assert before == 3
+    master = scene.key("admin:a", "consume:a")
+    scene.as_key(master).keys.rotate(master.info.id, keep="1h")
+    assert len(scene.broker.keys.list()) == before + 2
+
+
 def test_a_key_sees_itself_and_what_it_could_change(scene: Scene) -> None:
     inside, outside, own = scene.key("produce:a.b"), scene.key("produce:b"), scene.key("admin:a.*", "produce:a.*")
     guard = scene.as_key(own)

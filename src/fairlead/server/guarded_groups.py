@@ -116,13 +116,19 @@ class GuardedKeys:
             self._keys.revoke(key_id, only_if=self._may_change())
 
     def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
-        """Also for the caller's own key, whatever its rights: whoever has a secret may exchange it."""
-        self._guard.grants()
-        only_if = None
-        if key_id != self._guard.caller.key_id:
+        """Also for the caller's own key, whatever its rights: whoever has a secret may exchange it.
+
+        To keep the old one beside the new takes the rights to change it, or whoever found a secret could make a second of it
+        that nobody knows of, and that stays when the first is revoked.
+        """
+        own, only_if = self._own(), None
+        if own is None or key_id != own.key_id:
             # Whoever rotates a key holds its secret.
             self._need_no_later_end(self._find(key_id), more=("its secret",))
             only_if = self._may_change()
+        elif keep is not None and not may_change(own, own):
+            missing = next((grant for grant in own.grants if not may_grant(own.grants, grant)), None)
+            raise Forbidden(Right.ADMIN, EVERYTHING if missing is None else missing.pattern)
         with self._guard.writes_down("keys.rotate", key=key_id) as entry:
             made = self._keys.rotate(key_id, keep=keep, created_by=self._guard.caller.who, only_if=only_if)
             entry.details["new"] = made.info.id
