@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import fairlead.errors
 from docs.commands import commands_section, exit_codes_table, shared_options
+from docs.limits import fields_line, refusals_table
 from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
@@ -248,6 +249,8 @@ def statuses_table() -> Iterator[str]:
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "limits": limits_table,
+    "refusals": refusals_table,
+    "invalid_fields": fields_line,
     "options": options_table,
     "errors": errors_table,
     "diagram": lifecycle_diagram,

@@ -66,7 +66,7 @@ def settings_table() -> Iterator[str]:
     yield "| setting | environment | default | meaning |"
     yield "|---|---|---|---|"
     for path, setting in SETTINGS.items():
-        default = "must be given" if setting.default is None else f"`{_written(setting)}`"
+        default = "must be given" if setting.default is None else f"`{written(setting)}`"
         yield f"| `{path}` | `{setting.variable}` | {default} | {MEANINGS[path]}{_choices(setting)} |"
 
 
@@ -79,11 +79,11 @@ def example_file() -> str:
             table = above
             lines += ["", f"[{table}]"]
         lines += ["", *textwrap.wrap((MEANINGS[path] + _choices(setting)).replace("`", ""), 118, initial_indent="# ", subsequent_indent="# ")]
-        lines.append(f"#{name} = {_written(setting)}")
+        lines.append(f"#{name} = {written(setting)}")
     return "\n".join(lines) + "\n"
 
 
-def _written(setting: Setting) -> str:
+def written(setting: Setting) -> str:
     """As it stands in a settings file."""
     value = "/var/lib/fairlead" if setting.default is None else setting.default
     if isinstance(value, tuple):

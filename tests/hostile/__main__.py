@@ -24,7 +24,7 @@ from tests.hostile.conftest import UNFORESEEN
 
 FINDINGS = Path(__file__).parent / "findings"
 #: How long one target, or the live server, is at it before the next has its turn.
-TURN_S = 10.0
+TURN_S = 30.0
 #: A guided process that hangs is a finding, too.
 _MOST_TURN_S = 300.0
 
@@ -60,7 +60,7 @@ def _in_turns(seconds: float, corpus: Path, only: str | None, server: ServerProc
     seed = random.randrange(1 << 40)
     until, found = time.monotonic() + seconds, list[str]()
     names = [only] if only else [name for target in targets.TARGETS for name in (target, "live")]
-    turn_s = max(1.0, min(TURN_S, seconds / len(names)))
+    turn_s = max(2.0, min(TURN_S, seconds / len(names)))
     turns = 0
     while time.monotonic() < until:
         name = names[turns % len(names)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -134,3 +134,25 @@ def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
         length = number()
         yield tag >> 3, raw[at : at + length]
         at += length
+
+
+def http2_call(path: str, *messages: bytes, headers: Sequence[tuple[str, str]] = ()) -> bytes:
+    """All that a client sends over a connection of its own to make one gRPC call; messages begin with flag and length, true or not."""
+    block = b"\x83\x86" + b"".join(
+        b"\x00" + _literal(name) + _literal(value)
+        for name, value in ((":path", path), (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers"), *headers)
+    )
+    end_headers, end_stream = 4, 1
+    frames = [_http2_frame(4, 0, 0, b""), _http2_frame(1, end_headers, 1, block)]
+    frames += [_http2_frame(0, 0, 1, message) for message in messages]
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"".join(frames) + _http2_frame(0, end_stream, 1, b"")
+
+
+def _http2_frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+def _literal(text: str) -> bytes:
+    raw = text.encode()
+    assert len(raw) < 127
+    return bytes([len(raw)]) + raw
