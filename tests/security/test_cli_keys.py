@@ -204,6 +204,13 @@ def test_whoever_holds_the_directory_needs_no_key(cli: Commands) -> None:
     assert "may do everything" in cli.ok("key", "show").out
 
 
+def test_where_a_server_asks_for_no_key_it_says_so(cli: Commands, tmp_path: Path) -> None:
+    with run_server(tmp_path / "data", settings={"durability": "os"}) as server:
+        ran = cli("--addr", server.address, "key", "show")
+    assert (ran.code, ran.err) == (0, "")
+    assert "the server asks for none" in ran.out
+
+
 # The first key
 
 

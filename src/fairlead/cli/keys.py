@@ -20,6 +20,7 @@ from fairlead.cli.grants import read_typed, show_grants
 from fairlead.cli.key_names import KeyId, find_key
 from fairlead.cli.output import age, clean, cut, now_ms, pairs, show, show_json, table, tell, when
 from fairlead.cli.target import Target, as_local_user, open_directory, open_target
+from fairlead.errors import KeyNotFound
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, NewKey, Right, read_grants
 from fairlead.server.bootstrap import BOOTSTRAP, BOOTSTRAP_FILE, renew_bootstrap_key
 from fairlead.server.secret_file import SecretFile
@@ -74,10 +75,15 @@ def list_all() -> None:
 def show_one(key: Annotated[str | None, KeyId] = None) -> None:
     """Show one key; without an id the one that you use yourself."""
     with open_target() as target:
-        if key is None and isinstance(chosen().target(), Path):
-            show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, "no key: whoever can open the data directory may do everything")
+        try:
+            info = target.keys.show() if key is None else find_key(target, key)
+        except KeyNotFound:
+            if key is not None:
+                raise
+            here = isinstance(chosen().target(), Path)
+            who = "whoever can open the data directory" if here else "the server asks for none, and whoever reaches it"
+            show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything")
             return
-        info = target.keys.show() if key is None else find_key(target, key)
     made = f"{when(info.created_at)} by {clean(info.created_by)}"
     rows = [("id", info.id), ("name", clean(info.name)), ("rights", show_grants(info.grants)), ("made", made)]
     show(info, lambda: pairs([*rows, ("last used", _last_use(info)), ("expires", _ends(info))]))
