@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import backlog, hooks, hot, lifecycle, streams
+from bench import backlog, hooks, hot, lifecycle, streams, worker
 from bench.conditions import conditions_here
 from bench.doors import measure as doors
 from bench.doors.profile import show_profile
 from bench.report import Figures, load_figures, save_figures, show, write_page
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker")
 #: With a load above this, somebody else is measured too.
 _QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -57,6 +57,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     hooked = hooks.QUICK if options.quick else hooks.Plan()
     ordered = streams.QUICK if options.quick else streams.Plan()
     through = doors.QUICK if options.quick else doors.Plan()
+    pipelines = worker.QUICK if options.quick else worker.Plan()
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
@@ -77,6 +78,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.streams = streams.measure(ordered, home, _ticker(progress, "streams", streams.steps(ordered)))
         if "doors" in wanted:
             figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
+        if "worker" in wanted:
+            figures.worker = worker.measure(pipelines, home, _ticker(progress, "worker", worker.steps(pipelines)))
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

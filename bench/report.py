@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import backlog, hooks, lifecycle, streams
+from bench import backlog, hooks, lifecycle, streams, worker
 from bench.conditions import Conditions
 from bench.doors import measure as doors
 from bench.doors import report as doors_report
@@ -29,6 +29,7 @@ class Figures(msgspec.Struct, omit_defaults=True):
     hooks: list[hooks.Measured] = []
     streams: list[streams.Measured] = []
     doors: doors.Measured = doors.Measured()
+    worker: list[worker.Measured] = []
 
 
 def load_figures(path: Path) -> Figures:
@@ -44,6 +45,7 @@ _LIFECYCLE = ("durability", "batch", "keys", "lifecycles/s", "bare RocksDB/s", "
 _BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smallest", "memory at reopen MB", "memory growth MB")
 
 _HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
+_WORKER = ("pipeline", "messages/s", "bare client/s", "of bare")
 _STREAMS = ("streams", "on disk", "reopen s", "claim/s", "of without", "claim + complete/s", "of without", "memory growth MB", "without MB")
 
 
@@ -104,6 +106,9 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
         title = f"Streams: a fresh process reopens them after a crash, claims and completes {figures.streams[0].claimed:,}"
         yield title, _STREAMS, [_streams_row(m) for m in figures.streams]
     yield from doors_report.tables(figures.doors)
+    if figures.worker:
+        title = f"Workers: {figures.worker[0].messages:,} messages through steps that do nothing, beside a client that claims and completes"
+        yield title, _WORKER, [(m.shape, m.rate.show(0), m.bare.show(0), m.of_bare.show()) for m in figures.worker]
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
@@ -139,6 +144,9 @@ def _aims(figures: Figures) -> list[str]:
         aims.append(_aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6))
         aims.append(_aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150))
     aims += [_aim(*aim) for aim in doors_report.aims(figures.doors)]
+    for w in figures.worker:
+        if w.shape.startswith("1 step "):
+            aims.append(_aim(f"{w.shape}: at least half of the bare client", w.of_bare.median, w.of_bare.median >= 0.5))
     return aims
 
 

@@ -21,7 +21,7 @@ from collections import deque
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from fairlead.errors import StepNotLoaded
+from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.worker.estimates import SLOW_US, Estimates
@@ -45,6 +45,10 @@ _MOST_BUSY = 4000
 _LONGEST_RUN = 64
 _POLL = "1s"
 _TICK_S = 0.25
+#: While slots have quick calls in plenty: how long answers gather before they are read, and how long before they are told.
+_GATHER_S = 0.001
+_HOLD_S = 0.005
+_GATHERED = 500
 #: How long the end waits for answers that may never come.
 _LEAVING_S = 5.0
 
@@ -75,6 +79,8 @@ class Crew:
         self._before: Job | None = None
         self._estimates = Estimates()
         self._saying: list[Said] = []
+        self._said_at = 0.0
+        self._urgent = False
         self._untold = 0
         self._asking = False
         self._asked_clean = False
@@ -134,14 +140,19 @@ class Crew:
                 self._fetch()
         except BaseException as error:
             self.error = error
-            _log.error("the worker has failed", exc_info=error, extra={"fields": {"worker": self.job.name}})
+            if not isinstance(error, FairleadError):  # which says all there is to say to whoever asks `Workers.check`
+                _log.error("the worker has failed", exc_info=error, extra={"fields": {"worker": self.job.name}})
         finally:
             self._end()
 
     def _sleep(self) -> None:
+        if self._pool.has_plenty():
+            # Every slot has enough to do: let answers gather, and take them together.
+            time.sleep(_GATHER_S)
         self._asleep = True
         try:
-            ready = self._selector.select(0 if self._events else self._pool.until_next(_TICK_S))
+            most_s = min(_TICK_S, max(0.0, self._said_at + _HOLD_S - time.monotonic())) if self._saying else _TICK_S
+            ready = self._selector.select(0 if self._events else self._pool.until_next(most_s))
         finally:
             self._asleep = False
         for key, _ in ready:
@@ -385,13 +396,21 @@ class Crew:
         return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
 
     def _say(self, settlement: Settlement, kind: str, item: Item) -> None:
+        if not self._saying:
+            self._said_at = time.monotonic()
         self._saying.append(Said(settlement, kind, item))
+        if kind not in ("done", "step") or item.rest:
+            self._urgent = True
 
     def _flush(self) -> None:
-        if self._saying:
-            self._untold += len(self._saying)
-            self._voice.say(self._saying)
-            self._saying = []
+        """At once what somebody waits for; else while the slots have enough to do, what can go together does."""
+        if not self._saying:
+            return
+        if not self._urgent and len(self._saying) < _GATHERED and self._pool.is_busy() and time.monotonic() - self._said_at < _HOLD_S:
+            return
+        self._untold += len(self._saying)
+        self._voice.say(self._saying)
+        self._saying, self._urgent = [], False
 
     def _beat(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""

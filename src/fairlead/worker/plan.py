@@ -45,15 +45,13 @@ class Plan:
     name: str
     steps: tuple[StepSpec, ...]
     masks: tuple[int, ...]
+    all_masks: int
 
     @classmethod
     def of(cls, pipeline: PipelineSpec) -> Plan:
         bits = bits_of(pipeline)
-        return cls(pipeline.name, pipeline.steps, tuple(bits[step.name] for step in pipeline.steps))
-
-    @property
-    def all_masks(self) -> int:
-        return sum(self.masks)
+        masks = tuple(bits[step.name] for step in pipeline.steps)
+        return cls(pipeline.name, pipeline.steps, masks, sum(masks))
 
     def next_step(self, done: Done) -> int:
         """The first step that is not confirmed; as many as there are when all of them are."""

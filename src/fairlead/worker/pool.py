@@ -22,6 +22,7 @@ LATE_S = 0.02
 #: A command's own time limit comes first, so that its output is in the failure record.
 _COMMAND_GRACE_S = 2.0
 _STILLBORN = 3
+_PLENTY = 64
 
 
 class Pool:
@@ -93,7 +94,7 @@ class Pool:
                 raise StepNotLoaded(first.name, first.run or "", f"{news.how}, before its steps were loaded")
 
     def watch(self) -> list[Item]:
-        """Kill what has taken too long. Gives the items whose calls have become slow, once nobody waits behind them."""
+        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them goes elsewhere, if there is room."""
         late = []
         now = time.monotonic()
         for slot in list(self.slots):
@@ -104,11 +105,29 @@ class Pool:
             if limit is not None and age > limit:
                 slot.kill(f"it took longer than {slot.plan.steps[item.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
             elif age > LATE_S:
-                self._put_back(slot.recall())
-                slot.load_us = BUDGET_US if slot.pending else 0
-                if slot.pending:
-                    late.append(item)
+                unbegun = slot.unbegun()
+                if unbegun == len(slot.pending):
+                    slot.since = now  # it had no turn on the processor yet
+                    continue
+                slot.load_us = BUDGET_US
+                late.append(item)
+                if unbegun and self._has_room():
+                    self._put_back(slot.recall())
         return late
+
+    def has_plenty(self) -> bool:
+        """Each slot that may be used has calls waiting behind the one under way, more than it will do in a moment."""
+        ready = [slot for slot in self.slots if slot.ready]
+        return bool(ready) and all(len(slot.pending) >= _PLENTY for slot in ready)
+
+    def is_busy(self) -> bool:
+        """Each slot that may be used has a call waiting behind the one under way."""
+        return all(len(slot.pending) > 1 for slot in self.slots if slot.ready)
+
+    def _has_room(self) -> bool:
+        """Could another slot take what waits behind a slow call?"""
+        active = [slot for slot in self.slots if not slot.retiring]
+        return len(active) < self.size or any(slot.ready and slot.load_us < BUDGET_US for slot in active)
 
     def until_next(self, most_s: float) -> float:
         """Until some call is late or over its time."""

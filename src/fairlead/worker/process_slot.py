@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -10,7 +11,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -25,6 +28,7 @@ from fairlead.worker.reasons import cut_middle
 from fairlead.worker.slots import Answer, Died, News, NotLoaded
 
 _PIECE = 1 << 18
+_PIPE_BYTES = 1 << 20
 _MOST_TICKET = 1 << 32
 _CRASH_BYTES = 4000
 
@@ -59,10 +63,14 @@ class ProcessSlot:
         self._results, results_out = os.pipe()
         for fd in (self._calls, self._results, self._tickets_in):
             os.set_blocking(fd, False)
+        with contextlib.suppress(OSError, AttributeError):
+            # Where the system allows it, a batch of calls is written in one go.
+            fcntl.fcntl(self._calls, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         crash = self._crash.fileno()
         fds = (calls_in, self._tickets_in, results_out, crash)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fairlead.worker.child", str(os.getpid()), *map(str, fds)],
+            # -P: a `select.py` among the steps is no reason not to start.
+            [sys.executable, "-P", "-m", "fairlead.worker.child", str(os.getpid()), *map(str, fds)],
             stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True,
         )  # fmt: skip
         for fd in (calls_in, results_out):
@@ -89,6 +97,11 @@ class ProcessSlot:
     def accept(self, item: Item) -> bool:
         """It was taken off when its answer was read, so that a death a moment later is not blamed on it; it always counts."""
         return True
+
+    def unbegun(self) -> int:
+        left = array("i", [0])
+        fcntl.ioctl(self._tickets_in, termios.FIONREAD, left)
+        return min(len(self.pending), left[0] // TICKET.size)
 
     def recall(self) -> list[Item]:
         taken = 0

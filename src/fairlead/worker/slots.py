@@ -68,6 +68,10 @@ class Slot(Protocol):
         """Its answer is being taken in. False when the slot was given up, and what it answers no longer counts."""
         ...
 
+    def unbegun(self) -> int:
+        """How many of the pending have not begun."""
+        ...
+
     def recall(self) -> list[Item]:
         """Take back those that have not begun, in order."""
         ...
@@ -117,6 +121,9 @@ class ThreadSlot:
         self.pending.popleft()
         self.since = time.monotonic()
         return True
+
+    def unbegun(self) -> int:
+        return min(len(self.pending), self._line.qsize())
 
     def recall(self) -> list[Item]:
         found = []
