@@ -43,6 +43,7 @@ def _measure(core: Core, queue: QueueState) -> QueueMeasures:
         ready=counters.ready,
         waiting=counters.waiting,
         leased=counters.leased,
+        done=counters.done,
         dead=dead.messages,
         bytes=counters.bytes,
         dead_bytes=dead.bytes,

@@ -20,6 +20,7 @@ class QueueMeasures(msgspec.Struct, frozen=True):
     ready: int
     waiting: int
     leased: int
+    done: int
     dead: int
     bytes: int
     dead_bytes: int

@@ -204,7 +204,9 @@ class Counts:
         self._count(names.DROPPED, 1, label, fact.cause or "asked")
 
     def _expired(self, fact: f.Moved, label: str) -> None:
-        self._count(names.EXPIRED, 1, label, "retention" if fact.cause == "retention" else "ttl")
+        # That a completed message is kept no longer is nothing to worry about, unlike the other two.
+        cause = "completed" if isinstance(fact.source, f.InDone) else "retention" if fact.cause == "retention" else "ttl"
+        self._count(names.EXPIRED, 1, label, cause)
 
     def _front_changed(self, fact: f.Moved, label: str) -> None:
         self._count(names.STREAM_FRONTS, 1, label, fact.kind)

@@ -50,7 +50,7 @@ DEAD = _counter("messages_dead", "queue reason", "Messages that became dead lett
 QUARANTINED = _counter("messages_quarantined", "queue", "Messages put straight into the dead letters of this queue.")
 REDRIVEN = _counter("messages_redriven", "queue", "Dead letters brought back to this queue, by a redrive or a retry.")
 DROPPED = _counter("messages_dropped", "queue cause", "Thrown away: asked (drop, drain, prune), purge, delete, lease_expiry (deleted queue).")
-EXPIRED = _counter("messages_expired", "queue cause", "Messages whose time was over: ttl, or retention of a dead letter.")
+EXPIRED = _counter("messages_expired", "queue cause", "Messages whose time was over: ttl, retention of a dead letter, completed and kept long.")
 STREAM_FRONTS = _counter("stream_fronts", "queue change", "Messages that became the next of their stream (promoted), or had to make way (demoted).")
 PROGRESS_SAVED = _counter("messages_progress_saved", "queue", "Times a leased message's progress or carry was stored.")
 LEASES_EXTENDED = _counter("leases_extended", "queue", "Leases extended: heartbeats.")
@@ -73,7 +73,7 @@ SYNC_SECONDS = _histogram("sync_seconds", "", WORK_SECONDS, "Time a call waited 
 
 BUILD_INFO = _gauge("build_info", "version python", "Always 1.")
 BROKER_UP = _gauge("broker_up", "", "1 while the broker is open and its store works.")
-MESSAGES = _gauge("queue_messages", "queue state", "Messages by state: ready, waiting, leased, and dead in the queue's dead letters.")
+MESSAGES = _gauge("queue_messages", "queue state", "Messages by state: ready, waiting, leased, done (kept), and dead in the dead letters.")
 BYTES = _gauge("queue_bytes", "queue", "Headers and payloads of the queue's messages.")
 DEAD_BYTES = _gauge("queue_dead_bytes", "queue", "Headers and payloads of its dead letters.")
 OLDEST_READY = _gauge(

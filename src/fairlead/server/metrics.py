@@ -117,7 +117,7 @@ class Metrics:
         def each(value: Callable[[QueueMeasures], float]) -> list[Sample]:
             return _summed([((label,), value(queue)) for label, queue in labelled])
 
-        states = ("ready", "waiting", "leased", "dead")
+        states = ("ready", "waiting", "leased", "done", "dead")
         yield names.MESSAGES, _summed([((label, state), getattr(queue, state)) for label, queue in labelled for state in states])
         yield names.BYTES, each(lambda queue: queue.bytes)
         yield names.DEAD_BYTES, each(lambda queue: queue.dead_bytes)

@@ -144,6 +144,11 @@ CASES: dict[str, Case] = {
         lambda w, _: w.clock.advance(seconds=60),
         {"messages_expired_total{cause=retention,queue=q.dlq}": 1},
     ),
+    "completed and kept long enough": (
+        lambda w: (w.broker.update_queue("q", retain_completed="1m"), w.broker.done("q", w.fill("q", count=1)))[1],
+        lambda w, _: w.clock.advance(seconds=60),
+        {"messages_expired_total{cause=completed,queue=q}": 1},
+    ),
     "dropped": (_claimed, lambda w, d: w.broker.drop("q", _id(d)), {"messages_dropped_total{cause=asked,queue=q}": 1}),
     "dropped by a purge": (_fill(4), lambda w, _: w.broker.purge("q"), {"messages_dropped_total{cause=purge,queue=q}": 4}),
     "extended": (

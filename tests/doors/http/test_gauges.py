@@ -22,9 +22,12 @@ def test_messages_and_bytes_are_those_of_the_moment(world: World, metrics: Metri
     world.broker.enqueue("q", b"", delay="1h")
     world.broker.settle([Fail(delivery, dead=True) for delivery in world.broker.claim("q", limit=2)])
     world.claim_one("q")
+    world.broker.update_queue("q", retain_completed="1h")
+    world.broker.enqueue("q", b"12345", fairness_key="done")
+    world.broker.done("q", [info.id for info in world.broker.peek("q", key="done")])
     shown = show(metrics)
-    assert {state: shown[f"fairlead_queue_messages{{queue=q,state={state}}}"] for state in ("ready", "waiting", "leased", "dead")} == {
-        "ready": 2, "waiting": 1, "leased": 1, "dead": 2,
+    assert {state: shown[f"fairlead_queue_messages{{queue=q,state={state}}}"] for state in ("ready", "waiting", "leased", "done", "dead")} == {
+        "ready": 2, "waiting": 1, "leased": 1, "done": 1, "dead": 2,
     }
     assert shown["fairlead_queue_bytes{queue=q}"] == 15
     assert shown["fairlead_queue_dead_bytes{queue=q}"] == 10
