@@ -16,7 +16,7 @@ from tests.security.rights import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
 from tests.security.test_rights_table import everything_in
 
-THEIRS, OURS = "shop/orders.eu", "store/orders.eu"
+THEIRS, OURS, OURS_TAKEN = "shop/orders.eu", "store/orders.eu", "store/taken"
 _ids = IdSource()
 
 
@@ -50,9 +50,9 @@ def code_of(call: Callable[[], object]) -> str:
 
 #: In a queue of its own, with ids of messages in another's.
 IN_OWN_QUEUE: dict[str, Callable[[Any, Thing], object]] = {
-    "peek after it": lambda x, t: [info.id for info in x.peek(OURS, after=t.ready)],
-    "peek after a leased one": lambda x, t: [info.id for info in x.peek(OURS, where="leased", after=t.leased.id)],
-    "peek after a waiting one": lambda x, t: [info.id for info in x.peek(OURS, where="waiting", after=t.held)],
+    "peek after it": lambda x, t: [info.payload for info in x.peek(OURS, after=t.ready)],
+    "peek after a leased one": lambda x, t: [info.payload for info in x.peek(OURS_TAKEN, where="leased", after=t.leased.id)],
+    "peek after a waiting one": lambda x, t: [info.payload for info in x.peek(OURS, where="waiting", after=t.held)],
     "find by its last characters": lambda x, t: x.find(t.ready[-8:], OURS),
     "find by its first characters": lambda x, t: x.find(t.ready[:34], OURS),
     "find it whole": lambda x, t: x.find(t.ready, OURS),
@@ -89,18 +89,29 @@ IN_OWN_QUEUE: dict[str, Callable[[Any, Thing], object]] = {
 @pytest.mark.parametrize("attempt", IN_OWN_QUEUE)
 def test_ids_of_another_project_are_those_of_nothing(scene: Scene, attempt: str) -> None:
     """The same call in a broker that has none of it gives the same answer."""
-    thing = furnish(scene.broker, THEIRS, "", token="t")
-    scene.broker.config.set("throttle:t:rate", 5)
     with opened() as elsewhere:
-        answers = []
-        for where in (scene, elsewhere):
-            x = stranger(where)
+        answers: list[Outcome] = []
+        strangers = [stranger(scene), stranger(elsewhere)]
+        for x in strangers:
             x.create_queue(OURS)
+            x.create_queue(OURS_TAKEN)
+            _one_of_each(x, b"before")
+        thing = furnish(scene.broker, THEIRS, "", token="t")
+        scene.broker.config.set("throttle:t:rate", 5)
+        for where, x in zip((scene, elsewhere), strangers, strict=True):
+            _one_of_each(x, b"after")
             before = everything_in(where.broker)
             answers.append(outcome(IN_OWN_QUEUE[attempt], x, thing))
-            after = everything_in(where.broker)
-            assert _apart_from_audit(after) == _apart_from_audit(before)
+            assert _apart_from_audit(everything_in(where.broker)) == _apart_from_audit(before)
     assert answers[0] == answers[1]
+
+
+def _one_of_each(x: GuardedBroker, when: bytes) -> None:
+    """Earlier and later than anything of the others, so that a place between the two would be seen."""
+    x.enqueue(OURS_TAKEN, when)
+    x.claim(OURS_TAKEN)
+    held, _ = x.enqueue_many(OURS, [NewMessage(when), NewMessage(when)])
+    x.hold(OURS, [held])
 
 
 def _apart_from_audit(state: Any) -> object:
@@ -261,7 +272,8 @@ def test_without_read_payload_one_sees_that_there_is_a_message_and_not_what_it_s
     x = scene.with_grants(f"{right}:{THEIRS}")
     seen = [*x.peek(THEIRS), *x.peek(THEIRS, where="leased"), *x.peek(THEIRS, where="waiting"), *x.peek(THEIRS + ".dlq"), x.find(thing.leased.id)]
     assert len(seen) >= 7
-    assert "secret" not in repr([(info, info.payload, info.carry) for info in seen])
+    assert "secret" not in repr([(info, info.payload, info.carry, info.headers) for info in seen])
+    assert {(info.payload, info.carry, *info.headers.values()) for info in seen} <= {(b"", b""), (b"", b"", "")}
     assert {info.hidden for info in seen} == {("payload", "headers", "carry")}
     assert "secret" not in repr(
         [x.explain(thing.dead), x.explain(thing.leased.id), x.explain_queue(THEIRS), x.failure_metrics(THEIRS), x.stats(THEIRS)]
