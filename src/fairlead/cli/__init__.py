@@ -27,4 +27,9 @@ def main() -> None:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:
         sys.exit(f"the command line needs {missing.name}; install it with: pip install 'fairlead[server]'")
-    app(prog_name="fairlead")
+    except KeyboardInterrupt:
+        sys.exit(130)  # as the root command would, once it is there
+    try:
+        app(prog_name="fairlead")
+    except KeyboardInterrupt:
+        sys.exit(130)

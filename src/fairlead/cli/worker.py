@@ -19,7 +19,7 @@ from fairlead.cli.output import console, count_of, show, table
 from fairlead.cli.runbook import Project
 from fairlead.cli.target import Target, open_target
 from fairlead.config import LogSettings
-from fairlead.errors import FairleadError, RunbookNotFound
+from fairlead.errors import FairleadError, RunbookNotFound, StepNotLoaded
 from fairlead.model.durations import to_ms
 from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
 from fairlead.runbook.check import read_runbook
@@ -61,7 +61,7 @@ def run(
     """
     grace_s = to_ms(grace, "grace") / 1000
     painting = sys.stderr.isatty() and not wants_json()
-    logs.set_up(LogSettings(level="warning" if painting else "info", format="json" if wants_json() else "text"))
+    logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
     with open_target(patience="30s") as target:
         source = _Source(target, file or [], project or None)
         workers = Workers(
@@ -71,7 +71,11 @@ def run(
         with _stopped_by_signals(workers):
             workers.start()
             _attend(workers, source if watch else None, painting)
-        workers.check()
+        try:
+            workers.check()
+        except StepNotLoaded as error:
+            error.add_note(f"modules are looked for in {source.base.resolve()} first; run the worker elsewhere, or name the runbook with --file")
+            raise
         _summarise(target, workers, time.monotonic() - began, burst)
 
 
@@ -96,7 +100,10 @@ class _Source:
         found = find_in_force(self._target, self._project)
         if found is None:
             missing = RunbookNotFound(self._project or "")
-            missing.add_note("put one in force with: fairlead apply FILE, or take one from a file with: fairlead worker run --file FILE")
+            others = sorted(project for project in self._target.runbooks.list() if project)
+            if others:
+                missing.add_note(f"there is one for project {' and '.join(others)}; say --project {others[0]}, or set FAIRLEAD_PROJECT")
+            missing.add_note("to take one from a file: fairlead worker run --file FILE")
             raise missing
         return found
 
@@ -145,14 +152,16 @@ def _stopped_by_signals(workers: Workers) -> Iterator[None]:
 def _attend(workers: Workers, source: _Source | None, painting: bool) -> None:
     out = console(stderr=True)
     looks = reports = time.monotonic()
+    buried = dict.fromkeys(workers.crews, 0)
     for name, crew in workers.crews.items():
         logs.event(_log, logging.INFO, "working", worker=name, queue=crew.job.queue, pipeline=crew.job.plan.name, concurrency=crew.concurrency)
     with out.status("starting") if painting else _nothing() as status:
         while not workers.wait(_PAINT_S):
             now = time.monotonic()
-            if source is not None and now - looks >= _LOOK_S:
+            if now - looks >= _LOOK_S:
                 looks = now
-                found = source.changed()
+                _tell_deaths(workers, buried)
+                found = source.changed() if source is not None else None
                 if found is not None:
                     workers.change(found)
             if status is not None:
@@ -160,6 +169,17 @@ def _attend(workers: Workers, source: _Source | None, painting: bool) -> None:
             elif now - reports >= _REPORT_S:
                 reports = now
                 logs.event(_log, logging.INFO, "progress", **_counts(workers))
+    _tell_deaths(workers, buried)
+
+
+def _tell_deaths(workers: Workers, told: dict[str, int]) -> None:
+    """By number, and at most once a second for each worker: when everything dies, a line for each would help nobody."""
+    for name, crew in workers.crews.items():
+        new = crew.tally.dead - told.get(name, 0)
+        if new > 0:
+            told[name] = crew.tally.dead
+            see = f"fairlead queue show {crew.job.queue} --status dead"
+            logs.event(_log, logging.WARNING, "new dead letters", worker=name, count=new, see=see)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def main() -> None:
     os.dup2(2, 1)
     inbox = Inbox(calls_fd)
     setup = msgspec.msgpack.decode(inbox.next_frame(), type=Setup)
+    os.chdir(setup.base)
     try:
         call_step = Calling(setup, die_with_parent)
     except StepNotLoaded as error:
