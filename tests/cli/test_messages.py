@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fairlead import NewMessage
+from fairlead import Fail, NewMessage
 from fairlead.cli.app import app
 from tests.cli.conftest import Commands, Opener, Orders
 
@@ -189,3 +189,16 @@ def test_drain_into_a_file_touches_nothing_when_the_file_cannot_be_written(cli: 
     cli.ok("queue", "drain", "orders", "-y", "--to", tmp_path / "out.jsonl")
     (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
     assert json.loads(line)["payload"] == "pending"
+
+
+def test_a_traceback_is_cut_to_its_first_line_in_lists_and_whole_where_one_message_is_shown(cli: Commands, broker: Opener) -> None:
+    with broker() as opened:
+        opened.create_queue("mails", retry={"policy": "none"})
+        opened.enqueue("mails", b"x")
+        opened.settle([Fail(opened.claim("mails")[0], "ValueError: no\n\nTraceback:\n  File \"a.py\", line 1\nid  fake\x1b[2J", "handler_exception")])
+        (letter,) = opened.peek("mails.dlq")
+    assert cli.ok("queue", "show", "mails").lines[-1].endswith("handler_exception: ValueError: no …")
+    assert cli.ok("explain", "mails", letter.id).lines[-1] == "  - last error: ValueError: no …"
+    assert cli.ok("queue", "inspect", "mails", letter.id).lines[-6:] == [
+        "last error", "  ValueError: no", "", "  Traceback:", '    File "a.py", line 1', "  id  fake\\x1b[2J",
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
 from fairlead.cli.ids import find_message
-from fairlead.cli.output import clean, show
+from fairlead.cli.output import clean, first_line, show
 from fairlead.cli.target import Target, open_target, queue_names
 from fairlead.errors import QueueNotFound
 from fairlead.model.ids import find_id
@@ -50,5 +50,5 @@ def _explain(target: Target, what: str, message: str | None) -> Explanation:
 def _page(found: Explanation) -> RenderableType:
     page = Text.assemble(clean(found.subject), ": ", (clean(found.summary), "bold"))
     for reason in found.reasons:
-        page.append(f"\n  - {clean(reason.text)}")
+        page.append(f"\n  - {clean(first_line(reason.text))}")
     return page

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import show_age
-from fairlead.cli.output import age, clean, count_of, cut, now_ms, pairs, payload_text, plain, short, table, when
+from fairlead.cli.output import age, clean, count_of, cut, first_line, now_ms, pairs, payload_text, plain, short, table, when
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
@@ -85,7 +85,7 @@ def _last_error(info: MessageInfo) -> str:
     if not info.failures:
         return ""
     last = info.failures[-1]
-    return clean(f"{FailureReason(last.reason).word}: {last.error}" if last.error else FailureReason(last.reason).word, most=60)
+    return clean(f"{FailureReason(last.reason).word}: {first_line(last.error)}" if last.error else FailureReason(last.reason).word, most=60)
 
 
 def message_page(info: MessageInfo) -> RenderableType:
@@ -121,10 +121,16 @@ def message_page(info: MessageInfo) -> RenderableType:
         return pairs(rows)
     failures = table("when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures")
     for record in info.failures:
-        cells = (clean(record.rule), clean(record.consumer or "-"), clean(record.error or "-", most=300))
+        cells = (clean(record.rule), clean(record.consumer or "-"), clean(first_line(record.error) or "-", most=300))
         failures.add_row(when(record.at_ms), str(record.attempt), FailureReason(record.reason).word, *cells)
     note = [f"{info.failures_cut} more between the first and the last are counted only"] if info.failures_cut else []
-    return Group(pairs(rows), failures, *note)
+    return Group(pairs(rows), failures, *note, *_whole_error(info.failures[-1].error))
+
+
+def _whole_error(error: str) -> list[RenderableType]:
+    """Indented, so that no line of it can be taken for one of ours."""
+    lines = error.strip().splitlines()
+    return [Text("\n".join(["\nlast error", *(f"  {clean(line)}" for line in lines)]))] if len(lines) > 1 else []
 
 
 def _moment(ms: int | None) -> str:

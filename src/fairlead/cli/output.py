@@ -173,6 +173,12 @@ def clean(text: str, *, most: int = 0) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def first_line(text: str) -> str:
+    """Of an error, which may have a traceback below it."""
+    head, _, more = text.strip().partition("\n")
+    return f"{head.rstrip()} …" if more else head
+
+
 def _escape(char: str) -> str:
     if char in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[char]
