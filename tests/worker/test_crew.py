@@ -232,6 +232,45 @@ def test_a_changed_pipeline_that_cannot_be_loaded_is_not_taken_up(broker: Broker
         workers.check()
 
 
+@MODES
+def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_the_old_one_back(broker: Broker, journal: str, isolate: str) -> None:
+    with working(broker, runbook(step("a", "noted"), isolate=isolate)) as workers:
+        workers.change(runbook(step("b", "noted"), isolate=isolate))
+        push(broker, {"n": 1, "journal": journal})
+        until(lambda: workers.tally.completed == 1, "the new pipeline")
+        crew = workers.crews["worker"]
+        until(lambda: crew._before is None, "the old one to be forgotten")
+    assert [line["step"] for line in read_journal(journal)] == ["b", "b"]
+
+
+def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(broker: Broker, journal: str, tmp_path: Path) -> None:
+    gate, asked = tmp_path / "gate", []
+    claim = broker.claim
+    broker.claim = lambda *names, **options: (asked.append(1), claim(*names, **options))[1]  # type: ignore[method-assign]
+    push(broker, {"n": 1, "journal": journal, "hold": {"step": "noted", "gate": str(gate)}})
+    workers = Workers(broker, runbook(step("noted")), base=Path(), burst=True)
+    workers.start()
+    until(lambda: read_journal(journal), "the step")
+    before = len(asked)
+    until(lambda: len(asked) >= before + 3, "it to look for more")
+    before, _ = len(asked), workers.wait(0.5)
+    assert len(asked) - before < 50
+    gate.touch()
+    assert workers.wait(60)
+    assert workers.tally.completed == 1
+
+
+def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(journal: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue(QUEUE, ordering="none")
+        push(broker, *({"n": n, "stream": "s", "journal": journal, "hold": {"step": "noted", "gate": str(gate)}} for n in range(2)))
+        with working(broker, runbook(step("noted"), isolate="thread", concurrency=2)) as workers:
+            until(lambda: len(read_journal(journal)) == 2, "both at once")
+            gate.touch()
+            until(lambda: workers.tally.completed == 2, "both")
+
+
 def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE, visibility_timeout="500ms")

@@ -45,6 +45,8 @@ _MOST_BUSY = 4000
 _LONGEST_RUN = 64
 _POLL = "1s"
 _TICK_S = 0.25
+#: In a burst, after a claim that found nothing while something was still under way.
+_BURST_PAUSE_S = 0.05
 #: While slots have quick calls in plenty: how long answers gather before they are read, and how long before they are told.
 _GATHER_S = 0.001
 _HOLD_S = 0.005
@@ -84,6 +86,7 @@ class Crew:
         self._untold = 0
         self._asking = False
         self._asked_clean = False
+        self._ask_at = 0.0
         self._drained = False
         self._strict = False
         self._stop_by: float | None = None
@@ -285,6 +288,8 @@ class Crew:
         if not slot.accept(item):
             return
         self._pool.answered(slot)
+        if self._before is not None and slot.plan is self.job.plan:
+            self._before = None  # the new pipeline works
         if item.lost:
             self.hands.end(item)
             return
@@ -365,17 +370,17 @@ class Crew:
         else:
             self.tally.dead += result.outcome == "dead"
             self.tally.failed += result.outcome != "dead"
-            stream = item.delivery.message.stream
-            if stream and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry" and not self._strict:
+            if item.rest is not None and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry" and not self._strict:
                 # What comes later in the stream and is not in our hands may pass too.
-                self._voice.let_by(stream)
+                self._voice.let_by(item.delivery.message.stream)
 
     def _claimed(self, event: Claimed) -> None:
         self._asking = False
         if event.deliveries:
             self.hands.claim(event.deliveries)
-        elif self._burst and self._asked_clean:
-            self._drained = True
+        elif self._burst:
+            self._drained = self._asked_clean
+            self._ask_at = time.monotonic() + _BURST_PAUSE_S
 
     def _fetch(self) -> None:
         if self._asking or self._stopping or self._drained:
@@ -384,7 +389,10 @@ class Crew:
         room = ahead + max(0, size - len(hands.busy)) - hands.ahead
         if room < 1 or hands.ahead > ahead // 2:
             return
-        self._asked_clean = not (hands.held or self._untold)
+        clean = not (hands.held or self._untold)
+        if not clean and time.monotonic() < self._ask_at:
+            return
+        self._asked_clean = clean
         self._asking = True
         self._voice.ask(Ask(min(room, _MOST_AHEAD), max(1, min(_LONGEST_RUN, ahead // size)), None if self._burst else _POLL))
 
@@ -451,14 +459,20 @@ class Crew:
 
     def _take_up(self, job: Job) -> None:
         self._before, self.job = self.job, job
-        if self._pool.change(job):
-            for item in self.hands.next:
-                item.step = job.plan.next_step(item.done)
-        self._pool.resize(self._override or job.spec.concurrency)
+        try:
+            if self._pool.change(job):
+                for item in self.hands.next:
+                    item.step = job.plan.next_step(item.done)
+        except StepNotLoaded as error:
+            self._go_back(error)
+        self._pool.resize(self._override or self.job.spec.concurrency)
 
     def _not_loaded(self, news: NotLoaded) -> None:
         run = next((step.run or "" for step in self.job.plan.steps if step.name == news.step), "")
-        error = StepNotLoaded(news.step, run, news.what)
+        self._go_back(StepNotLoaded(news.step, run, news.what))
+
+    def _go_back(self, error: StepNotLoaded) -> None:
+        """To the pipeline before the change that cannot be used, if there was one."""
         if self._before is None:
             raise error
         _log.error("the changed pipeline cannot be used, going on with the old one", extra={"fields": {"worker": self.job.name, "error": str(error)}})

@@ -56,12 +56,12 @@ class Item:
 
 
 def in_runs(deliveries: Sequence[Delivery]) -> list[Item]:
-    """One item for each message without a stream, and for each stream of a claim one at the head of its run."""
+    """One item for each message that no stream orders, and for each stream of a claim one at the head of its run."""
     found: list[Item] = []
     runs: dict[tuple[str, str], Item] = {}
     for delivery in deliveries:
         stream = delivery.message.stream
-        if not stream:
+        if not stream or not delivery.seq:
             found.append(Item(delivery))
             continue
         head = runs.get((delivery.queue, stream))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import time
@@ -14,6 +15,8 @@ from fairlead.worker.items import Item
 from fairlead.worker.job import Job
 from fairlead.worker.process_slot import ProcessSlot
 from fairlead.worker.slots import Died, News, Slot, ThreadSlot
+
+_log = logging.getLogger("fairlead.worker")
 
 #: What a slot may have in hand of quick calls, in expected microseconds.
 BUDGET_US = 10_000
@@ -58,7 +61,14 @@ class Pool:
         active = [slot for slot in self.slots if not slot.retiring]
         starting = sum(not slot.ready for slot in active)
         for _ in range(min(self.size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))):
-            self.add()
+            try:
+                self.add()
+            except OSError as error:
+                if not self.slots:
+                    raise
+                # It goes on with those it has, and tries again when there is work for more.
+                _log.warning("no further step process can be started", extra={"fields": {"error": str(error), "there are": len(active)}})
+                return
 
     def resize(self, size: int) -> None:
         self.size = size
