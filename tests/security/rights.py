@@ -93,7 +93,6 @@ TABLE: dict[str, Row] = {
     "enqueue": Row((P,), lambda x, t: x.enqueue(t.queue, b"new")),
     "enqueue_many": Row((P,), lambda x, t: x.enqueue_many(t.queue, [NewMessage(b"new")])),
     "twin": Row((P,), lambda x, t: x.twin(t.queue, "nobody has this key")),
-    "twin": Row((P,), lambda x, t: x.twin(t.queue, "k")),
     "exchange: enqueue": Row((P,), lambda x, t: _exchanged(x, enqueue={t.queue: [NewMessage(b"new")]})),
     "quarantine": Row((QUARANTINE,), lambda x, t: x.quarantine(t.queue, [NewMessage(b"bad")], error="bad")),
     # Messages out

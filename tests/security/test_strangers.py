@@ -290,6 +290,19 @@ def test_a_filter_by_header_does_not_tell_what_headers_hold(scene: Scene, verb: 
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize("pattern", ["*", "shop/*", THEIRS])
+def test_the_header_that_a_redrive_selects_by_is_seen_with_read_payload_only(scene: Scene, pattern: str) -> None:
+    """It is under way for some hours, and was asked for by one who may read."""
+    furnish(scene.broker, THEIRS, "")
+    asked = DeadFilter(header=("h", "secret"), min_attempts=0)
+    intent = scene.all_powerful().redrive(THEIRS, filter=asked, rate=0.0001).intent_id
+    for right in Right:
+        (seen,) = [one for one in scene.with_grants(f"{right}:{pattern}").intents() if one.intent_id == intent]
+        assert seen.filter == {"header": ("h", "secret" if right is Right.READ_PAYLOAD else ""), "min_attempts": 0}
+    assert "secret" not in repr([record.details for record in scene.broker.audit.read(verb="redrive")])
+    assert "min_attempts=0" in repr([record.details for record in scene.broker.audit.read(verb="redrive")])
+
+
 # Names that are nearly those of another
 
 

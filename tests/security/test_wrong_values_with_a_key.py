@@ -28,6 +28,7 @@ NO_ROWS = pa.RecordBatch.from_pylist([], schema=EXCHANGE)
 
 #: Expressions that take long to refuse are for the engine's own tests.
 WRONG_VALUES = [value for value in NASTY if not (isinstance(value, dict) and "error_regex" in value)]
+WRONG_VALUES += [{"header": 5}, {"header": {"a": 1}}, {"header": ["a"]}, {"header": []}, {"header": True}]
 RIGHT_VALUES = {"key_id": "a" * 12, "grants": [], "path": "/nowhere", "dedup_key": "k", **RIGHT}
 
 HOT: dict[str, tuple[type[Any], Callable[[GuardedBroker, bytes], object]]] = {

@@ -229,11 +229,13 @@ class GuardedBroker:
             self._broker.checkpoint(path)
 
     def intents(self) -> list[Intent]:
-        intents = self._broker.intents()
-        if self._sees_everything():
-            return intents
+        intents, everything = self._broker.intents(), self._sees_everything()
         names = self._broker.queue_names([intent.queue_id for intent in intents])
-        return [intent for intent, name in zip(intents, names, strict=True) if name and self.sees(name)]
+        return [
+            intent if self.may(Right.READ_PAYLOAD, name or EVERYTHING) else _without_header(intent)
+            for intent, name in zip(intents, names, strict=True)
+            if everything or (name and self.sees(name))
+        ]
 
     def cancel_intent(self, intent_id: int) -> bool:
         intent = next((intent for intent in self.intents() if intent.intent_id == intent_id), None)
@@ -373,6 +375,14 @@ def hide(info: MessageInfo) -> MessageInfo:
     return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=hidden)
 
 
+def _without_header(intent: Intent) -> Intent:
+    """What a redrive selects by was typed by one who may read."""
+    header = intent.filter.get("header")
+    if not isinstance(header, (list, tuple)) or not header:
+        return intent
+    return msgspec.structs.replace(intent, filter=intent.filter | {"header": (header[0], "")})
+
+
 def _act(verb: str, right: Right) -> Callable[..., Any]:
     inner = getattr(Broker, verb)
     _, queue_argument, *others = inspect.signature(inner).parameters
@@ -439,7 +449,7 @@ def _told(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, object
             told["ids"] = f"{len(value)}: {', '.join(map(str, value[:3]))}"
         elif field == "messages":
             continue
-        elif field == "filter" and getattr(value, "header", None):
+        elif field == "filter" and isinstance(getattr(value, "header", None), tuple) and value.header:
             told[field] = replace(value, header=(value.header[0], "..."))
         elif field in ("on_enqueue", "on_failure"):
             told[field] = f"{len(str(value))} characters"
