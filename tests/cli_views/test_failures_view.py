@@ -40,6 +40,11 @@ def test_the_four_metrics_and_blocked_streams_are_all_there() -> None:
     ]
 
 
+def test_reasons_stand_in_the_order_of_their_counts_and_then_of_their_names() -> None:
+    found = metrics(by_attempts={1: 4}, by_reason={"timeout_exceeded": 1, "handler_exception": 1, "unknown": 2})
+    assert [line.split()[0] for line in text(found).splitlines()[-3:]] == ["unknown", "handler_exception", "timeout_exceeded"]
+
+
 def test_one_retry_has_one_time() -> None:
     assert "1 retry scheduled, next in 5s" in text(metrics(scheduled=1, next_due=NOW_MS + 5000, latest_due=NOW_MS + 5000)).splitlines()[0]
     assert "latest" not in text(metrics(scheduled=1, next_due=NOW_MS + 5000, latest_due=NOW_MS + 5000))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE_NAME = re.compile(r"# (\w+\.py)\n")
+_FILE_NAME = re.compile(r"(?:#!.*\n)?(?:#|--) ((?:\w+/)*\w+\.(?:py|toml|sh|lua))\b.*\n")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Example:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A python block that begins with a comment such as `# worker.py`: the reader saves it under that name."""
+    """A block of code that begins with a comment such as `# worker.py`: the reader saves it under that name."""
 
     line: int
     name: str
@@ -56,7 +56,7 @@ def steps_in(page: Path) -> list[Example | SavedFile | Session]:
         line = text.count("\n", 0, fence.start()) + 2
         if kind == "console":
             found.append(Session(line, terminal, body))
-        elif kind == "python" and (named := _FILE_NAME.match(body)):
+        elif kind in ("python", "toml", "sh", "lua") and (named := _FILE_NAME.match(body)):
             found.append(SavedFile(line, named[1], body))
         elif kind == "python":
             follower = fences[at + 1] if at + 1 < len(fences) else None

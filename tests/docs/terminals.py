@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.testing.server import free_ports
-from tests.docs.pages import Session
+from tests.docs.pages import ROOT, Session
 
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
 PATIENCE_S = 90.0
@@ -30,6 +30,7 @@ _VARYING = (
     (re.compile(r"\bfl_[a-z2-7]{12}_[A-Za-z0-9_-]{43}"), "SECRET"),
     # Ids of API keys, where they stand: a word of twelve letters may be any word.
     (re.compile(r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"), "KEY"),
+    (re.compile(r"(?<=@)[\w.-]+:\d+:[0-9a-f]{6}\b"), "PROCESS"),
     (re.compile(r"\bipv4:127\.0\.0\.1:\d+"), "CALLER"),
     (_ID, "ID"),
     (re.compile(r"[ ─━]+"), " "),
@@ -59,7 +60,7 @@ class Terminals:
 
     def real(self, text: str) -> str:
         """As the reader would have to type it here."""
-        return _replace_words(_replace_words(text, self._ports), self._ids)
+        return _replace_words(_replace_words(text, self._ports), self._ids).replace("/path/to/fairlead", str(ROOT))
 
     def follow(self, session: Session) -> None:
         for typed, shown in _typed_and_shown(session.text):

@@ -8,8 +8,15 @@ from tests.docs.pages import ROOT, Example, SavedFile, Session, all_pages, examp
 from tests.docs.terminals import Terminals
 
 #: Their console blocks are typed too, in order with their Python.
-WITH_TERMINALS = ("README.md", "docs/tutorial-server.md", "docs/how-to/tls.md", "docs/how-to/keys-and-rights.md", "docs/how-to/secure-a-server.md")
-PAGES = [page for page in all_pages() if examples_in(page)]
+WITH_TERMINALS = (
+    "README.md",
+    "docs/tutorial-server.md",
+    "docs/tutorial-runbook.md",
+    "docs/how-to/tls.md",
+    "docs/how-to/keys-and-rights.md",
+    "docs/how-to/secure-a-server.md",
+)
+PAGES = [page for page in all_pages() if examples_in(page) or str(page.relative_to(ROOT)) in WITH_TERMINALS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -27,6 +34,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
                 if step.prints is not None:
                     assert printed == step.prints
             elif isinstance(step, SavedFile):
+                (tmp_path / step.name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / step.name).write_text(terminals.real(step.code))
             elif str(page.relative_to(ROOT)) in WITH_TERMINALS:
                 terminals.follow(step)
@@ -40,6 +48,6 @@ def _run(page: Path, example: Example, terminals: Terminals, names: dict[str, ob
 
 
 def test_the_pages_a_newcomer_starts_with_have_examples() -> None:
-    assert {"README.md", "tutorial.md", "tutorial-server.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "tutorial.md", "tutorial-server.md", "tutorial-runbook.md"} <= {page.name for page in PAGES}
     for page in WITH_TERMINALS:
         assert [step.terminal for step in steps_in(ROOT / page) if isinstance(step, Session) and step.terminal], page

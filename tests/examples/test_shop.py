@@ -13,6 +13,7 @@ from fairlead.cli.plan_view import plan_record
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import MemoryStore, ServerProcess, run_server
+from tests.docs.pages import ROOT, SavedFile, steps_in
 from tests.examples.shop import EXAMPLE, QUEUE, Shop, Working, until
 
 #: Long enough to be seen waiting, short enough to wait for.
@@ -152,3 +153,12 @@ def test_a_runbook_that_is_named_from_elsewhere_finds_its_steps_commands_and_hoo
     assert shop.paid() == [["ann", 1250]]
     assert len(shop.mails()) == 1
     assert list(elsewhere.iterdir()) == []
+
+
+def test_the_tutorial_ends_with_the_files_of_the_example() -> None:
+    page = ROOT / "docs" / "tutorial-runbook.md"
+    last = {step.name: step.code for step in steps_in(page) if isinstance(step, SavedFile)}
+    for name in ("shop/bank.py", "mail.sh", "hooks/orders.lua"):
+        assert last[name] == (EXAMPLE / name).read_text()
+    assert set(last["shop/steps.py"].splitlines()) <= set((EXAMPLE / "shop" / "steps.py").read_text().splitlines())
+    assert "left alone: queue shop/orders, pipeline bill, worker billing" in page.read_text()

@@ -21,7 +21,7 @@ def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> Rendera
     parts: list[RenderableType] = [summary(metrics, dead, now_ms)]
     if metrics.by_attempts:
         parts += [_title("failed attempts of live messages"), bar_rows(attempts_rows(metrics.by_attempts), "yellow", _WIDTH)]
-        parts += [_title("reason of the last failure"), bar_rows(metrics.by_reason.items(), "red", _WIDTH)]
+        parts += [_title("reason of the last failure"), bar_rows(sorted(metrics.by_reason.items(), key=_most_first), "red", _WIDTH)]
     if metrics.poison_candidates:
         parts += [_title("poison candidates"), poison_text(metrics)]
     if metrics.blocked_streams:
@@ -29,6 +29,10 @@ def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> Rendera
     if not metrics.complete:
         parts.append(Text("the queue holds more than what is looked at in one call: these are the figures of a part of it", style="yellow"))
     return Group(*parts)
+
+
+def _most_first(row: tuple[str, int]) -> tuple[int, str]:
+    return -row[1], row[0]
 
 
 def summary(metrics: FailureMetrics, dead: int, now_ms: int) -> Text:
