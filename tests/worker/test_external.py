@@ -18,7 +18,7 @@ from fairlead.model.failure import FailureReason
 from fairlead.runbook.items import canonical
 from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec
 from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, run_server
 from fairlead.worker import external
 from fairlead.worker.external import ExternalSource, identity
 from fairlead.worker.workers import Workers
@@ -350,3 +350,24 @@ def test_a_worker_of_an_external_queue_works_each_item_once(tmp_path: Path) -> N
     assert sorted((place.path / "done.log").read_text().split()) == [str(number) for number in range(6)]
     assert sorted(place.takes) == [f"1|{number}" for number in range(6)]
     assert (stats.done, stats.dead, stats.ready, stats.leased) == (6, 0, 0, 0)
+
+
+def test_workers_at_a_server_share_an_external_queue(tmp_path: Path) -> None:
+    place = Elsewhere(tmp_path)
+    place.broker.close()
+    place.lists([{"id": number} for number in range(4)])
+    with run_server(tmp_path / "data") as server, fairlead.connect(server.address) as one, fairlead.connect(server.address) as two:
+        got: list[Any] = []
+        sources = []
+        for client in (one, two):
+            place.broker = client  # type: ignore[assignment]
+            sources.append(place.source())
+        (first,) = claim(sources[0])
+        got += [json.loads(first.payload), *claim_all(sources[1])]
+        sources[0].settle([Complete(first)])
+        sources[1].offer(sources[1].poll())
+        assert claim_all(sources[0]) == []
+        with pytest.raises(errors.QueueNotFound):
+            one.stats("shop/issues")
+    assert sorted(item["id"] for item in got) == [0, 1, 2, 3]
+    assert sorted(place.takes) == [f"1|{number}" for number in range(4)]
