@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,9 +13,9 @@ import pyarrow.flight as flight
 import pytest
 
 from fairlead.broker.broker import Broker
-from fairlead.broker.runbooks import Runbooks
-from fairlead.broker.runtime_config import RuntimeConfig
 from fairlead.model.queue import QUEUE_OPTIONS
+from fairlead.server.access import Access
+from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess
 from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall
 from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
@@ -26,7 +27,7 @@ encode = msgspec.msgpack.encode
 ANY_ID = "01890000-0000-7000-8000-000000000000"
 RIGHT: dict[str, Any] = {
     "name": "q", "queue": "q", "message_id": ANY_ID, "messages": [], "stream": "s", "intent_id": 1, "consumer": "c", "key": "k", "value": "v",
-    "project": "", "text": "{}",
+    "project": "", "text": "{}", "key_id": "a" * 12, "grants": ["produce:q"],
 }  # fmt: skip
 CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "enqueue": (EnqueueCall, {"queues": [["nowhere", 1]], "rows": [[b"x"]]}),
@@ -49,12 +50,12 @@ def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
 
 def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
     """The names of all, and right values for those that must be given."""
-    owner = {"config": RuntimeConfig, "runbooks": Runbooks}.get(verb.partition(".")[0], Broker)
-    found = [*inspect.signature(getattr(owner, verb.rpartition(".")[2])).parameters.values()][1:]
+    with Broker(MemoryStore()) as broker:
+        found = [*inspect.signature(attrgetter(verb)(Access(broker).admit(None, ""))).parameters.values()]
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):
         names += [*QUEUE_OPTIONS, "core", "options"]
-    return [*names, "self", ""], {one.name: RIGHT[one.name] for one in found if one.default is one.empty and one.name in RIGHT}
+    return [*names, "self", "only_if", ""], {one.name: RIGHT[one.name] for one in found if one.default is one.empty and one.name in RIGHT}
 
 
 @pytest.mark.parametrize("verb", [verb for verb in ADMIN if verb != "checkpoint"])
@@ -79,6 +80,8 @@ def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(client: flight.
     for key in channel.admin("config.list"):
         channel.admin("config.delete", key=key)
     ask(channel, "resume", encode({"name": "q"}))
+    for key in channel.admin("keys.list"):
+        channel.admin("keys.revoke", key_id=key.id)
 
 
 #: Whatever an update_queue was let through with.

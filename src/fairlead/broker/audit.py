@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.requests import check_count
+from fairlead.errors import InvalidRequest
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
 from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
@@ -64,6 +65,8 @@ class AuditTrail:
         A filter looks through the 100,000 entries before that.
         """
         check_count(limit, "limit", most=10_000)
+        if since is not None and type(since) is not int:
+            raise InvalidRequest("since", "a time in epoch milliseconds", since)
         found: list[AuditRecord] = []
         for record in self._backwards(self._last + 1 if before is None else check_count(before, "before", most=1 << 62)):
             if since is not None and record.at_ms < since:

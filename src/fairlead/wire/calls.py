@@ -5,12 +5,13 @@ Fields that the engine checks are taken as they come, so that a wrong value is r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.wire.depth import check_depth
 from fairlead.wire.faults import Fault
 from fairlead.wire.rows import DeliveryRow, MessageRow
 from fairlead.wire.schemas import VERSION
@@ -100,10 +101,16 @@ Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, A
 
 encode = msgspec.msgpack.Encoder().encode
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)}
+#: Those that may be anything, for the engine to refuse in its own words.
+_OPEN_FIELDS = {
+    kind: [name for name, hint in get_type_hints(kind).items() if hint is Any or (name == "queues" and kind is not Answer)] for kind in _decoders
+}
 
 
 def decode(raw: bytes, kind: type[Call]) -> Call:
     try:
-        return _decoders[kind].decode(raw)  # type: ignore[return-value]
+        call = _decoders[kind].decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("app_metadata", f"a MessagePack map of {kind.__name__}", str(wrong)) from None
+    check_depth([getattr(call, name) for name in _OPEN_FIELDS[kind]], "app_metadata")
+    return call  # type: ignore[return-value]

@@ -25,6 +25,7 @@ from fairlead.model.views import (
     QueueStats,
     RedriveResult,
 )
+from fairlead.wire.depth import check_depth
 
 
 class Verb(NamedTuple):
@@ -104,6 +105,7 @@ def decode_arguments(verb: str, raw: bytes) -> dict[str, Any]:
         arguments = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("arguments", "a MessagePack map", str(wrong)) from None
+    check_depth((arguments,), "arguments")
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
         raise InvalidRequest("arguments", "a MessagePack map with text as keys", type(arguments).__name__)
     if arguments.get("filter") is not None:

@@ -1,0 +1,44 @@
+"""Values nested just deeply enough to be read, and too deeply for whoever must say what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead.errors import InvalidRequest
+from fairlead.wire.calls import ClaimCall, EnqueueCall, decode, encode
+from fairlead.wire.depth import MOST_NESTED, check_depth
+from fairlead.wire.views import decode_arguments
+
+
+def nested(depth: int, innermost: Any = None) -> Any:
+    for _ in range(depth):
+        innermost = [innermost]
+    return innermost
+
+
+def test_values_as_deep_as_may_be_pass_and_deeper_ones_do_not() -> None:
+    check_depth([1, "x", nested(MOST_NESTED), {"a": nested(MOST_NESTED - 1)}], "x")
+    for value in (nested(MOST_NESTED + 1), {"a": nested(MOST_NESTED)}, {(1, tuple(nested(MOST_NESTED))): 1}):
+        with pytest.raises(InvalidRequest, match="nested at most"):
+            check_depth([1, value], "x")
+
+
+@pytest.mark.parametrize("depth", [40, 500, 900, 950, 960, 970, 980, 985, 990, 993, 996, 1000, 5000])
+def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
+    deep = b"\x91" * depth + b"\xc0"
+    for kind, raw in (
+        (ClaimCall, b"\x81\xa5queue" + deep),
+        (EnqueueCall, b"\x82\xa6queues\x90\xa8answered" + deep),
+        (EnqueueCall, b"\x81\xa6queues\x91\x92" + deep + b"\x01"),
+    ):
+        with pytest.raises(InvalidRequest, match="app_metadata"):
+            decode(raw, kind)
+    with pytest.raises(InvalidRequest, match="arguments"):
+        decode_arguments("stats", b"\x81\xa5queue" + deep)
+
+
+def test_what_is_not_deep_is_what_it_was() -> None:
+    assert decode(encode({"queues": [["q", 1]], "answered": ["a", "b"]}), EnqueueCall).answered == ["a", "b"]
+    assert decode_arguments("stats", encode({"queue": "q", "keys": True})) == {"queue": "q", "keys": True}
