@@ -13,7 +13,8 @@ from fairlead.cli.plan_view import plan_record
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import MemoryStore, ServerProcess, run_server
-from tests.docs.pages import ROOT, SavedFile, steps_in
+from tests.docs.pages import ROOT, SavedFile, Session, steps_in
+from tests.docs.terminals import Terminals
 from tests.examples.shop import EXAMPLE, QUEUE, Shop, Working, until
 
 #: Long enough to be seen waiting, short enough to wait for.
@@ -162,3 +163,10 @@ def test_the_tutorial_ends_with_the_files_of_the_example() -> None:
         assert last[name] == (EXAMPLE / name).read_text()
     assert set(last["shop/steps.py"].splitlines()) <= set((EXAMPLE / "shop" / "steps.py").read_text().splitlines())
     assert "left alone: queue shop/orders, pipeline bill, worker billing" in page.read_text()
+
+
+def test_its_readme_can_be_followed(shop: Shop) -> None:
+    terminals = Terminals(shop.folder)
+    (session,) = [step for step in steps_in(EXAMPLE / "README.md") if isinstance(step, Session)]
+    terminals.follow(session)
+    assert sorted(shop.paid()) == [["ann", -1250], ["ann", 1250]]

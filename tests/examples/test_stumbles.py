@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli import main
+from fairlead.cli import worker as worker_command
+from fairlead.worker.tally import Tally
 from tests.examples.shop import QUEUE, Shop, Working, until
 
 
@@ -84,3 +86,24 @@ def test_ctrl_c_while_the_command_is_still_loading_ends_it_without_a_word(monkey
         main()
     assert ended.value.code == 130
     assert capfd.readouterr() == ("", "")
+
+
+class Idle:
+    """Workers that did something once, and are asked a few times more."""
+
+    def __init__(self) -> None:
+        self.crews: dict[str, object] = {}
+        self.tally = Tally()
+        self.left = 5
+
+    def wait(self, timeout_s: float) -> bool:
+        self.tally.completed = 1
+        self.left -= 1
+        return self.left == 0
+
+
+def test_a_worker_with_nothing_to_do_does_not_repeat_itself_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(worker_command, "_REPORT_S", 0.0)
+    with caplog.at_level("INFO", logger="fairlead.worker"):
+        worker_command._attend(Idle(), None)  # type: ignore[arg-type]
+    assert [record.message for record in caplog.records] == ["progress"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.chosen import wants_json
-from fairlead.cli.output import console, count_of, show, table
+from fairlead.cli.output import console, show, table
 from fairlead.cli.runbook import Project
 from fairlead.cli.target import Target, open_target
 from fairlead.config import LogSettings
@@ -31,7 +30,7 @@ from fairlead.worker.workers import Workers
 _log = logging.getLogger("fairlead.worker")
 
 _LOOK_S = 1.0
-_PAINT_S = 0.25
+_WAIT_S = 0.25
 _REPORT_S = 10.0
 
 
@@ -49,7 +48,7 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Workers of the runbook. Without any, all of them.")] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", metavar="FILE", help="Take pipelines and workers from this runbook file.")] = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is ready any longer.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without, follow the runbook in force.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without any, follow the runbook in force.")] = False,
     concurrency: Annotated[int | None, typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says.")] = None,
     grace: Annotated[str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")] = "30s",
     project: Project = None,
@@ -60,7 +59,6 @@ def run(
     back everything at once. What a step prints goes to stderr; stdout has the summary at the end.
     """
     grace_s = to_ms(grace, "grace") / 1000
-    painting = sys.stderr.isatty() and not wants_json()
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
     with open_target(patience="30s") as target:
         source = _Source(target, file or [], project or None)
@@ -70,7 +68,7 @@ def run(
         began = time.monotonic()
         with _stopped_by_signals(workers):
             workers.start()
-            _attend(workers, source if watch else None, painting)
+            _attend(workers, source if watch else None)
         try:
             workers.check()
         except StepNotLoaded as error:
@@ -149,26 +147,23 @@ def _stopped_by_signals(workers: Workers) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _attend(workers: Workers, source: _Source | None, painting: bool) -> None:
-    out = console(stderr=True)
+def _attend(workers: Workers, source: _Source | None) -> None:
     looks = reports = time.monotonic()
     buried = dict.fromkeys(workers.crews, 0)
+    reported = _counts(workers)
     for name, crew in workers.crews.items():
         logs.event(_log, logging.INFO, "working", worker=name, queue=crew.job.queue, pipeline=crew.job.plan.name, concurrency=crew.concurrency)
-    with out.status("starting") if painting else _nothing() as status:
-        while not workers.wait(_PAINT_S):
-            now = time.monotonic()
-            if now - looks >= _LOOK_S:
-                looks = now
-                _tell_deaths(workers, buried)
-                found = source.changed() if source is not None else None
-                if found is not None:
-                    workers.change(found)
-            if status is not None:
-                status.update(_line(workers))
-            elif now - reports >= _REPORT_S:
-                reports = now
-                logs.event(_log, logging.INFO, "progress", **_counts(workers))
+    while not workers.wait(_WAIT_S):
+        now = time.monotonic()
+        if now - looks >= _LOOK_S:
+            looks = now
+            _tell_deaths(workers, buried)
+            found = source.changed() if source is not None else None
+            if found is not None:
+                workers.change(found)
+        if now - reports >= _REPORT_S and reported != _counts(workers):
+            reports, reported = now, _counts(workers)
+            logs.event(_log, logging.INFO, "progress", **reported)
     _tell_deaths(workers, buried)
 
 
@@ -180,16 +175,6 @@ def _tell_deaths(workers: Workers, told: dict[str, int]) -> None:
             told[name] = crew.tally.dead
             see = f"fairlead queue show {crew.job.queue} --status dead"
             logs.event(_log, logging.WARNING, "new dead letters", worker=name, count=new, see=see)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
-
-
-def _line(workers: Workers) -> str:
-    tally, busy = workers.tally, sum(len(crew.hands.busy) for crew in workers.crews.values())
-    return f"{count_of(tally.completed, 'message')} completed, {tally.failed:,} failed, {tally.dead:,} dead, {busy:,} under way"
 
 
 def _counts(workers: Workers) -> dict[str, int]:
