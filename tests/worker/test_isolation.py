@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Broker, FailureReason
+from fairlead import Broker, Fail, FailureReason
 from fairlead.testing import MemoryStore
 from tests.worker.scene import QUEUE, burst, command, push, runbook, step, until
 
@@ -89,9 +89,8 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE)
         ids = push(broker, *({"n": n} for n in range(400)))
-        held = broker.claim(QUEUE, limit=1, started=False)
-        broker.goodbye("")
-        assert held[0].id == ids[0]
+        # Back at the tail, where the worker comes to it when it knows that the step is quick.
+        assert broker.settle([Fail(broker.claim(QUEUE)[0])])[0].id == ids[0]
         started: list[str] = []
         settle = broker.settle
 
@@ -105,4 +104,4 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
         assert crew.join(60)
         assert crew.tally.completed == 400
         assert ids[0] in started
-        assert len(started) < 400
+        assert len(started) < 200
