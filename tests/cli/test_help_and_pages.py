@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 
 import pytest
 
 from docs.commands import EXIT_CODES, leaf_commands
+from fairlead.cli import main
 from fairlead.wire.statuses import STATUSES
 from tests.cli.conftest import Commands
 from tests.docs.pages import ROOT
@@ -55,3 +57,14 @@ def test_the_console_blocks_of_the_how_to_print_what_it_says(cli: Commands) -> N
         name, *args = shlex.split(line)
         assert name == "fairlead"
         assert alike(cli.ok(*args).out) == alike(expected), line
+
+
+@pytest.mark.parametrize("group", [(), ("queue",), ("worker",)], ids=["fairlead", "queue", "worker"])
+def test_a_group_alone_shows_its_help_as_lines(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["fairlead", *group])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[0] == f"Usage: {' '.join(('fairlead', *group))} [OPTIONS] COMMAND [ARGS]..."
+    assert "\\n" not in said

@@ -22,6 +22,7 @@ def shop(tmp_path: Path) -> Shop:
 def test_a_worker_that_is_not_told_its_project_says_which_there_are(shop: Shop) -> None:
     shop.run("apply", "--yes", "runbook.toml")
     assert "say --project shop" in shop.run("worker", "run", "billing", "--burst", code=4)
+    assert "fairlead apply FILE" in shop.run("worker", "run", "billing", "--burst", "--file", "runbook.toml", "--project", "other", code=4)
     shop.run("worker", "run", "billing", "--burst", FAIRLEAD_PROJECT="shop")
 
 

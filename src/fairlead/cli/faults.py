@@ -36,9 +36,12 @@ def tell_error(error: FairleadError) -> None:
 
 
 def tell_wrong_usage(complaint: typer.TyperException) -> None:
-    """Typer has printed the help itself when nothing was asked for; its complaint is then empty."""
+    """When nothing was asked for, the complaint is the help, or empty because Typer has printed the help itself."""
     message = complaint.format_message()
     if not message:
+        return
+    if message.startswith("Usage: ") and not wants_json():
+        sys.stderr.write(message + "\n")
         return
     context = None if isinstance(complaint, WrongUsage) else getattr(complaint, "ctx", None)
     hints = [f"see: {context.command_path} --help"] if context is not None else []

@@ -18,7 +18,7 @@ from fairlead.cli.output import console, show, table
 from fairlead.cli.runbook import Project
 from fairlead.cli.target import Target, open_target
 from fairlead.config import LogSettings
-from fairlead.errors import FairleadError, RunbookNotFound, StepNotLoaded
+from fairlead.errors import FairleadError, QueueNotFound, RunbookNotFound, StepNotLoaded
 from fairlead.model.durations import to_ms
 from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
 from fairlead.runbook.check import read_runbook
@@ -73,6 +73,9 @@ def run(
             workers.check()
         except StepNotLoaded as error:
             error.add_note(f"modules are looked for in {source.base.resolve()} first; run the worker elsewhere, or name the runbook with --file")
+            raise
+        except QueueNotFound as error:
+            error.add_note("a runbook's queues are made with: fairlead apply FILE, or here with --file FILE --watch")
             raise
         _summarise(target, workers, time.monotonic() - began, burst)
 
