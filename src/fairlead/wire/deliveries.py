@@ -104,10 +104,10 @@ def decode_deliveries(batch: pa.RecordBatch, runs: Runs) -> list[Delivery]:
 
 
 def queues_of(runs: Runs, length: int) -> list[str]:
-    queues = [queue for queue, count in runs for _ in range(count)]
-    if len(queues) != length:
+    # Counted before they are made: a few bytes can say more than there is memory for.
+    if sum([count for _, count in runs]) != length or any([count < 0 for _, count in runs]):  # noqa: C419 - a generator takes longer
         raise InvalidRequest("queues", f"{length} rows in all", runs)
-    return queues
+    return [queue for queue, count in runs for _ in range(count)]
 
 
 def _states(columns: Columns) -> list[MessageState | None]:
