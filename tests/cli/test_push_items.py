@@ -93,3 +93,11 @@ def test_a_queue_that_no_runbook_knows_takes_any_payload_and_no_variables(cli: C
     assert cli("queue", "push", "shop/plain", "x", "--var", "a=1").code == 2
     assert cli("queue", "push", "shop/plain", "--var", "a=1").code == 2
     assert cli("queue", "push", "shop/nothing", "x").code == STATUSES[errors.QueueNotFound].exit_code
+
+
+def test_a_project_may_be_said_beside_the_name(cli: Commands, shop: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cli.json("queue", "push", "orders", '{"customer": "ann"}', "--project", "shop")
+    assert first["queue"] == "shop/orders"
+    monkeypatch.setenv("FAIRLEAD_PROJECT", "shop")
+    assert cli.json("queue", "push", "orders", '{"customer": "ann"}')["id"] == first["id"]
+    assert cli("queue", "push", "else/orders", '{"customer": "ann"}').code == STATUSES[errors.QueueNotFound].exit_code
