@@ -7,12 +7,14 @@ finding. `tests.hostile.guided` looks for one with the help of coverage, `test_f
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -251,7 +253,18 @@ def _batch_seeds() -> list[bytes]:
     return seeds
 
 
-_ARGUMENTS = {"queue": "q", "name": "q", "filter": {"error_regex": "a+"}, "ids": []}
+_RIGHT: dict[str, Any] = {
+    "filter": {"error_regex": "a+"}, "ids": [], "limit": 1, "since": 1, "before": 1, "count": 1,
+    "messages": [{"payload": b"x"}], "grants": ["produce:q"],
+}  # fmt: skip
+
+
+def _admin_seeds() -> list[bytes]:
+    """Each verb with all its arguments by name."""
+    found = [inspect.signature(attrgetter(verb)(_broker())).parameters for verb in _VERBS]
+    return [bytes([at]) + encode({name: _RIGHT.get(name, "q") for name in names}) for at, names in enumerate(found)]
+
+
 _ROWS = {"enqueue": [[b"x", b"\x81\xa1a\xa1b", "k", 2, ["a"], "s", 5, "d", 7]], "settle": [[1, b"i" * 16, 3, "e", 2, 1, 5, True]]}
 
 TARGETS: dict[str, Target] = {
@@ -261,7 +274,7 @@ TARGETS: dict[str, Target] = {
         for verb, (_, call) in fuzz._SOUND.items() if verb != "admin"
     },
     "batch": Target(_batch, _batch_seeds()),
-    "admin": Target(_admin, [bytes([at]) + encode(_ARGUMENTS) for at in range(len(_VERBS))]),
+    "admin": Target(_admin, _admin_seeds()),
     "answer": Target(_answer, [encode({"error": {"code": "queue_full", "message": "m", "fields": {"queue": "q"}}}), encode({"queues": [["q", 0]]})]),
     "result": Target(_result, [bytes([at]) + encode({}) for at in range(len(_VERBS))]),
     "headers": Target(read_headers, [encode({"a": "b"}), *NO_MAPS[:6]]),
