@@ -18,6 +18,7 @@ from fairlead.errors import InvalidRequest, SettingInvalid
 OTHER_VARIABLES = (
     "FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_PROJECT", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*",
     "FAIRLEAD_API_KEY", "FAIRLEAD_API_KEY_FILE", "FAIRLEAD_CLIENT_TLS_*",
+    "FAIRLEAD_ITEM_*", "FAIRLEAD_STEP_*",
 )  # fmt: skip
 
 

@@ -13,26 +13,26 @@ that a message that kills its worker is counted from its second delivery on.
 from __future__ import annotations
 
 import logging
-import os
-import selectors
 import threading
 import time
-from collections import deque
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
-from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
+from fairlead.worker.dealing import Dealer
 from fairlead.worker.estimates import SLOW_US, Estimates
 from fairlead.worker.frames import Done
 from fairlead.worker.hands import Hands
 from fairlead.worker.items import Item
 from fairlead.worker.job import Job
+from fairlead.worker.mailbox import Mailbox
+from fairlead.worker.outbox import Outbox
 from fairlead.worker.plan import CarryTooLarge, CarryUnreadable
-from fairlead.worker.pool import Pool, find_room
+from fairlead.worker.pool import Pool
 from fairlead.worker.reasons import bounded
-from fairlead.worker.slots import Answer, Died, NotLoaded, Slot
+from fairlead.worker.slots import Answer, Died, NotLoaded
 from fairlead.worker.tally import Tally
 from fairlead.worker.voice import Ask, Broken, Claimed, QueueSeen, Said, Target, Told, Voice
 
@@ -41,16 +41,13 @@ _log = logging.getLogger("fairlead.worker")
 #: Expected work fetched ahead.
 _AHEAD_US = 100_000
 _MOST_AHEAD = 2000
-_MOST_BUSY = 4000
 _LONGEST_RUN = 64
 _POLL = "1s"
 _TICK_S = 0.25
 #: In a burst, after a claim that found nothing while something was still under way.
 _BURST_PAUSE_S = 0.05
-#: While slots have quick calls in plenty: how long answers gather before they are read, and how long before they are told.
+#: While slots have quick calls in plenty, answers gather for so long before they are read.
 _GATHER_S = 0.001
-_HOLD_S = 0.005
-_GATHERED = 500
 #: How long the end waits for answers that may never come.
 _LEAVING_S = 5.0
 
@@ -80,10 +77,6 @@ class Crew:
         self._override = concurrency
         self._before: Job | None = None
         self._estimates = Estimates()
-        self._saying: list[Said] = []
-        self._said_at = 0.0
-        self._urgent = False
-        self._untold = 0
         self._asking = False
         self._asked_clean = False
         self._ask_at = 0.0
@@ -93,14 +86,12 @@ class Crew:
         self._stopping = False
         self._giving_back = False
         self._leave_by = 0.0
-        self._events: deque[Any] = deque()
-        self._asleep = False
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wakes, False)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._swallow)
-        self._pool = Pool(job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._selector)
+        self._mailbox = Mailbox()
+        self._post = self._mailbox.post
+        self._outbox = Outbox()
+        self._say = self._outbox.say
+        self._pool = Pool(job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector)
+        self._dealer = Dealer(self.hands, self._pool, self._outbox, self._estimates, self._needs_call)
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
 
     def start(self) -> None:
@@ -134,12 +125,12 @@ class Crew:
             self._pool.add()
             while not self._is_over():
                 self._sleep()
-                while self._events:
-                    self._take_in(self._events.popleft())
+                for event in self._mailbox.take():
+                    self._take_in(event)
                 self._check_stop()
-                self._dispatch()
+                self._dealer.deal(self.job.plan, only_begun=self._stopping)
                 self._watch()
-                self._flush()
+                self._outbox.flush(self._voice.say, may_wait=self._pool.is_busy())
                 self._fetch()
         except BaseException as error:
             self.error = error
@@ -152,32 +143,14 @@ class Crew:
         if self._pool.has_plenty():
             # Every slot has enough to do: let answers gather, and take them together.
             time.sleep(_GATHER_S)
-        self._asleep = True
-        try:
-            most_s = min(_TICK_S, max(0.0, self._said_at + _HOLD_S - time.monotonic())) if self._saying else _TICK_S
-            ready = self._selector.select(0 if self._events else self._pool.until_next(most_s))
-        finally:
-            self._asleep = False
-        for key, _ in ready:
-            key.data()
-
-    def _post(self, event: Any) -> None:
-        self._events.append(event)
-        if self._asleep:
-            try:
-                os.write(self._wakes, b"!")
-            except OSError:
-                return  # full: it wakes anyway; closed: it is over
-
-    def _swallow(self) -> None:
-        os.read(self._woken, 4096)
+        self._mailbox.wait(self._pool.until_next(self._outbox.until_due(_TICK_S)))
 
     def _take_in(self, event: Any) -> None:
         match event:
             case Answer():
                 self._answered(event)
             case Told():
-                self._untold -= len(event.said)
+                self._outbox.untold -= len(event.said)
                 for said, result in zip(event.said, event.results, strict=True):
                     self._told(said, result)
             case Claimed():
@@ -200,7 +173,7 @@ class Crew:
                 raise event.error
 
     def _is_over(self) -> bool:
-        if self.hands.held or self._untold or self._saying:
+        if self.hands.held or not self._outbox.is_empty:
             return self._giving_back and time.monotonic() > self._leave_by
         return self._drained or (self._stopping and (not self._asking or time.monotonic() > self._leave_by))
 
@@ -213,61 +186,9 @@ class Crew:
                 self._target.goodbye(self._consumer)
             except Exception as error:
                 _log.warning("could not say goodbye; leases end by themselves", extra={"fields": {"error": type(error).__name__}})
-        self._selector.close()
-        os.close(self._woken)
-        os.close(self._wakes)
+        self._mailbox.close()
 
     # From messages to calls
-
-    def _dispatch(self) -> None:
-        hands = self.hands
-        if not hands.next and (not hands.fresh or self._stopping):
-            return
-        slots = self._pool.open_slots()
-        lots: dict[Slot, list[Item]] = {}
-        waiting = len(hands.next) + len(hands.fresh)
-        most = -(-waiting // max(1, len(slots)))
-        stuck = self._deal(hands.next, slots, lots, most)
-        if not stuck and not self._stopping:
-            stuck = self._deal(hands.fresh, slots, lots, most)
-        for slot, items in lots.items():
-            slot.hand(items)
-        if stuck:
-            self._pool.grow(waiting)
-
-    def _deal(self, line: deque[Item], slots: list[Slot], lots: dict[Slot, list[Item]], most: int) -> bool:
-        """From the front of a line, as far as there is room. True when there is work that waits for a slot."""
-        hands, steps = self.hands, self.job.plan.steps
-        fresh = line is hands.fresh
-        while line:
-            item = line[0]
-            if item.lost or (fresh and not self._needs_call(item)):
-                line.popleft()
-                continue
-            expected_us = self._estimates.of(steps[item.step].name)
-            slow = expected_us >= SLOW_US
-            if fresh and len(hands.busy) >= (len(slots) if slow else _MOST_BUSY):
-                return True
-            starts = not item.started and (slow or item.delivery.deliveries > 1)
-            if starts:
-                slot = None
-                if len(hands.starting) >= sum(not slot.pending and slot not in lots for slot in slots):
-                    return True
-            else:
-                slot = find_room(slots, lots, expected_us, slow, most)
-                if slot is None:
-                    return True
-            line.popleft()
-            if fresh:
-                hands.take_up(item)
-            if slot is None:
-                hands.starting.add(item)
-                self._say(Start(item.delivery), "start", item)
-            else:
-                hands.starting.discard(item)
-                slot.load_us += expected_us
-                lots.setdefault(slot, []).append(item)
-        return False
 
     def _needs_call(self, item: Item) -> bool:
         """False when it is settled without one: all its steps are done, or nobody can tell which are."""
@@ -389,7 +310,7 @@ class Crew:
         room = ahead + max(0, size - len(hands.busy)) - hands.ahead
         if room < 1 or hands.ahead > ahead // 2:
             return
-        clean = not (hands.held or self._untold)
+        clean = not hands.held and self._outbox.is_empty
         if not clean and time.monotonic() < self._ask_at:
             return
         self._asked_clean = clean
@@ -402,23 +323,6 @@ class Crew:
         each_us = sum(self._estimates.of(step.name) for step in self.job.plan.steps)
         size = self._pool.size
         return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
-
-    def _say(self, settlement: Settlement, kind: str, item: Item) -> None:
-        if not self._saying:
-            self._said_at = time.monotonic()
-        self._saying.append(Said(settlement, kind, item))
-        if kind not in ("done", "step") or item.rest:
-            self._urgent = True
-
-    def _flush(self) -> None:
-        """At once what somebody waits for; else while the slots have enough to do, what can go together does."""
-        if not self._saying:
-            return
-        if not self._urgent and len(self._saying) < _GATHERED and self._pool.is_busy() and time.monotonic() - self._said_at < _HOLD_S:
-            return
-        self._untold += len(self._saying)
-        self._voice.say(self._saying)
-        self._saying, self._urgent = [], False
 
     def _beat(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""

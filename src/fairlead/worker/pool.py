@@ -186,18 +186,6 @@ class Pool:
         slot.close()
 
 
-def find_room(slots: list[Slot], lots: dict[Slot, list[Item]], expected_us: int, alone: bool, most: int) -> Slot | None:
-    """A slot for one more call; for one that is to be `alone`, a slot with nothing to do. `most` is a fair share of what there is."""
-    for slot in slots:
-        lot = lots.get(slot)
-        if alone:
-            if not slot.pending and not lot:
-                return slot
-        elif slot.load_us + expected_us <= BUDGET_US and (lot is None or len(lot) < most):
-            return slot
-    return None
-
-
 def _limit_s(slot: Slot) -> float | None:
     step = slot.plan.steps[slot.pending[0].step]
     if step.timeout_ms is None:
