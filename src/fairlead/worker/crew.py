@@ -22,7 +22,8 @@ from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
 from fairlead.worker.dealing import Dealer
-from fairlead.worker.estimates import SLOW_US, Estimates
+from fairlead.worker.estimates import Estimates
+from fairlead.worker.fetching import Fetcher
 from fairlead.worker.frames import Done
 from fairlead.worker.hands import Hands
 from fairlead.worker.items import Item
@@ -34,18 +35,11 @@ from fairlead.worker.pool import Pool
 from fairlead.worker.reasons import bounded
 from fairlead.worker.slots import Answer, Died, NotLoaded
 from fairlead.worker.tally import Tally
-from fairlead.worker.voice import Ask, Broken, Claimed, QueueSeen, Said, Target, Told, Voice
+from fairlead.worker.voice import Broken, Claimed, QueueSeen, Said, Target, Told, Voice
 
 _log = logging.getLogger("fairlead.worker")
 
-#: Expected work fetched ahead.
-_AHEAD_US = 100_000
-_MOST_AHEAD = 2000
-_LONGEST_RUN = 64
-_POLL = "1s"
 _TICK_S = 0.25
-#: In a burst, after a claim that found nothing while something was still under way.
-_BURST_PAUSE_S = 0.05
 #: While slots have quick calls in plenty, answers gather for so long before they are read.
 _GATHER_S = 0.001
 #: How long the end waits for answers that may never come.
@@ -72,15 +66,10 @@ class Crew:
         self.hands = Hands()
         self._target = target
         self._consumer = consumer
-        self._burst = burst
         self._grace_s = grace_s
         self._override = concurrency
         self._before: Job | None = None
         self._estimates = Estimates()
-        self._asking = False
-        self._asked_clean = False
-        self._ask_at = 0.0
-        self._drained = False
         self._strict = False
         self._stop_by: float | None = None
         self._stopping = False
@@ -91,6 +80,7 @@ class Crew:
         self._outbox = Outbox()
         self._say = self._outbox.say
         self._pool = Pool(job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector)
+        self._fetcher = Fetcher(self.hands, self._pool, self._outbox, self._estimates, burst=burst)
         self._dealer = Dealer(self.hands, self._pool, self._outbox, self._estimates, self._needs_call)
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
 
@@ -131,7 +121,8 @@ class Crew:
                 self._dealer.deal(self.job.plan, only_begun=self._stopping)
                 self._watch()
                 self._outbox.flush(self._voice.say, may_wait=self._pool.is_busy())
-                self._fetch()
+                if not self._stopping:
+                    self._fetcher.fetch(self.job, self._voice)
         except BaseException as error:
             self.error = error
             if not isinstance(error, FairleadError):  # which says all there is to say to whoever asks `Workers.check`
@@ -154,7 +145,7 @@ class Crew:
                 for said, result in zip(event.said, event.results, strict=True):
                     self._told(said, result)
             case Claimed():
-                self._claimed(event)
+                self._fetcher.claimed(event)
             case Died():
                 self._died(event)
             case NotLoaded():
@@ -175,12 +166,12 @@ class Crew:
     def _is_over(self) -> bool:
         if self.hands.held or not self._outbox.is_empty:
             return self._giving_back and time.monotonic() > self._leave_by
-        return self._drained or (self._stopping and (not self._asking or time.monotonic() > self._leave_by))
+        return self._fetcher.drained or (self._stopping and (not self._fetcher.asking or time.monotonic() > self._leave_by))
 
     def _end(self) -> None:
         self._pool.close()
-        self._voice.close(0.5 if self._asking else _LEAVING_S)
-        if self._asking or self.hands.held:
+        self._voice.close(0.5 if self._fetcher.asking else _LEAVING_S)
+        if self._fetcher.asking or self.hands.held:
             # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease is over.
             try:
                 self._target.goodbye(self._consumer)
@@ -295,35 +286,6 @@ class Crew:
                 # What comes later in the stream and is not in our hands may pass too.
                 self._voice.let_by(item.delivery.message.stream)
 
-    def _claimed(self, event: Claimed) -> None:
-        self._asking = False
-        if event.deliveries:
-            self.hands.claim(event.deliveries)
-        elif self._burst:
-            self._drained = self._asked_clean
-            self._ask_at = time.monotonic() + _BURST_PAUSE_S
-
-    def _fetch(self) -> None:
-        if self._asking or self._stopping or self._drained:
-            return
-        hands, size, ahead = self.hands, self._pool.size, self._wanted_ahead()
-        room = ahead + max(0, size - len(hands.busy)) - hands.ahead
-        if room < 1 or hands.ahead > ahead // 2:
-            return
-        clean = not hands.held and self._outbox.is_empty
-        if not clean and time.monotonic() < self._ask_at:
-            return
-        self._asked_clean = clean
-        self._asking = True
-        self._voice.ask(Ask(min(room, _MOST_AHEAD), max(1, min(_LONGEST_RUN, ahead // size)), None if self._burst else _POLL))
-
-    def _wanted_ahead(self) -> int:
-        if self.job.spec.prefetch is not None:
-            return self.job.spec.prefetch
-        each_us = sum(self._estimates.of(step.name) for step in self.job.plan.steps)
-        size = self._pool.size
-        return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
-
     def _beat(self) -> None:
         """Keep alive what is in hand. Whoever is told that a lease is over stops working on it."""
         for item in self.hands.held:
@@ -395,7 +357,7 @@ class Crew:
             self._leave_by = now + self._grace_s + _LEAVING_S
             self._pool.recall_all()
         # A claim that still waits at the broker would be given what goes back.
-        if not self._asking or self._giving_back:
+        if not self._fetcher.asking or self._giving_back:
             self._give_back_unbegun()
         if not self._giving_back and now >= self._stop_by:
             self._giving_back = True
