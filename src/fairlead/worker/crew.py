@@ -74,7 +74,7 @@ class Crew:
         self._stop_by: float | None = None
         self._stopping = False
         self._giving_back = False
-        self._leave_by = 0.0
+        self._leave_by = self._quiet_by = 0.0
         self._mailbox = Mailbox()
         self._post = self._mailbox.post
         self._outbox = Outbox()
@@ -166,18 +166,23 @@ class Crew:
     def _is_over(self) -> bool:
         if self.hands.held or not self._outbox.is_empty:
             return self._giving_back and time.monotonic() > self._leave_by
-        return self._fetcher.drained or (self._stopping and (not self._fetcher.asking or time.monotonic() > self._leave_by))
+        return self._fetcher.drained or (self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by))
 
     def _end(self) -> None:
         self._pool.close()
         self._voice.close(0.5 if self._fetcher.asking else _LEAVING_S)
         if self._fetcher.asking or self.hands.held:
             # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease is over.
-            try:
-                self._target.goodbye(self._consumer)
-            except Exception as error:
-                _log.warning("could not say goodbye; leases end by themselves", extra={"fields": {"error": type(error).__name__}})
+            going = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
+            going.start()
+            going.join(_LEAVING_S)
         self._mailbox.close()
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._target.goodbye(self._consumer)
+        except Exception as error:
+            _log.warning("could not say goodbye; leases end by themselves", extra={"fields": {"error": type(error).__name__}})
 
     # From messages to calls
 
@@ -354,7 +359,7 @@ class Crew:
         now = time.monotonic()
         if not self._stopping:
             self._stopping = True
-            self._leave_by = now + self._grace_s + _LEAVING_S
+            self._leave_by, self._quiet_by = now + self._grace_s + _LEAVING_S, now + _LEAVING_S
             self._pool.recall_all()
         # A claim that still waits at the broker would be given what goes back.
         if not self._fetcher.asking or self._giving_back:

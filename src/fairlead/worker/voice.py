@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
@@ -118,8 +119,9 @@ class Voice:
         self._closed.set()
         for line in (self._line, self._asks, self._streams):
             line.put(None)
+        ends = time.monotonic() + patience_s
         for thread in self._threads:
-            thread.join(patience_s)
+            thread.join(max(0.0, ends - time.monotonic()))
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
