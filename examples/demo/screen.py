@@ -77,6 +77,7 @@ def verdict(console: Console, tenants: Sequence[Tenant], ledger: Ledger, dead: i
 NEXT = (
     ("docs/tutorial.md", "your first queue, in ten minutes"),
     ("docs/tutorial-server.md", "a server, a worker, a repair from the shell"),
+    ("docs/tutorial-runbook.md", "queues, steps and workers declared in a file"),
     ("examples/demo/", "what you just watched; worker.py is a consumer"),
     ("make torture KILLS=50", "kill a loaded broker 50 times and audit what is left"),
     ("make test", "everything that is promised, held to it"),
