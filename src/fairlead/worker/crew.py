@@ -186,18 +186,27 @@ class Crew:
 
     # From messages to calls
 
-    def _needs_call(self, item: Item) -> bool:
-        """False when it is settled without one: all its steps are done, or nobody can tell which are."""
+    def _needs_call(self, item: Item, fresh: bool) -> bool:
+        """False when it is settled without one: all its steps are done, or nobody can tell which are.
+
+        Asked also of one that has been on its way: the pipeline may have been changed since its last step.
+        """
+        plan, unreadable = self.job.plan, ""
         try:
-            item.prepare(self.job.plan)
+            if fresh:
+                item.prepare(plan)
+            else:
+                item.step = plan.next_step(item.done)
         except CarryUnreadable as error:
-            self.hands.take_up(item)
-            self._fail(item, FailureReason.SERIALIZATION_ERROR, str(error))
-            return False
-        if item.step < len(self.job.plan.steps):
+            unreadable = str(error)
+        if not unreadable and item.step < len(plan.steps):
             return True
-        self.hands.take_up(item)
-        self._complete(item)
+        if fresh:
+            self.hands.take_up(item)
+        if unreadable:
+            self._fail(item, FailureReason.SERIALIZATION_ERROR, unreadable)
+        else:
+            self._complete(item)
         return False
 
     def _answered(self, answer: Answer) -> None:
@@ -221,7 +230,7 @@ class Crew:
 
     def _step_done(self, item: Item, step: str, value: bytes) -> None:
         plan = self.job.plan
-        if len(plan.steps) == 1 or plan.next_step({**item.done, step: value}) == len(plan.steps):
+        if plan.is_whole(item.done, step):
             self._complete(item)
             return
         try:
@@ -314,8 +323,11 @@ class Crew:
                 self._say(Start(item.delivery), "late", item)
 
     def _died(self, news: Died) -> None:
-        self._pool.died(news)
         self.hands.put_back(news.others)
+        try:
+            self._pool.died(news)
+        except StepNotLoaded as error:
+            self._go_back(error)
         item = news.begun
         if item is not None and item.lost:
             self.hands.end(item)
@@ -331,14 +343,14 @@ class Crew:
     def _take_up(self, job: Job) -> None:
         self._before, self.job = self.job, job
         try:
-            if self._pool.change(job):
-                for item in self.hands.next:
-                    item.step = job.plan.next_step(item.done)
+            self._pool.change(job)
         except StepNotLoaded as error:
             self._go_back(error)
         self._pool.resize(self._override or self.job.spec.concurrency)
 
     def _not_loaded(self, news: NotLoaded) -> None:
+        if news.slot not in self._pool.slots:
+            return  # of a pipeline that was taken back, or changed again
         run = next((step.run or "" for step in self.job.plan.steps if step.name == news.step), "")
         self._go_back(StepNotLoaded(news.step, run, news.what))
 

@@ -18,9 +18,9 @@ _MOST_BUSY = 4000
 
 
 class Dealer:
-    """`needs_call` prepares a fresh item, and settles it itself when there is nothing to call."""
+    """`needs_call` finds the next step of an item, fresh or not, and settles it itself when there is nothing to call."""
 
-    def __init__(self, hands: Hands, pool: Pool, outbox: Outbox, estimates: Estimates, needs_call: Callable[[Item], bool]) -> None:
+    def __init__(self, hands: Hands, pool: Pool, outbox: Outbox, estimates: Estimates, needs_call: Callable[[Item, bool], bool]) -> None:
         self._hands = hands
         self._pool = pool
         self._outbox = outbox
@@ -50,7 +50,7 @@ class Dealer:
         hands, fresh = self._hands, line is self._hands.fresh
         while line:
             item = line[0]
-            if item.lost or (fresh and not self._needs_call(item)):
+            if item.lost or not self._needs_call(item, fresh):
                 line.popleft()
                 continue
             expected_us = self._estimates.of(plan.steps[item.step].name)

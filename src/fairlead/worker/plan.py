@@ -60,6 +60,10 @@ class Plan:
                 return index
         return len(self.steps)
 
+    def is_whole(self, done: Done, last: str) -> bool:
+        """Are all steps confirmed, once `last` is too?"""
+        return all(step.name == last or step.name in done for step in self.steps)
+
     def progress(self, done: Done) -> int:
         return sum(mask for step, mask in zip(self.steps, self.masks, strict=True) if step.name in done)
 

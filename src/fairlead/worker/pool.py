@@ -75,15 +75,14 @@ class Pool:
         active = sorted((slot for slot in self.slots if not slot.retiring), key=lambda slot: bool(slot.pending))
         self._retire(active[: max(0, len(active) - size)])
 
-    def change(self, job: Job) -> bool:
-        """Other steps from now on; calls under way end as they began. False when the steps are the same."""
+    def change(self, job: Job) -> None:
+        """Other steps from now on, if they are others; calls under way end as they began."""
         before, self._job = self._job, job
         if job.plan == before.plan and job.setup == before.setup and job.spec.isolate == before.spec.isolate:
-            return False
+            return
         self._calling = None
         self._retire(list(self.slots))
         self.add()
-        return True
 
     def answered(self, slot: Slot) -> None:
         self._stillborn = 0

@@ -1,0 +1,104 @@
+"""A pipeline that is changed while messages are on their way through the one before it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import Broker, Extend
+from fairlead.runbook.model import StepSpec
+from fairlead.worker.slots import NotLoaded
+from tests.worker.scene import QUEUE, push, runbook, step, until, working
+from tests.worker.steps import read_journal
+
+
+class Slow:
+    """A broker whose answers to confirmed steps come when they are let."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.confirmed = threading.Event()
+        self.answer = threading.Event()
+
+    def settle(self, items: Sequence[Any]) -> list[Any]:
+        found = self._broker.settle(items)
+        if any(isinstance(item, Extend) and item.carry for item in items):
+            self.confirmed.set()
+            self.answer.wait()
+        return found
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._broker, verb)
+
+
+@pytest.fixture
+def slow(broker: Broker) -> Iterator[Slow]:
+    found = Slow(broker)
+    yield found
+    found.answer.set()
+
+
+def ended(journal: str) -> list[str]:
+    return [line["step"] for line in read_journal(journal) if line["word"] == "end"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "then"),
+    [(("a",), []), (("z", "a", "b"), ["z", "b"]), (("b",), ["b"])],
+    ids=["nothing is left to do", "a step before it", "fewer steps"],
+)
+def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(slow: Slow, journal: str, steps: tuple[str, ...], then: list[str]) -> None:
+    push(slow, {"n": 1, "journal": journal})
+    with working(slow, runbook(step("a", "noted"), step("b", "noted"))) as workers:
+        assert slow.confirmed.wait(60)
+        book = runbook(*(step(name, "noted") for name in steps))
+        workers.change(book)
+        until(lambda: len(workers.crews["worker"].job.plan.steps) == len(steps), "the new pipeline")
+        slow.answer.set()
+        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        workers.check()
+    assert ended(journal) == ["a", *then]
+
+
+def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(broker: Broker, journal: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    push(broker, {"n": 1, "journal": journal, "hold": {"step": "a", "gate": str(gate)}})
+    with working(broker, runbook(step("a", "noted"), step("b", "noted"))) as workers:
+        until(lambda: read_journal(journal), "the first step")
+        workers.change(runbook(step("c", "noted")))
+        until(lambda: len(workers.crews["worker"].job.plan.steps) == 1, "the new pipeline")
+        gate.touch()
+        until(lambda: workers.tally.completed == 1, "the message")
+    assert ended(journal) == ["a", "c"]
+
+
+def test_a_change_that_several_processes_cannot_load_is_taken_back_once(broker: Broker, journal: str) -> None:
+    with working(broker, runbook(step("a", "noted"))) as workers:
+        crew = workers.crews["worker"]
+        workers.change(runbook(step("missing")))
+        until(lambda: crew.job.plan.steps[0].name == "missing", "the new pipeline")
+        until(lambda: crew.job.plan.steps[0].name == "a", "the old one")
+        # Two that were started together fail together, and the second is heard of after the first.
+        crew._post(NotLoaded(None, "missing", "it cannot be imported"))  # type: ignore[arg-type]
+        push(broker, {"n": 1, "journal": journal})
+        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        workers.check()
+    assert broker.stats(QUEUE).leased == 0
+
+
+def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
+    broker: Broker, journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies_when_imported.py").write_text("import os\nos._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with working(broker, runbook(step("a", "noted"))) as workers:
+        workers.change(runbook(StepSpec("b", run="dies_when_imported:function")))
+        until(lambda: workers.crews["worker"].job.plan.steps[0].name == "b", "the new pipeline")
+        push(broker, {"n": 1, "journal": journal})
+        until(lambda: workers.tally.completed == 1 or workers.error, "the message")
+        workers.check()
+    assert ended(journal) == ["a"]
