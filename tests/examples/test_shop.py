@@ -147,7 +147,6 @@ def test_a_runbook_that_is_named_from_elsewhere_finds_its_steps_commands_and_hoo
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     file = str(shop.folder / "runbook.toml")
-    (shop.folder / "select.py").write_text("raise RuntimeError('not the module of that name')\n")
     shop.run("apply", "--yes", file, cwd=elsewhere)
     shop.push("ann", "12.50")
     shop.run("worker", "run", "billing", "--burst", "--file", file, cwd=elsewhere)
@@ -163,6 +162,12 @@ def test_the_tutorial_ends_with_the_files_of_the_example() -> None:
         assert last[name] == (EXAMPLE / name).read_text()
     assert set(last["shop/steps.py"].splitlines()) <= set((EXAMPLE / "shop" / "steps.py").read_text().splitlines())
     assert "left alone: queue shop/orders, pipeline bill, worker billing" in page.read_text()
+
+
+def test_a_file_beside_the_runbook_may_be_named_like_a_module_of_python(shop: Shop) -> None:
+    (shop.folder / "select.py").write_text("raise RuntimeError('not the module of that name')\n")
+    shop.run("apply", "--yes", "runbook.toml")
+    assert shop.burst("returning")["completed"] == 1
 
 
 def test_its_readme_can_be_followed(shop: Shop) -> None:
