@@ -346,6 +346,17 @@ def test_an_extension_of_the_callers_own_is_repeated_at_its_length(scene: Scene)
     assert group.duration == timedelta(hours=1)
 
 
+def test_leases_extended_together_are_held_together(scene: Scene) -> None:
+    """A group for each made every later call look through all of them."""
+    client, _ = scene.client()
+    for n in range(50):
+        client.enqueue("q", b"%d" % n)
+    deliveries = client.claim("q", limit=50)
+    client.settle([Extend(delivery, "1m", progress=8) for delivery in deliveries])
+    held = client._requests.heartbeat._held[deliveries[0].claim_id]
+    assert [len(group.ids) for group in held] == [50]
+
+
 def test_a_heartbeat_under_way_does_not_cut_an_extension_short(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made up before the caller extended the lease himself, and must not be carried out behind that."""
     scene.broker.create_queue("short", visibility_timeout="3s")
