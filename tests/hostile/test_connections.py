@@ -93,8 +93,9 @@ def test_a_connection_that_never_opens_a_channel_is_closed(tmp_path: Path) -> No
         client.stats("q")
         with connect(server.address) as mute, Stranger(server.address) as undecided:
             until(lambda: is_closed(mute))
-            with pytest.raises(grpc.RpcError):
+            with pytest.raises(grpc.RpcError) as hung_up:
                 next(undecided.call)
+            assert hung_up.value.code() is grpc.StatusCode.UNAVAILABLE
         assert counted(server, "greeting") >= 2
         client.stats("q")
 
