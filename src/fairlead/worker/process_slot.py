@@ -58,21 +58,28 @@ class ProcessSlot:
         self._write()
 
     def _spawn(self) -> None:
-        calls_in, self._calls = os.pipe()
-        self._tickets_in, self._tickets_out = os.pipe()
-        self._results, results_out = os.pipe()
-        for fd in (self._calls, self._results, self._tickets_in):
-            os.set_blocking(fd, False)
-        with contextlib.suppress(OSError, AttributeError):
-            # Where the system allows it, a batch of calls is written in one go.
-            fcntl.fcntl(self._calls, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        crash = self._crash.fileno()
-        fds = (calls_in, self._tickets_in, results_out, crash)
-        self._process = subprocess.Popen(
-            # -P: a `select.py` among the steps is no reason not to start.
-            [sys.executable, "-P", "-m", "fairlead.worker.child", str(os.getpid()), *map(str, fds)],
-            stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True,
-        )  # fmt: skip
+        pipes: list[int] = []
+        try:
+            for _ in range(3):
+                pipes += os.pipe()
+            calls_in, self._calls, self._tickets_in, self._tickets_out, self._results, results_out = pipes
+            for fd in (self._calls, self._results, self._tickets_in):
+                os.set_blocking(fd, False)
+            with contextlib.suppress(OSError, AttributeError):
+                # Where the system allows it, a batch of calls is written in one go.
+                fcntl.fcntl(self._calls, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fds = (calls_in, self._tickets_in, results_out, self._crash.fileno())
+            self._process = subprocess.Popen(
+                # -P: a `select.py` among the steps is no reason not to start.
+                [sys.executable, "-P", "-m", "fairlead.worker.child", str(os.getpid()), *map(str, fds)],
+                stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            # The pool will try again, and may be short of descriptors already.
+            for fd in pipes:
+                os.close(fd)
+            self._crash.close()
+            raise
         for fd in (calls_in, results_out):
             os.close(fd)
         self._selector.register(self._results, selectors.EVENT_READ, self.read)
@@ -177,6 +184,8 @@ class ProcessSlot:
         return True
 
     def _write(self) -> None:
+        if self._gone:
+            return  # its death was heard a moment ago, on the other pipe
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             while self._out:
                 del self._out[: os.write(self._calls, self._out)]

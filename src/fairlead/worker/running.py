@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import ExitStack
+from typing import IO, NamedTuple
 
 from fairlead.worker.command import kill_group, signal_name
 
@@ -28,10 +29,9 @@ def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, mo
     if any("\0" in argument for argument in arguments):
         return Ran(b"", "", "an argument has a NUL character in it")
     # Files for what it reads and for its complaints, so that only one pipe has to be watched.
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as complaints:
-        given.write(stdin)
-        given.seek(0)
+    with ExitStack() as files:
         try:
+            given, complaints = files.enter_context(_file_with(stdin)), files.enter_context(_file_with(b""))
             process = subprocess.Popen(arguments, cwd=base, stdin=given, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True)
         except OSError as error:
             return Ran(b"", "", f"{arguments[0]!r} could not be started: {error.strerror}")
@@ -42,6 +42,20 @@ def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, mo
         stderr = complaints.read(_SHOWN).decode("utf-8", "replace").strip()
     trouble = f"{arguments[0]!r} {trouble}" if trouble else ""
     return Ran(stdout, stderr, f"{trouble}: {stderr}" if trouble and stderr else trouble)
+
+
+def _file_with(data: bytes) -> IO[bytes]:
+    """Unbuffered: that a disk is full must show before the command begins, and not when the file is closed."""
+    file = tempfile.TemporaryFile(buffering=0)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float, most_bytes: int) -> tuple[bytes, str]:

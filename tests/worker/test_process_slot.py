@@ -1,0 +1,60 @@
+"""Step processes that die, or cannot be started, at a bad moment."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlead import Broker
+from fairlead.worker.frames import Setup
+from fairlead.worker.items import in_runs
+from fairlead.worker.plan import Plan
+from fairlead.worker.process_slot import ProcessSlot
+from fairlead.worker.slots import Died
+from tests.docs.pages import ROOT
+from tests.worker.scene import QUEUE, runbook, step, until
+
+PLAN = Plan.of(runbook(step("nothing")).pipelines["pipeline"])
+SETUP = Setup(PLAN.name, PLAN.steps, {}, str(ROOT))
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as found:
+        yield found
+
+
+def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(broker: Broker, selector: selectors.BaseSelector) -> None:
+    broker.enqueue(QUEUE, b'"' + b"x" * 8_000_000 + b'"')
+    items = in_runs(broker.claim(QUEUE, limit=1))
+    news: list[Any] = []
+    slot = ProcessSlot(PLAN, SETUP, news.append, selector)
+    os.kill(slot.pid, signal.SIGSTOP)
+    slot.hand(items)
+    os.kill(slot.pid, signal.SIGKILL)
+    # Both of its pipes have something to say then, and are heard one after the other.
+    ready = until(lambda: (found := selector.select(0)) and len(found) == 2 and found, "both pipes")
+    for key, _ in ready:
+        key.data()
+    (died,) = news
+    assert isinstance(died, Died)
+    assert died.others == items
+    assert not selector.get_map()
+
+
+def test_one_that_cannot_be_started_leaves_no_descriptor_open(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError):
+            ProcessSlot(PLAN, SETUP, print, selector)
+    assert len(os.listdir("/proc/self/fd")) == before
