@@ -133,14 +133,21 @@ def test_the_last_use_is_written_at_most_once_a_minute(scene: Scene) -> None:
 
 
 def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = scene.key("consume:q")
+    made, tried = scene.key("consume:q"), []
 
     def full(*_: object) -> None:
+        tried.append(scene.clock.now_ms())
         raise StoreFull("the disk", 0, 1)
 
-    monkeypatch.setattr(scene.broker._core, "commit", full)
-    assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
-    assert scene.broker.keys.show(made.info.id).last_used_at is None
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.broker._core, "commit", full)
+        for _ in range(3):
+            assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
+        assert scene.broker.keys.show(made.info.id).last_used_at is None
+        assert len(tried) == 1
+    scene.clock.advance(ms=MINUTE_MS)
+    scene.broker.keys.authenticate(made.secret)
+    assert scene.broker.keys.show(made.info.id).last_used_at == scene.clock.now_ms()
 
 
 # Changes

@@ -12,7 +12,6 @@ import re
 import secrets
 from base64 import b32encode
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -44,6 +43,7 @@ class KeyRing:
         stored = {record.key_id: record for record in core.store.api_keys()}
         self._adopted = stored.pop(_ADOPTED, None)
         self._records: dict[str, KeyRecord] = stored
+        self._note_uses_from_ms = 0
 
     def create(
         self,
@@ -164,7 +164,7 @@ class KeyRing:
         now_ms = self._core.clock.now_ms()
         if record.is_over(now_ms):
             raise Unauthenticated(f"key {key_id} expired; ask for a new one")
-        if now_ms - record.last_used_ms > _USE_LAG_MS:
+        if now_ms - record.last_used_ms > _USE_LAG_MS and now_ms >= self._note_uses_from_ms:
             self._note_use(key_id, now_ms)
         return record
 
@@ -213,9 +213,12 @@ class KeyRing:
         with self._core.lock:
             record = self._records.get(key_id)
             if record is not None and now_ms - record.last_used_ms > _USE_LAG_MS:
-                # On a full disk calls must go on, above all those that make room.
-                with suppress(Unavailable):
+                try:
                     self._write([msgspec.structs.replace(record, last_used_ms=now_ms)])
+                except Unavailable:
+                    # On a full disk calls must go on, above all those that make room; and a write that fails costs a reload of
+                    # the engine, which must not come with every call.
+                    self._note_uses_from_ms = now_ms + _USE_LAG_MS
 
     def _expiry(self, expires_in: Duration | None, expires_at: int | None = None) -> int:
         now_ms = self._core.clock.now_ms()
