@@ -179,9 +179,9 @@ def test_json_at_a_terminal_is_indented_and_uncoloured(data: Path, orders: Order
     assert json.loads(terminal.seen) == {}
 
 
-def complete(data: Path, words: Sequence[str]) -> list[str]:
+def complete(data: Path, words: Sequence[str], **more: str) -> list[str]:
     line = " ".join(["fairlead", *words])
-    ran = run(data, _FAIRLEAD_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    ran = run(data, _FAIRLEAD_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)), **more)
     assert b"Traceback" not in ran.stderr
     return ran.stdout.decode().split()
 

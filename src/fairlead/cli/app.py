@@ -30,7 +30,7 @@ from fairlead.cli import (
     worker,
 )
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
-from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, Root
+from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, PROJECT_HELP, Root
 
 app = typer.Typer(
     name="fairlead",
@@ -55,6 +55,7 @@ def root(
         str | None, typer.Option("--addr", metavar="HOST:PORT", envvar="FAIRLEAD_ADDR", help=f"{ADDR_HELP} Default: {DEFAULT_ADDR}.")
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)] = None,
+    project: Annotated[str | None, typer.Option("--project", metavar="NAME", envvar="FAIRLEAD_PROJECT", help=PROJECT_HELP)] = None,
     output: Annotated[Output, typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP)] = Output.text,
     api_key_file: Annotated[
         Path | None, typer.Option("--api-key-file", metavar="FILE", envvar=credentials.API_KEY_FILE, help=KEY_FILE_HELP)
@@ -70,7 +71,10 @@ def root(
     the name of a command.
     """
     given = Chosen(
-        output=output, credentials=Credentials(api_key_file, tls_ca, tls_cert, tls_key), key_file_from_env=_from_env(ctx, "api_key_file")
+        output=output,
+        project=project,
+        credentials=Credentials(api_key_file, tls_ca, tls_cert, tls_key),
+        key_file_from_env=_from_env(ctx, "api_key_file"),
     )
     given = replace(given, addr_from_env=addr) if _from_env(ctx, "addr") else replace(given, addr=addr)
     given = replace(given, data_from_env=data) if _from_env(ctx, "data") else replace(given, data=data)

@@ -11,10 +11,9 @@ from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import console, show_json, tell
 from fairlead.cli.plan_view import plan_page, plan_record, what_happens
-from fairlead.cli.runbook import Project, RunbookFiles, tell_warnings
+from fairlead.cli.runbook import RunbookFiles, read_files, tell_warnings
 from fairlead.cli.target import open_target
 from fairlead.runbook.carry_out import carry_out, plan_for
-from fairlead.runbook.check import read_runbook
 from fairlead.runbook.plan import Plan, make_plan
 
 
@@ -26,14 +25,13 @@ def apply(
     files: RunbookFiles,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     yes: Yes = False,
-    project: Project = None,
 ) -> None:
     """Make queues, pipelines and workers what a runbook says.
 
     Shows the difference to what is running, asks, then makes it so: each queue in one step, the runbook in force last. An
     apply that was interrupted is completed by the next. Queues that are no longer defined stay, with their messages.
     """
-    checked = read_runbook(files, project=project or None)
+    checked = read_files(files)
     tell_warnings(checked)
     where = chosen().target()
     if dry_run and isinstance(where, Path) and not where.exists():

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import choose, chosen
+from fairlead.cli.chosen import choose, chosen, in_project
 from fairlead.cli.target import Target, nearest, open_target, queue_names
 from fairlead.errors import FairleadError
 from fairlead.model.failure import FailureReason
@@ -18,7 +18,13 @@ REASONS = [reason.word for reason in FailureReason]
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
-    return completing(ctx, lambda target: [name for name in queue_names(target) if name.startswith(incomplete)])
+    def find(target: Target) -> list[str]:
+        names, own = queue_names(target), in_project("")
+        if "/" not in incomplete:
+            names = [name.removeprefix(own) for name in names if name.startswith(own)]
+        return [name for name in names if name.startswith(incomplete)]
+
+    return completing(ctx, find)
 
 
 def completing(ctx: typer.Context, find: Callable[[Target], list[str]]) -> list[str]:
@@ -29,6 +35,8 @@ def completing(ctx: typer.Context, find: Callable[[Target], list[str]]) -> list[
         if found.addr is None and found.data is None:
             data = given.get("data")
             choose(replace(found, addr=given.get("addr"), data=None if data is None else Path(data)))
+        if chosen().project is None:
+            choose(replace(chosen(), project=given.get("project")))
         with open_target(patience="300ms") as target:
             return find(target)
     except (FairleadError, typer.TyperException, OSError):
@@ -47,5 +55,13 @@ def check_reason(value: str | None) -> str | None:
     raise typer.BadParameter(f"{value!r} is no failure reason; " + (f"did you mean {near}?" if near else "one of " + ", ".join(REASONS)))
 
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue, or of its dead letters: QUEUE.dlq.", autocompletion=complete_queue)]
+def meant(value: str | None) -> str | None:
+    """Callback of every argument that names a queue."""
+    return None if value is None else in_project(value)
+
+
+QueueName = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="Name of a queue, or of its dead letters: QUEUE.dlq.", autocompletion=complete_queue, callback=meant),
+]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Messages, by full id, prefix or last characters.")]

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from fairlead.cli.arguments import complete_queue
+from fairlead.cli.arguments import complete_queue, meant
 from fairlead.cli.chosen import wants_json
 from fairlead.cli.output import as_json, clean, console, cut, now_ms, plain, show, table, when
 from fairlead.cli.target import Target, open_target
@@ -30,7 +30,8 @@ def audit(
     who: Annotated[str | None, typer.Option("--who", metavar="KEY|NAME", help="Only what this key did, by its id or name.")] = None,
     verb: Annotated[str | None, typer.Option("--verb", metavar="VERB", help="Only this act, as in purge or keys.create.")] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Only what was done to this queue.", autocompletion=complete_queue)
+        str | None,
+        typer.Option("--queue", metavar="QUEUE", help="Only what was done to this queue.", autocompletion=complete_queue, callback=meant),
     ] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=10_000)] = 50,

@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from fairlead.config.load import SETTINGS
+from fairlead.runbook.model import full_name
 
 DEFAULT_ADDR: str = SETTINGS["flight"].default
 
@@ -39,6 +40,8 @@ class Chosen:
     addr_from_env: str | None = None
     data_from_env: Path | None = None
     output: Output = Output.text
+    #: Of names that have none themselves.
+    project: str | None = None
     credentials: Credentials = Credentials()
     #: `FAIRLEAD_API_KEY_FILE` says less than an option does.
     key_file_from_env: bool = False
@@ -67,6 +70,11 @@ def choose(changed: Chosen) -> None:
 
 def wants_json() -> bool:
     return chosen().output is Output.json
+
+
+def in_project(name: str) -> str:
+    """What is meant by a name of a queue, or by its beginning: one without a project is in the chosen one."""
+    return name if "/" in name else full_name(chosen().project, name)
 
 
 class WrongUsage(typer.BadParameter):

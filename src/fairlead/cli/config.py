@@ -6,11 +6,23 @@ from typing import Annotated
 
 import typer
 
+from fairlead.cli.chosen import in_project
 from fairlead.cli.output import clean, show, table
 from fairlead.cli.target import Target, nearest, open_target
 from fairlead.errors import ConfigKeyNotFound
+from fairlead.model.config_keys import WEIGHT
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.")]
+
+def _meant(key: str) -> str:
+    """The queue of a weight is named as everywhere."""
+    queue, colon, rest = key.removeprefix(WEIGHT).partition(":")
+    return f"{WEIGHT}{in_project(queue)}{colon}{rest}" if key.startswith(WEIGHT) and queue else key
+
+
+Key = Annotated[
+    str,
+    typer.Argument(metavar="KEY", help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.", callback=_meant),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +50,7 @@ def get_value(key: Key) -> None:
     show({"key": key, "value": value}, clean(value))
 
 
-def list_all(prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "") -> None:
+def list_all(prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.", callback=_meant)] = "") -> None:
     """List keys and values."""
     with open_target() as target:
         found = target.config.list(prefix)

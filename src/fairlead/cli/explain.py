@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
+from fairlead.cli.chosen import in_project
 from fairlead.cli.ids import find_message
 from fairlead.cli.output import clean, first_line, show
 from fairlead.cli.target import Target, open_target, queue_names
@@ -37,14 +38,14 @@ def explain(
 
 def _explain(target: Target, what: str, message: str | None) -> Explanation:
     if message is not None:
-        return target.explain(find_message(target, what, message).id)
+        return target.explain(find_message(target, in_project(what), message).id)
     if find_id(what) is not None:
         return target.explain(what)
-    if what in queue_names(target):
-        return target.explain_queue(what)
+    if in_project(what) in queue_names(target):
+        return target.explain_queue(in_project(what))
     if len(what) >= 4 and _HEX.issuperset(what.lower()):
         return target.explain(what)
-    raise QueueNotFound(what)
+    raise QueueNotFound(in_project(what))
 
 
 def _page(found: Explanation) -> RenderableType:

@@ -23,7 +23,6 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import MessageInfo
-from fairlead.runbook.model import full_name
 from fairlead.store.modes import open_private
 
 
@@ -46,9 +45,6 @@ def push(
     ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live, instead of the queue's.")] = None,
     dedup: Annotated[str | None, typer.Option(metavar="KEY", help="A second message with this key is the first one.")] = None,
     var: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of the item, over the payload's; may be repeated.")] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="NAME", envvar="FAIRLEAD_PROJECT", help="The project of QUEUE, where its name does not say it.")
-    ] = None,
 ) -> None:
     """Put one message into a queue, and print its id.
 
@@ -56,7 +52,6 @@ def push(
     in, and an item equal to one that is not done yet is that item.
     """
     headers = dict(pair for text in header or () if (pair := read_header(text)) is not None)
-    queue = full_name(project, queue) if project and "/" not in queue else queue
     body = None if payload is None and file is None and var else _read_payload(payload, file)
     with open_target() as target:
         spec = find_spec(target, queue)

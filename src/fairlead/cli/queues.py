@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli import messages, operators, queue_show
-from fairlead.cli.arguments import QueueName
+from fairlead.cli.arguments import QueueName, meant
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.options import read_queue_options
@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 
 @splice(options=read_queue_options)
-def create(name: Annotated[str, typer.Argument(metavar="NAME", help="[project/]name of the new queue.")], options: dict[str, Any]) -> None:
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="[project/]name of the new queue.", callback=meant)], options: dict[str, Any]
+) -> None:
     """Make a queue and its dead letters, NAME.dlq.
 
     With --data, the data directory is made too if there is none.
@@ -56,7 +58,7 @@ def update(queue: QueueName, options: dict[str, Any]) -> None:
 
 
 def list_all(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.", callback=meant)] = "",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also the dead-letter queues, each on its own line.")] = False,
 ) -> None:
     """List queues with their counts."""

@@ -27,6 +27,7 @@ _ORDER = (
 )  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."
+PROJECT_HELP = "The project of a queue that is named without one, and of a runbook."
 OUTPUT_HELP = "Tables for people, or JSON for programs."
 KEY_FILE_HELP = "File with the API key for the server; FAIRLEAD_API_KEY may have the key itself."
 CA_HELP = "Speak TLS with a server of the authority in this file, in PEM; `system`: of those the system trusts."
@@ -40,10 +41,12 @@ class Root(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         shared = typer.main.get_command(_shared).params
-        for command in _leaves(self):
+        for path, command in _leaves(self):
             own = {name for param in command.params for name in param.opts}
             if own & _TARGET:
                 own |= _TARGET  # it says for itself where it acts
+            if path[0] not in _NAMES_QUEUES:
+                own.add("--project")
             command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -90,10 +93,10 @@ class Root(TyperGroup):
             raise typer.Exit(1) from error
 
 
-def _leaves(group: TyperGroup) -> list[Any]:
-    found: list[Any] = []
-    for command in group.commands.values():
-        found += _leaves(command) if isinstance(command, TyperGroup) else [command]
+def _leaves(group: TyperGroup, *path: str) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for name, command in group.commands.items():
+        found += _leaves(command, *path, name) if isinstance(command, TyperGroup) else [((*path, name), command)]
     return found
 
 
@@ -121,6 +124,11 @@ def _note_data(value: Path | None) -> None:
         choose(replace(chosen(), data=value))
 
 
+def _note_project(value: str | None) -> None:
+    if value is not None:
+        choose(replace(chosen(), project=value))
+
+
 def _note_output(value: Output | None) -> None:
     if value is not None:
         choose(replace(chosen(), output=value))
@@ -138,6 +146,7 @@ def _credential(name: str, help: str) -> Any:
 
 
 _TARGET = {"--addr", "--data", "--api-key-file", "--tls-ca", "--tls-cert", "--tls-key"}
+_NAMES_QUEUES = {"queue", "runbook", "apply", "worker", "redrive", "explain", "config", "stats", "failures", "top", "audit"}
 _shared = typer.Typer(add_completion=False)
 
 
@@ -150,6 +159,11 @@ def _options(
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="DIR", help=DATA_HELP, callback=_note_data, expose_value=False),
+    ] = None,
+    # Before the arguments, whose callbacks ask for it.
+    project: Annotated[
+        str | None,
+        typer.Option("--project", metavar="NAME", help=PROJECT_HELP, callback=_note_project, expose_value=False, is_eager=True),
     ] = None,
     output: Annotated[
         Output | None,

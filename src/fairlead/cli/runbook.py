@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import wants_json, wrong_usage
+from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.output import clean, console, count_of, show, show_json, tell
 from fairlead.cli.target import open_target
 from fairlead.runbook.carry_out import find_in_force
@@ -18,9 +19,6 @@ from fairlead.runbook.schema import runbook_schema
 from fairlead.runbook.source import Problem
 
 RunbookFiles = Annotated[list[Path], typer.Argument(metavar="FILE", help="Runbooks in TOML, HCL or JSON, by how their names end; all make up one.")]
-Project = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", envvar="FAIRLEAD_PROJECT", help="The project, whatever the files say of it.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,12 +28,12 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="runbook")
 
 
-def check(files: RunbookFiles, project: Project = None) -> None:
+def check(files: RunbookFiles) -> None:
     """Check runbooks without a server; every mistake is named at once, with its line.
 
     What is only doubtful is a warning. Hooks are compiled when they are applied.
     """
-    checked = read_runbook(files, project=project or None)
+    checked = read_files(files)
     tell_warnings(checked)
     found = checked.runbook
     record = {
@@ -52,17 +50,17 @@ def show_normal_form(
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="Runbooks to show. Without any, the one in force at the server or directory.")
     ] = None,
-    project: Project = None,
 ) -> None:
     """Show a runbook in its normal form: as TOML, or with -o json as JSON. Both can be applied again.
 
     What is at its default is left out, hooks are written out.
     """
     if files:
-        checked = read_runbook(files, project=project or None)
+        checked = read_files(files)
         tell_warnings(checked)
         found = checked.runbook
     else:
+        project = chosen().project
         with open_target() as target:
             in_force = find_in_force(target, project)
         if in_force is None:
@@ -80,6 +78,11 @@ def schema() -> None:
     It is made from the table that `check` reads by.
     """
     show_json(runbook_schema())
+
+
+def read_files(files: Sequence[Path]) -> Checked:
+    """The project that is chosen stands above that of the files."""
+    return read_runbook(files, project=chosen().project or None)
 
 
 def tell_warnings(checked: Checked) -> None:

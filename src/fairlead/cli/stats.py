@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue
 from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.chosen import in_project, wants_json
 from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
 from fairlead.cli.output import clean, console, show, show_json, table
 from fairlead.cli.target import Target, open_target
@@ -49,13 +49,14 @@ def stats(
     With --watch, rates are what passed per second between two looks. With -o json one document, with --watch one per line.
     """
     pause_s = read_interval(interval)
+    named = [in_project(name) for name in queues or ()]
     with open_target() as target:
         if not watch:
-            look = look_at(target, queues or (), keys=keys)
+            look = look_at(target, named, keys=keys)
             show(document(None, look, keys), lambda: stats_view(look, {}, shares_of(None, look) if keys else {}))
             return
         try:
-            _watch(looks_at(target, queues or (), pause_s, keys=keys, most=looks), keys)
+            _watch(looks_at(target, named, pause_s, keys=keys, most=looks), keys)
         except KeyboardInterrupt:
             return
 
@@ -69,9 +70,9 @@ def read_interval(interval: str) -> float:
 
 
 def look_at(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> Look:
-    """One call for the list and one per queue. A queue that is deleted meanwhile is left out, unless it was named."""
+    """One call for the list, of the project that is chosen, and one per queue. A queue that is deleted meanwhile is left out, unless it was named."""
     found = []
-    for name in names or [info.name for info in target.queues() if info.source is None]:
+    for name in names or [info.name for info in target.queues(in_project("")) if info.source is None]:
         try:
             found.append(target.stats(name, keys=keys, key_limit=_MOST_KEYS) if keys else target.stats(name))
         except QueueNotFound:

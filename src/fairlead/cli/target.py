@@ -16,7 +16,7 @@ import typer
 
 import fairlead
 from fairlead.cli import credentials
-from fairlead.cli.chosen import chosen, wrong_usage
+from fairlead.cli.chosen import chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
 from fairlead.store.rocks.format import FORMAT_FILE
@@ -105,7 +105,7 @@ def _connect(addr: str, patience: str) -> Client:
 
 def _suggest(target: Target, unknown: QueueNotFound) -> None:
     try:
-        names = queue_names(target)
+        names = [name for name in queue_names(target) if name.startswith(in_project(""))]
     except FairleadError:
         return
     near = nearest(unknown.queue, names)
@@ -114,7 +114,8 @@ def _suggest(target: Target, unknown: QueueNotFound) -> None:
     elif names:
         unknown.add_note("see which there are with: fairlead queue list")
     else:
-        unknown.add_note(f"there is no queue yet; make it with: fairlead queue create {unknown.queue}")
+        there = f" in project {chosen().project!r}" if chosen().project else ""
+        unknown.add_note(f"there is no queue{there} yet; make it with: fairlead queue create {unknown.queue}")
 
 
 def queue_names(target: Target) -> list[str]:

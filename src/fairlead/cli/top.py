@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import typer
 from rich.live import Live
 
-from fairlead.cli.arguments import complete_queue
+from fairlead.cli.arguments import complete_queue, meant
 from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.looks import KeyShare, Look, key_shares, rates_between, stats_document
 from fairlead.cli.output import console, now_ms, plain, show_json
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def top(
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue to show in detail at first.", autocompletion=complete_queue)
+        str | None, typer.Argument(metavar="QUEUE", help="The queue to show in detail at first.", autocompletion=complete_queue, callback=meant)
     ] = None,
     interval: Interval = "1s",
     once: Annotated[bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")] = False,

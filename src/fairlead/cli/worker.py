@@ -13,15 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.chosen import wants_json
+from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.output import console, show, table
-from fairlead.cli.runbook import Project
+from fairlead.cli.runbook import read_files
 from fairlead.cli.target import Target, open_target
 from fairlead.config import LogSettings
-from fairlead.errors import FairleadError, QueueNotFound, RunbookNotFound, StepNotLoaded
+from fairlead.errors import FairleadError, QueueNotFound, RunbookNotFound, StepNotLoaded, Unavailable
 from fairlead.model.durations import to_ms
 from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
-from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.progress_bits import with_bits
 from fairlead.server import logs
@@ -51,7 +50,6 @@ def run(
     watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without any, follow the runbook in force.")] = False,
     concurrency: Annotated[int | None, typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says.")] = None,
     grace: Annotated[str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")] = "30s",
-    project: Project = None,
 ) -> None:
     """Run workers of a runbook until SIGTERM or Ctrl-C.
 
@@ -61,7 +59,7 @@ def run(
     grace_s = to_ms(grace, "grace") / 1000
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
     with open_target(patience="30s") as target:
-        source = _Source(target, file or [], project or None)
+        source = _Source(target, file or [])
         workers = Workers(
             target, source.apply() if watch else source.read(), names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency
         )
@@ -83,11 +81,12 @@ def run(
 class _Source:
     """Where the runbook comes from: files, or the engine."""
 
-    def __init__(self, target: Target, files: list[Path], project: str | None) -> None:
+    def __init__(self, target: Target, files: list[Path]) -> None:
         self._target = target
         self._files = files
-        self._project = project
+        self._project = chosen().project or None
         self._last: Runbook | None = None
+        self._applied: Runbook | None = None
         self._complaint = ""
 
     @property
@@ -96,7 +95,7 @@ class _Source:
 
     def read(self) -> Runbook:
         if self._files:
-            runbook = read_runbook(self._files, project=self._project).runbook
+            runbook = read_files(self._files).runbook
             return with_bits(runbook, find_in_force(self._target, runbook.project))
         found = find_in_force(self._target, self._project)
         if found is None:
@@ -111,19 +110,24 @@ class _Source:
     def apply(self) -> Runbook:
         """Files are put in force first."""
         if self._files:
-            plan = plan_for(self._target, read_runbook(self._files, project=self._project).runbook)
-            for entry in carry_out(plan, self._target):
+            written = read_files(self._files).runbook
+            for entry in carry_out(plan_for(self._target, written), self._target):
                 logs.event(_log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action)
+            self._applied = written
         self._last = self.read()
         return self._last
 
     def changed(self) -> Runbook | None:
         """The new one, if there is one that can be used. A mistake in it is said once, and the old one goes on."""
         try:
-            found = self.read()
-            if found == self._last:
+            # Files are compared without the broker, which may be away.
+            if self._files and read_files(self._files).runbook == self._applied:
+                return None
+            if self.read() == self._last:
                 return None
             found = self.apply()
+        except Unavailable:
+            return None  # whoever tries again has said so
         except (FairleadError, OSError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
