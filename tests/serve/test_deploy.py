@@ -65,7 +65,9 @@ def test_the_unit_restarts_whatever_a_restart_may_cure_and_waits_longer_than_the
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == "2 3"
     assert int(unit["TimeoutStopSec"]) * 1000 > ServerSettings(data=Path()).limits.drain_grace_ms
-    load_settings(None, dict([unit["Environment"].split("=", 1)]), {})
+    loaded = load_settings(None, dict([unit["Environment"].replace("%S", "/var/lib").split("=", 1)]), {})
+    written_to = [str(loaded.data), loaded.engine().checkpoint_dir]
+    assert [f"/var/lib/{name}" for name in unit["StateDirectory"].split()] == written_to, "all else is read-only there"
     assert shlex.split(unit["ExecStart"])[1:3] == ["serve", "--config"]
 
 
@@ -83,7 +85,7 @@ def test_the_image_knows_every_variable_it_sets_and_serves_the_public_only_when_
     loaded = load_settings(None, variables | {"FAIRLEAD_INSECURE_PUBLIC": "true"}, {})
     assert loaded.limits.drain_grace_ms < 10_000
     assert {address.rpartition(":")[2] for address in loaded.addresses().values()} == set(dict(instructions())["EXPOSE"].split())
-    assert dict(instructions())["VOLUME"] == str(loaded.data)
+    assert dict(instructions())["VOLUME"] == f"{loaded.data} {loaded.engine().checkpoint_dir}"
 
 
 def test_the_health_check_of_the_image_tells_a_server_that_works_from_one_that_does_not(tmp_path: Path) -> None:
