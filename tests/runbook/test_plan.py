@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fairlead.errors import RunbookInvalid
+from fairlead.model.handles import check_progress
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
-from fairlead.runbook.model import Runbook
+from fairlead.runbook.model import MAX_STEPS, Runbook
 from fairlead.runbook.plan import Entry, FieldChange, Plan, make_plan
 from fairlead.runbook.progress_bits import with_bits
 
@@ -123,10 +124,11 @@ class TestProgressBits:
         return runbook("[pipeline.p]\nsteps = [" + ", ".join(f'{{ name = "{name}", run = "a:b" }}' for name in names) + "]\n")
 
     def test_the_bits_of_the_seed_are_not_given_away(self) -> None:
-        bits = self.steps(*(f"s{number}" for number in range(60))).pipelines["p"].bits
-        assert len(set(bits.values())) == 60
+        bits = self.steps(*(f"s{number}" for number in range(MAX_STEPS))).pipelines["p"].bits
+        assert len(set(bits.values())) == MAX_STEPS
         assert not any(mask & (1 | 2 | 4 | 32768) for mask in bits.values())
-        assert max(bits.values()) == 1 << 63
+        assert all(check_progress(mask) == mask for mask in bits.values())
+        assert check_progress(sum(bits.values()) | 1 | 2 | 4 | 32768) == (1 << 63) - 1
 
     def test_a_step_keeps_its_bit_when_others_come_and_go(self) -> None:
         before = self.steps("parse", "charge", "mail")

@@ -13,8 +13,10 @@ import msgspec
 
 #: Where the seed's own flags are; the other bits of a message's progress belong to the steps of its pipeline.
 SEED_PROGRESS_BITS = (0, 1, 2, 15)
-#: So many steps fit into 64 bits beside those.
-MAX_STEPS = 64 - len(SEED_PROGRESS_BITS)
+#: Progress is a positive number of 64 bits with a sign.
+PROGRESS_BITS = 63
+#: So many steps fit in beside those.
+MAX_STEPS = PROGRESS_BITS - len(SEED_PROGRESS_BITS)
 
 
 class QueueSpec(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.errors import RunbookInvalid
-from fairlead.runbook.model import SEED_PROGRESS_BITS, PipelineSpec, Runbook
+from fairlead.runbook.model import PROGRESS_BITS, SEED_PROGRESS_BITS, PipelineSpec, Runbook
 
-_FREE = tuple(1 << bit for bit in range(64) if bit not in SEED_PROGRESS_BITS)
+_FREE = tuple(1 << bit for bit in range(PROGRESS_BITS) if bit not in SEED_PROGRESS_BITS)
 
 
 def with_bits(runbook: Runbook, in_force: Runbook | None = None) -> Runbook:
