@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.errors import RunbookInvalid
 from fairlead.runbook.check import check_text, read_runbook
+from fairlead.runbook.model import MAX_STEPS
 
 QUEUE = '[queue.orders]\nvars = ["customer", "amount"]\n'
 PIPELINE = '[pipeline.bill]\nsteps = [{ name = "parse", run = "shop.steps:parse" }]\n'
@@ -135,9 +136,9 @@ def test_text_that_has_no_utf8_form_is_refused() -> None:
 
 
 def test_more_steps_than_progress_has_bits_are_refused() -> None:
-    steps = [{"name": f"s{number}", "run": "a:b"} for number in range(61)]
+    steps = [{"name": f"s{number}", "run": "a:b"} for number in range(MAX_STEPS + 1)]
     assert problems_of(json.dumps({"pipeline": {"p": {"steps": steps}}}), "json")[0][1] == "pipeline.p"
-    check_text(json.dumps({"pipeline": {"p": {"steps": steps[:60]}}}), "json")
+    check_text(json.dumps({"pipeline": {"p": {"steps": steps[:MAX_STEPS]}}}), "json")
 
 
 def test_an_empty_file_is_a_runbook(tmp_path: Path) -> None:

@@ -100,6 +100,14 @@ def test_an_external_queue_sends_nothing_to_the_engine() -> None:
     assert (entry(plan, "jira").action, entry(plan, "jira").options) == ("create", None)
 
 
+def test_the_queue_for_what_is_taken_is_made_once_and_then_left_as_it_is() -> None:
+    jira = runbook('project = "shop"\n[queue.jira]\ntype = "external"\nlist = ["ls"]\ntake = ["true"]\n')
+    made = entry(make_plan(jira, [], None), "shop/jira.taken")
+    assert (made.action, made.options) == ("create", TAKEN_OPTIONS)
+    there = make_plan(jira, [running("shop/jira.taken", visibility_timeout="1h")], jira)
+    assert (entry(there, "shop/jira.taken").action, there.nothing_to_do, there.of("orphan")) == ("keep", True, [])
+
+
 PIPELINE = '[pipeline.bill]\nsteps = [{ name = "parse", run = "a:b" }, { name = "mail", run = "a:d" }]\n'
 
 
@@ -138,7 +146,7 @@ class TestProgressBits:
 
     def test_the_bit_of_a_step_that_is_gone_is_never_given_to_another(self) -> None:
         in_force = self.steps("parse")
-        for number in range(59):
+        for number in range(MAX_STEPS - 1):
             in_force = with_bits(self.steps(f"s{number}"), in_force)
         with pytest.raises(RunbookInvalid, match="no bit left for 'one_more'"):
             with_bits(self.steps("one_more"), in_force)
