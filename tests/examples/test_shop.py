@@ -120,7 +120,7 @@ def test_the_same_in_a_directory_with_no_server(shop: Shop) -> None:
 
     mend(shop)
     shop.run("queue", "retry", QUEUE, bad)
-    assert "pending" in shop.run("queue", "retry", QUEUE, bad, code=6)
+    assert "pending" in shop.run("queue", "retry", QUEUE, bad, code=3)
     garbage = shop.push("joe", "seven")
     last = shop.burst("billing")
     assert (last["completed"], last["failed"], last["dead"]) == (1, 0, 1), "what is no amount is not tried again"

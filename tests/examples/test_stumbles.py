@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead import Broker
 from fairlead.cli import main
 from fairlead.cli import worker as worker_command
+from fairlead.errors import ServerUnreachable
+from fairlead.testing import MemoryStore
 from fairlead.worker.tally import Tally
 from tests.examples.shop import QUEUE, Shop, Working, until
 
@@ -108,3 +111,27 @@ def test_a_worker_with_nothing_to_do_does_not_repeat_itself_in_the_log(monkeypat
     with caplog.at_level("INFO", logger="fairlead.worker"):
         worker_command._attend(Idle(), None)  # type: ignore[arg-type]
     assert [record.message for record in caplog.records] == ["progress"]
+
+
+class Away:
+    """A server that nobody reaches."""
+
+    def __getattr__(self, verb: str) -> object:
+        raise ServerUnreachable("127.0.0.1:5556", "connection refused")
+
+
+def test_a_watched_file_that_has_not_changed_needs_no_server_and_one_that_has_waits_for_it(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    file = shop.folder / "runbook.toml"
+    with Broker(MemoryStore()) as broker:
+        source = worker_command._Source(broker, [file])  # type: ignore[arg-type]
+        applied = source.apply()
+        source._target = Away()  # type: ignore[assignment]
+        assert source.changed() is None
+        shop.edit("runbook.toml", "concurrency = 2", "concurrency = 3")
+        assert source.changed() is None
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        source._target = broker  # type: ignore[assignment]
+        changed = source.changed()
+        assert changed is not None
+        assert (applied.workers["billing"].concurrency, changed.workers["billing"].concurrency) == (2, 3)
+        assert source.changed() is None
