@@ -50,6 +50,7 @@ MISTAKES = [
     ('[queue."two words"]\n', 1, "queue.'two words'", "expected a name"),
     ('[queue."shop/orders"]\n', 1, "queue.'shop/orders'", "expected a name"),
     ('[queue."orders.dlq"]\n', 1, "queue.orders.dlq", "does not end in '.dlq'"),
+    ('[queue."issues.taken"]\n', 1, "queue.issues.taken", "does not end in '.taken'"),
     ('project = "a/b"\n', 1, "project", "expected a name"),
     ('[queue.orders]\nlist = ["ls"]\n', 2, "queue.orders.list", 'add type = "external"'),
     ('[queue.orders]\ntype = "extern"\n', 2, "queue.orders.type", "did you mean external?"),

@@ -25,7 +25,7 @@ SCHEMA = runbook_schema()
 #: What the checker may say that a schema cannot: references, contradictions between places, sizes and lengths in words, files.
 ONLY_THE_CHECKER = (
     "there is no ", "not in vars", "has no field", "known beforehand", "got nothing", "again", "at least", "at most", "cannot read", "to be a file",
-    "without a NUL", "threads share", "for an external queue", "'.dlq'", "between 0 and 10 years", "a queue name",
+    "without a NUL", "threads share", "for an external queue", "'.dlq'", "'.taken'", "between 0 and 10 years", "a queue name",
 )  # fmt: skip
 
 JUNK: list[Any] = [

@@ -16,7 +16,7 @@ from fairlead.decide.policy_lint import lint_policy
 from fairlead.errors import InvalidRequest, RunbookInvalid
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_RUNBOOK_BYTES, MAX_SCRIPT_BYTES
-from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
+from fairlead.model.names import DEAD_LETTER_SUFFIX, TAKEN_SUFFIX, check_queue_name, dead_letter_name, taken_name
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.runbook.from_hcl import read_hcl
 from fairlead.runbook.from_json import read_json
@@ -165,14 +165,10 @@ class _Builder:
         return node
 
     def _queue(self, name: str, read: dict[str, Any], project: str | None) -> QueueSpec:
-        at, path = self._node("queue", name), below("queue", name)
-        try:
-            if is_dead_letter_name(name):
-                raise InvalidRequest("", f"a name that does not end in {DEAD_LETTER_SUFFIX!r}, which belongs to dead letters", name)
-            check_queue_name(dead_letter_name(full_name(project, name)))
-        except InvalidRequest as error:
-            self.problems.say(at, path, f"expected {error.expected}")
-        if read.get("type") == "external":
+        is_external = read.get("type") == "external"
+        self._check_name(name, full_name(project, name), is_external)
+        path = below("queue", name)
+        if is_external:
             return QueueSpec(name, "external", list=read.get("list"), take=read.get("take"), poll_ms=read.get("poll"), dedupe=False)
         vars_, defaults = read.get("vars") or (), read.get("defaults") or {}
         for field in defaults:
@@ -184,6 +180,16 @@ class _Builder:
                 self.problems.say(where, below(below(path, "defaults"), field), "a default for what is not in vars; name it there")
         options = self._options(name, read)
         return QueueSpec(name, "persisted", vars_, dict(sorted(defaults.items())), options, dedupe=read.get("dedup") != "none")
+
+    def _check_name(self, name: str, in_engine: str, is_external: bool) -> None:
+        """Room and no quarrel also for the queues that come with it."""
+        try:
+            for suffix, whose in ((DEAD_LETTER_SUFFIX, "dead letters"), (TAKEN_SUFFIX, "what is taken from an external queue")):
+                if name.endswith(suffix):
+                    raise InvalidRequest("", f"a name that does not end in {suffix!r}, which belongs to {whose}", name)
+            check_queue_name(dead_letter_name(taken_name(in_engine) if is_external else in_engine))
+        except InvalidRequest as error:
+            self.problems.say(self._node("queue", name), below("queue", name), f"expected {error.expected}")
 
     def _options(self, name: str, read: dict[str, Any]) -> dict[str, Any]:
         at, path = self._node("queue", name), below("queue", name)
