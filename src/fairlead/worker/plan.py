@@ -67,10 +67,6 @@ class Plan:
     def progress(self, done: Done) -> int:
         return sum(mask for step, mask in zip(self.steps, self.masks, strict=True) if step.name in done)
 
-    def value_before(self, index: int, done: Done) -> bytes:
-        """What the step before this one returned, as JSON."""
-        return done.get(self.steps[index - 1].name, NOTHING) if index else NOTHING
-
 
 def bits_of(pipeline: PipelineSpec) -> dict[str, int]:
     """The masks given to step names, and for names that have none yet the lowest that are free; 0 when there is none left."""

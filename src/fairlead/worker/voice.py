@@ -1,6 +1,7 @@
-"""The two threads that talk to the broker for a worker: one claims, one settles. They wait, so that the loop never does.
+"""The threads that talk to the broker for a worker, a verb each: settle, claim, look after leases, let a stream by.
 
-While one settle is under way, everything said meanwhile is gathered, and goes together in the next.
+They wait, so that the loop never does. While one settle is under way, everything said meanwhile is gathered, and goes together in
+the next.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Ask(NamedTuple):
 
 
 class Voice:
-    """`post` gets `Told`, `Claimed` and `Broken`, in these threads."""
+    """`post` gets `Told`, `Claimed`, `QueueSeen` and `Broken`, in these threads."""
 
     def __init__(self, target: Target, queue: str, consumer: str, post: Callable[[Any], None]) -> None:
         self._target = target
@@ -188,7 +189,3 @@ class Voice:
                 _log.warning("the broker cannot be reached, trying again", extra={"fields": {"verb": verb, "error": error.code}})
                 self._hurry.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-
-def code_of(error: BaseException) -> str:
-    return error.code if isinstance(error, FairleadError) else type(error).__name__
