@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 
 import pytest
 
 from fairlead.config import LimitSettings
+from fairlead.server import sockets
 from fairlead.server.limits import Limit, Limits, Read
 from fairlead.server.sockets import Connection, SocketWatch, connection_of, too_many
 
@@ -52,6 +54,12 @@ def test_each_door_has_a_limit_of_its_own() -> None:
 
 def test_connections_are_fewer_where_the_process_may_open_few_files() -> None:
     assert len(closed(made(1), made(2), made(3), room=1)) == 2
+
+
+@pytest.mark.parametrize(("soft", "room"), [(1000, 250), (3, 1), (resource.RLIM_INFINITY, 1 << 30)])
+def test_a_door_may_have_a_quarter_of_the_files_the_process_may_open(monkeypatch: pytest.MonkeyPatch, soft: int, room: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert sockets._room_for_connections() == room
 
 
 def test_one_address_cannot_have_all_places() -> None:

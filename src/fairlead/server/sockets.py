@@ -277,7 +277,8 @@ def _plain(host: str) -> str:
 
 
 def _room_for_connections() -> int:
-    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DOOR_SHARE)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, soft // _DOOR_SHARE)
 
 
 def raise_descriptor_limit() -> None:
