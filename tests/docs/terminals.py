@@ -24,6 +24,7 @@ PATIENCE_S = 90.0
 
 _ID = re.compile(r"\b[0-9a-f]{8}(?:(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})?\b")
 _VARYING = (
+    (_ID, "ID"),  # before durations: a part of one may be 6d2d
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b"), "DURATION"),
     (re.compile(r"\b(pid|calls_in_flight)=\d+"), r"\1=N"),
@@ -32,7 +33,6 @@ _VARYING = (
     (re.compile(r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"), "KEY"),
     (re.compile(r"(?<=@)[\w.-]+:\d+:[0-9a-f]{6}\b"), "PROCESS"),
     (re.compile(r"\bipv4:127\.0\.0\.1:\d+"), "CALLER"),
-    (_ID, "ID"),
     (re.compile(r"[ ─━]+"), " "),
 )
 

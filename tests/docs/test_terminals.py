@@ -27,6 +27,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         ("echo one; echo two; echo three", "...\nthree\n"),
         ("echo one; echo two; echo three", "one\n...\n"),
         (f"echo '{OTHER_ID}  for 12s'", f"{ID}   for 3ms\n"),
+        ("echo 01a1e28b-6d2d-7001-a60c-f535f1f60bb6 1234567d", "01a1e273-9d2a-7001-8827-caecb37df8ca b37df8ca\n"),
         ("echo $FAIRLEAD_ADDR", "127.0.0.1:5556\n"),
         ("echo oops >&2", "oops\n"),
         ("true", ""),
