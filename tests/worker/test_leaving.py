@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from fairlead import Broker
+from fairlead.errors import Forbidden
 from fairlead.worker import crew as crew_module
+from fairlead.worker import outbox as outbox_module
+from fairlead.worker.pool import Pool
 from fairlead.worker.workers import Workers
 from tests.docs.pages import ROOT
-from tests.worker.scene import PATIENCE_S, runbook, step, until
+from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
 
 
 class Silent:
@@ -54,3 +57,26 @@ def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(silent: Silent, 
     assert workers.wait(PATIENCE_S)
     workers.check()
     assert "goodbye" in silent.unheard
+
+
+def test_what_was_done_is_told_also_by_a_worker_that_fails(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "_HOLD_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(Pool, "is_busy", lambda pool: True)
+    refusing, claim = threading.Event(), broker.claim
+
+    def claim_or_refuse(*queue: Any, **options: Any) -> Any:
+        if refusing.is_set():
+            raise Forbidden("consume", QUEUE)
+        return claim(*queue, **options)
+
+    monkeypatch.setattr(broker, "claim", claim_or_refuse)
+    push(broker, {"n": 1})
+    workers = Workers(broker, runbook(step("nothing")), base=ROOT)
+    workers.start()
+    until(lambda: workers.tally.steps == 1, "the step, whose outcome waits for others to go with")
+    refusing.set()
+    assert workers.wait(PATIENCE_S)
+    with pytest.raises(Forbidden):
+        workers.check()
+    stats = broker.stats(QUEUE)
+    assert (stats.ready, stats.leased) == (0, 0)

@@ -169,6 +169,8 @@ class Crew:
         return self._fetcher.drained or (self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by))
 
     def _end(self) -> None:
+        # Also after a failure: what has been done and is not told would be done again.
+        self._outbox.flush(self._voice.say, may_wait=False)
         self._pool.close()
         self._voice.close(0.5 if self._fetcher.asking else _LEAVING_S)
         if self._fetcher.asking or self.hands.held:
@@ -308,6 +310,8 @@ class Crew:
                 self._say(Extend(delivery), "beat of the rest", item)
 
     def _lose(self, item: Item) -> None:
+        if item.lost:
+            return  # told twice, of a beat and of the step beside it
         self.tally.lost += 1
         self.hands.lose(item)
         self._give_back_rest(item, keep_order=True)
@@ -337,7 +341,7 @@ class Crew:
             self.tally.restarts += 1
             step = news.slot.plan.steps[item.step].name
             self._fail(item, news.slot.reason, bounded(f"step {step!r}: {news.how}"))
-        if not self._pool.slots:
+        if not self._pool.slots and not self._giving_back:
             self._pool.add()
 
     def _take_up(self, job: Job) -> None:
