@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.flight")
 
-#: How long the port is waited for after the server that had it was told to leave it, before that is said.
+#: How long the port is waited for after the server that had it was told to leave it, before that is said and the old
+#: certificates are tried as well.
 _PORT_S = 5.0
 
 
@@ -45,6 +46,7 @@ class FlightListener:
         self._certificates = certificates
         self._lock = threading.Lock()
         self._server: Server | None = None
+        self._shown: Material | None = None
         self._stopping = threading.Event()
         self._leaving: list[threading.Thread] = []
 
@@ -53,13 +55,17 @@ class FlightListener:
         return join_address(self._host, self._port)
 
     def start(self) -> None:
-        self._server = self._open(self._certificates.current if self._certificates else None)
+        self._shown = self._certificates.current if self._certificates else None
+        self._server = self._open(self._shown)
         self._port = self._server.port
         if self._certificates is not None:
             self._certificates.tell_changes(self.renew)
 
     def renew(self) -> None:
-        """Change to the certificates that are current. Returns when the port is open again, or the listener was stopped."""
+        """Change to the certificates that are current. Returns when the port is open again, or the listener was stopped.
+
+        Those that only Flight cannot use leave it with the ones it had: an open port with them is worth more than none.
+        """
         assert self._certificates is not None
         with self._lock:
             if self._server is None or self._stopping.is_set():
@@ -67,18 +73,15 @@ class FlightListener:
             began = time.monotonic()
             self._leave(self._server)
             self._server = None
-            said = False
-            while not self._stopping.is_set():
-                if self._is_free():
-                    try:
-                        self._server = self._open(self._certificates.current)
-                        break
-                    except Exception as refused:
-                        _log.debug("the port is not open again yet: %s", refused)
-                if not said and time.monotonic() - began > _PORT_S:
-                    said = True
+            late = False
+            while not self._stopping.is_set() and not self._opened_with(self._certificates.current):
+                if late and self._opened_with(self._shown):
+                    event(_log, logging.ERROR, "new certificates cannot be used by Flight, which shows the old ones", address=self.address)
+                    return
+                if not late and time.monotonic() - began > _PORT_S:
+                    late = True
                     event(_log, logging.ERROR, "the port could not be opened again after a change of certificates, trying on", address=self.address)
-                self._stopping.wait(0.002 if not said else 1.0)
+                self._stopping.wait(0.002 if not late else 1.0)
             event(_log, logging.DEBUG, "listening again", gap_ms=round((time.monotonic() - began) * 1000))
 
     def stop(self, grace_s: float) -> None:
@@ -97,6 +100,17 @@ class FlightListener:
         thread = threading.Thread(target=server.shutdown, name="flight-shutdown", daemon=True)
         thread.start()
         self._leaving = [*(one for one in self._leaving if one.is_alive()), thread]
+
+    def _opened_with(self, material: Material | None) -> bool:
+        if not self._is_free():
+            return False
+        try:
+            self._server = self._open(material)
+        except Exception as refused:
+            _log.debug("the port is not open again yet: %s", refused)
+            return False
+        self._shown = material
+        return True
 
     def _open(self, material: Material | None) -> Server:
         where = join_address(self._host, self._port)

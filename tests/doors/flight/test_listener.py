@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.config import TlsSettings
 from fairlead.model.addresses import split_address
+from fairlead.server import flight_listener
 from fairlead.server.certificates import Certificates
 from fairlead.server.flight_listener import FlightListener
 from tests.security.certificates import Files
@@ -42,6 +43,7 @@ class Rig:
         self.made: list[Listening] = []
         self.refusals = 0
         self.on_refusal = threading.Event()
+        self.unusable = b""
         self.listener = FlightListener(self.make, "127.0.0.1:0", self.certificates)
 
     def make(self, location: str, **tls: Any) -> Listening:
@@ -49,6 +51,8 @@ class Rig:
             self.refusals -= 1
             self.on_refusal.set()
             raise RuntimeError("the port went to somebody else")
+        if tls["tls_certificates"][0][0] == self.unusable:
+            raise RuntimeError("no such kind of key here")
         made = Listening(location, **tls)
         self.made.append(made)
         return made
@@ -97,6 +101,17 @@ def test_a_port_that_is_not_free_at_once_is_tried_again(rig: Rig, files: Files) 
     files.server()
     rig.certificates.look()
     assert (len(rig.made), rig.refusals) == (2, 0)
+
+
+def test_certificates_that_flight_cannot_use_leave_it_with_the_old_ones(rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_listener, "_PORT_S", 0.0)
+    rig.unusable = files.server().cert
+    rig.certificates.look()
+    first, second = rig.made
+    assert second.cert == first.cert
+    issued = files.server()
+    rig.certificates.look()
+    assert rig.made[2].cert == issued.cert
 
 
 def test_a_stop_ends_the_wait_for_a_port(rig: Rig, files: Files) -> None:
