@@ -10,7 +10,7 @@ import pytest
 from fairlead.client.client import Client
 from fairlead.client.heartbeat import AT_ONCE, Heartbeat
 from fairlead.clock import SystemClock
-from fairlead.errors import ClientClosed, ServerUnreachable
+from fairlead.errors import ClientClosed, Forbidden, ServerUnreachable, Unauthenticated
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import Message
@@ -226,6 +226,26 @@ def test_a_defect_does_not_end_it(
     assert [at for at, _, _ in server.asked] == [10_000, 11_000]
     assert heartbeat.holds(*lease(1))
     assert "in a way it should not" in caplog.text
+
+
+@pytest.mark.parametrize("refusal", [Unauthenticated("the key was revoked"), Forbidden("consume", "q")])
+def test_what_a_key_may_no_longer_hold_is_lost_and_not_asked_for_again(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock, refusal: Exception
+) -> None:
+    def refuse() -> None:
+        raise refusal
+
+    server.during = refuse
+    heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    assert [heartbeat.is_lost(*lease(number)) for number in (1, 2)] == [True, True]
+    assert not heartbeat.holds(*lease(1))
+    clock.advance(ms=100_000)
+    assert len(server.asked) == 1
+    server.during = lambda: None
+    heartbeat.hold([delivery(3, server, claim_id=8)], server.now_ms())
+    pass_time(heartbeat, clock, 10_000)
+    assert heartbeat.holds(*lease(3, 8)), "a right that was given back counts for what is claimed with it"
 
 
 def test_it_ends_with_its_client(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:

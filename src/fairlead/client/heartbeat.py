@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from fairlead.clock import Clock
-from fairlead.errors import ClientClosed, FairleadError
+from fairlead.errors import ClientClosed, FairleadError, Forbidden, Unauthenticated
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, LeaseRef, SettleResult
 
@@ -203,6 +203,11 @@ class Heartbeat:
         except ClientClosed:
             self.close()
             return
+        except (Unauthenticated, Forbidden):
+            # The key is over, or may no longer consume here: no later beat would be answered otherwise.
+            for group, raw_id in asked:
+                self._lose(group, raw_id)
+            return
         except Exception as trouble:
             if not isinstance(trouble, FairleadError):
                 # A thread that died would let every lease run out in silence.
@@ -215,10 +220,14 @@ class Heartbeat:
         for (group, raw_id), result in zip(asked, results, strict=True):
             if result.ok:
                 group.due_ms = now_ms + _third(result.lease_until - server_now_ms)
-            elif raw_id in group.ids:
-                # Settled meanwhile is not lost: then it is held no longer.
-                self.mark_lost(raw_id, group.claim_id)
-                self.drop({group.claim_id: {raw_id}})
+            else:
+                self._lose(group, raw_id)
+
+    def _lose(self, group: Leases, raw_id: bytes) -> None:
+        """What was settled meanwhile is not lost: it is held no longer."""
+        if raw_id in group.ids:
+            self.mark_lost(raw_id, group.claim_id)
+            self.drop({group.claim_id: {raw_id}})
 
 
 def _third(lease_ms: int) -> int:
