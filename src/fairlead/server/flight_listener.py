@@ -7,15 +7,14 @@ new ones. So nothing under way is cut off. Between the two nobody listens for so
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.model.addresses import join_address, split_address
 from fairlead.server.logs import event
+from fairlead.server.ports import try_port
 
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates, Material
@@ -124,10 +123,7 @@ class FlightListener:
     def _is_free(self) -> bool:
         """Asked first, because gRPC says on stderr what it could not have."""
         try:
-            family, kind, protocol, _, where = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            with closing(socket.socket(family, kind, protocol)) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(where)
-                return True
+            try_port(self._host, self._port)
         except OSError:
             return False
+        return True

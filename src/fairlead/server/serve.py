@@ -31,6 +31,7 @@ from fairlead.server.bootstrap import BOOTSTRAP_FILE, Prepared, prepare_bootstra
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
+from fairlead.server.ports import try_port
 from fairlead.server.sockets import SocketWatch, raise_descriptor_limit
 from fairlead.server.tracing import traced
 from fairlead.store.modes import readable_by_others
@@ -249,14 +250,8 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certifi
 
 
 def _check_free(door: str, address: str) -> None:
-    """Say clearly what a library would say vaguely; with SO_REUSEPORT gRPC would even share the port with a stranger."""
-    host, port = split_address(address, may_pick_port=True)
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
-            # As servers do: connections of a server that has just ended do not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+        try_port(*split_address(address, may_pick_port=True))
     except OSError as error:
         raise AddressUnavailable(door, address, error.strerror or str(error)) from error
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.model.limits import MAX_CARRY_BYTES
-from fairlead.runbook.model import SEED_PROGRESS_BITS, PipelineSpec, StepSpec
+from fairlead.runbook.model import PROGRESS_BITS, SEED_PROGRESS_BITS, PipelineSpec, StepSpec
 
-#: A message's progress is a signed number of 64 bits to the store and the wire.
-_BITS = [1 << bit for bit in range(63) if bit not in SEED_PROGRESS_BITS]
+_BITS = [1 << bit for bit in range(PROGRESS_BITS) if bit not in SEED_PROGRESS_BITS]
 
 NOTHING = b"null"
 
