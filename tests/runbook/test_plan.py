@@ -12,6 +12,7 @@ from fairlead.runbook.check import check_text
 from fairlead.runbook.model import MAX_STEPS, Runbook
 from fairlead.runbook.plan import Entry, FieldChange, Plan, make_plan
 from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.taken import TAKEN_OPTIONS
 
 
 def runbook(text: str) -> Runbook:

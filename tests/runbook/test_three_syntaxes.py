@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.model.views import QueueInfo
 from fairlead.runbook.check import check_text
-from fairlead.runbook.model import Runbook, full_name
+from fairlead.runbook.model import Runbook
 from fairlead.runbook.normal_form import as_toml, normal_form
 from fairlead.runbook.plan import make_plan
 from fairlead.runbook.stored import dump_runbook, load_runbook
@@ -63,7 +63,8 @@ def test_what_is_stored_reads_back_as_the_same_runbook(tree: dict[str, Any], cha
 def test_what_was_applied_leaves_nothing_to_do(tree: dict[str, Any], chance: Random) -> None:
     runbook = check_text(write(tree, "hcl", chance), "hcl").runbook
     first = make_plan(runbook, [], None)
-    assert len(first.of("create")) == len(tree["queue"]) + len(tree["pipeline"]) + len(tree["worker"])
+    taken = sum(queue.kind == "external" for queue in runbook.queues.values())
+    assert len(first.of("create")) == len(tree["queue"]) + taken + len(tree["pipeline"]) + len(tree["worker"])
     again = make_plan(runbook, _running(runbook), load_runbook(dump_runbook(first.runbook)))
     assert again.nothing_to_do
     assert not again.of("orphan")
@@ -82,8 +83,5 @@ def test_the_options_of_a_queue_are_those_the_engine_takes(queue: dict[str, Any]
 
 def _running(runbook: Runbook) -> list[QueueInfo]:
     """What an engine has after it was told to make these queues."""
-    return [
-        QueueInfo(full_name(runbook.project, queue.name), read_queue_options(queue.options, QueueConfig()), 0, False, None, None)
-        for queue in runbook.queues.values()
-        if queue.kind == "persisted"
-    ]
+    made = {entry.name: entry.options for entry in make_plan(runbook, [], None).of("create") if entry.options is not None}
+    return [QueueInfo(name, read_queue_options(options, QueueConfig()), 0, False, None, None) for name, options in made.items()]

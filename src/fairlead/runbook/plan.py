@@ -16,6 +16,7 @@ from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, full_name
 from fairlead.runbook.normal_form import pipeline_form, queue_form, worker_form
 from fairlead.runbook.policies import options_of
 from fairlead.runbook.progress_bits import with_bits
+from fairlead.runbook.taken import TAKEN_OPTIONS
 
 Action = Literal["create", "change", "keep", "orphan", "remove"]
 
@@ -67,6 +68,7 @@ def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook |
     running = {info.name: info for info in queues if not is_dead_letter_name(info.name)}
     entries = [
         *(_queue_entry(runbook, queue, running, in_force) for _, queue in sorted(runbook.queues.items())),
+        *_taken_queues(runbook, running),
         *_orphans(runbook, running, in_force),
         *_external_no_more(runbook, in_force),
         *_entries_of("pipeline", runbook.pipelines, in_force.pipelines if in_force else {}, _pipeline_fields),
@@ -92,6 +94,17 @@ def _queue_entry(runbook: Runbook, queue: QueueSpec, running: Mapping[str, Queue
     options = {option: value for option, value in wanted.items() if value != has[option]}
     changes = [*_differences({option: has[option] for option in options}, options), *spec_changes]
     return Entry("queue", name, "change" if changes else "keep", tuple(changes), options)
+
+
+def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterator[Entry]:
+    """Where the items of external queues go, so that workers need not make it. One that is there may have been changed by hand."""
+    for _, queue in sorted(runbook.queues.items()):
+        if queue.kind == "external":
+            name = taken_name(full_name(runbook.project, queue.name))
+            if name in running:
+                yield Entry("queue", name, "keep")
+            else:
+                yield Entry("queue", name, "create", tuple(_differences({}, TAKEN_OPTIONS)), TAKEN_OPTIONS)
 
 
 def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:

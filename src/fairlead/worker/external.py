@@ -27,6 +27,7 @@ from fairlead.model.settle import Complete, Extend, Fail, Settlement, SettleResu
 from fairlead.runbook.items import canonical, content_key
 from fairlead.runbook.model import QueueSpec
 from fairlead.runbook.placeholders import fill
+from fairlead.runbook.taken import TAKEN_OPTIONS
 from fairlead.worker.command import as_text
 from fairlead.worker.job import Job
 from fairlead.worker.running import Ran, run
@@ -39,15 +40,6 @@ MOST_LISTED_BYTES = 16 * 1024 * 1024
 MOST_ITEMS = 10_000
 #: A list that is older than this when it would be used is not: it may name what was worked since.
 STALE_S = 2 * COMMAND_LIMIT_S
-#: Longer than any list that began before an item was completed can still be used.
-TAKEN_OPTIONS: dict[str, Any] = {
-    "dedup": "kept",
-    "retain_completed": "5m",
-    "retry": "none",
-    "dead_retention": "7d",
-    "visibility_timeout": "5m",
-    "ordering": "none",
-}
 
 #: The engine is told before `take` runs, and when it has: whoever gets the item next knows whether it is ours.
 TAKING, TAKEN = int(Progress.STORED), int(Progress.EVENT_STORED)
@@ -120,13 +112,16 @@ class ExternalSource:
     # What it does
 
     def open(self) -> None:
-        """The engine's queue for what is taken, if it is not there yet."""
+        """The engine's queue for what is taken, which an apply has made, unless the runbook is only in files."""
         if any(info.name == self.queue for info in self._target.queues(self.queue)):
             return
         try:
             self._target.create_queue(self.queue, **TAKEN_OPTIONS)
         except QueueExists:
             return  # another worker was quicker
+        except Forbidden as refused:
+            refused.add_note(f"queue {self.queue!r} is made by: fairlead apply; then a worker needs no more than consume and produce on it")
+            raise
 
     def poll(self) -> list[object]:
         """What `list` says there is now. A list that fails is an empty one, and a warning."""
