@@ -6,6 +6,8 @@ import os
 import resource
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -127,10 +129,41 @@ def test_sockets_of_a_door_are_found_measured_and_closed_and_no_others() -> None
             elsewhere.settimeout(60)
             assert elsewhere.recv(1) == b"!"
             watch.stop()
-            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert len(os.listdir("/proc/self/fd")) <= before + 3
         watch.look()
         assert limits.connections == {"flight": 0}
         assert limits.read_by_connection() == {}
+
+
+def test_connections_are_closed_also_when_no_descriptor_is_left() -> None:
+    """In a process of its own, where all of them are used up."""
+    script = """
+import os, resource, socket
+from fairlead.config import LimitSettings
+from fairlead.server.limits import Limits
+from fairlead.server.sockets import SocketWatch
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+limits = Limits(LimitSettings(max_connections=1))
+door = socket.create_server(("127.0.0.1", 0))
+watch = SocketWatch(limits, {"grpc": door.getsockname()[1]})
+watch.look()
+both = []
+try:
+    while True:
+        client = socket.create_connection(door.getsockname())
+        both.append((client, door.accept()[0]))
+except OSError:
+    pass
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+watch.look()
+print(limits.connections["grpc"] - 1 == sum(limits.refusals.values()) > 10)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_the_kernel_tells_what_came_and_how_long_ago_where_it_is_looked_for() -> None:

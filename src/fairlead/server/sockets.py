@@ -8,6 +8,7 @@ quiet are shut down: the library then finds a client that has left. Linux only; 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -36,7 +37,8 @@ _LAST_CAME, _BYTES_CAME = (52, "=I"), (128, "=Q")
 _TCP_INFO_BYTES = 136
 #: What a request may have taken on the wire beyond its size in memory: a tenth, and so many bytes.
 _OVERHEAD, _OVERHEAD_BYTES = 1.1, 2048
-_SPARES = 2
+_SPARES = 3
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 #: Descriptors that stay free for the store and the rest of the process, as a part of all.
 _DOOR_SHARE = 4
 
@@ -101,16 +103,18 @@ class SocketWatch:
 
     def look(self) -> None:
         """Find out what is connected, and close what must not be."""
-        # When strangers have used up all descriptors, these are what this look is made with.
-        for spare in self._spares:
-            os.close(spare)
-        self._spares = []
         try:
             self._look()
-        finally:
-            with contextlib.suppress(OSError):
-                while len(self._spares) < _SPARES:
-                    self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as trouble:
+            if trouble.errno not in _NONE_LEFT:
+                raise
+            # Strangers have used up all descriptors: this look is made with those that were put aside for it.
+            while self._spares:
+                os.close(self._spares.pop())
+            self._look()
+        with contextlib.suppress(OSError):
+            while len(self._spares) < _SPARES:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def _look(self) -> None:
         reads = self._limits.read_by_connection()
@@ -150,7 +154,9 @@ class SocketWatch:
             one = self._known.get(fd)
             try:
                 one = self._measured(one if one is not None and one.inode == inode else self._met(fd, inode, now))
-            except OSError:
+            except OSError as trouble:
+                if trouble.errno in _NONE_LEFT:
+                    raise
                 continue
             if one is None:
                 others[fd] = inode
