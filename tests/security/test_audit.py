@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 from fairlead import Broker, Fail, NewMessage
 from fairlead.cli import audit as command
 from fairlead.decide.dead_filter import DeadFilter
-from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound, StoreFull
 from fairlead.model.access import EVERY_RIGHT, AuditRecord
+from fairlead.model.facts import AuditSaved, Fact
 from fairlead.runbook.model import QueueSpec, Runbook
 from fairlead.runbook.stored import dump_runbook
 from fairlead.server.guard import ACTS, LOOKS, WORK, Caller, GuardedBroker
@@ -185,6 +186,20 @@ def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(stage
     with pytest.raises(ZeroDivisionError):
         stage.guard.purge("q")
     assert [entry.outcome for entry in stage.entries()] == ["failed"]
+
+
+def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = stage.broker._core.commit
+
+    def full_at_the_end(facts: Sequence[Fact]) -> int:
+        if any(isinstance(fact, AuditSaved) and fact.record.outcome == "done" for fact in facts):
+            raise StoreFull("the disk", 0, 1)
+        return commit(facts)
+
+    monkeypatch.setattr(stage.broker._core, "commit", full_at_the_end)
+    assert [message.id for message in stage.guard.drain("q")] == stage.ready
+    assert stage.guard.keys.rotate(stage.key.info.id).secret
+    assert [(entry.verb, entry.outcome) for entry in stage.entries()] == [("drain", "asked"), ("keys.rotate", "asked")]
 
 
 def test_what_is_done_with_keys_says_which(stage: Stage) -> None:

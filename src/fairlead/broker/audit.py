@@ -5,16 +5,19 @@ The entry is committed before the act and not synced by itself: the sync that co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.requests import check_count
-from fairlead.errors import InvalidRequest
+from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
 from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
+
+_log = logging.getLogger("fairlead.audit")
 
 _PAGE = 1000
 _MOST_DETAIL = 200
@@ -43,12 +46,19 @@ class AuditTrail:
         return record
 
     def finish(self, record: AuditRecord, outcome: str, count: int | None = None, details: Mapping[str, object] | None = None) -> None:
-        """`details` are those that only the act itself could tell."""
+        """`details` are those that only the act itself could tell.
+
+        On a full disk the entry stays as it was asked: the act is over, and what it gave (a secret, drained messages) must not
+        be lost for want of a word about it.
+        """
         core = self._core
         over = msgspec.structs.replace(record, outcome=outcome, count=count, details=record.details | _told(details or {}))
         with core.lock:
             core.check_open()
-            core.commit([AuditSaved(over)])
+            try:
+                core.commit([AuditSaved(over)])
+            except Unavailable as full:
+                _log.warning("the audit could not be completed", extra={"fields": {"number": record.number, "outcome": outcome, "error": full.code}})
 
     def read(
         self,
