@@ -64,7 +64,7 @@ def test_the_three_runbooks_are_one_and_give_one_plan() -> None:
     with Broker(MemoryStore()) as broker:
         before = [plan_record(plan_for(broker, book)) for book in (first, *others)]
         assert before[1:] == [before[0]] * 2
-        assert [entry["action"] for entry in before[0]["entries"]] == ["create"] * 6
+        assert {entry["action"] for entry in before[0]["entries"]} == {"create"}
         for _ in carry_out(plan_for(broker, first), broker):
             pass
         assert all(plan_for(broker, book).nothing_to_do for book in (first, *others))
