@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import fila
 import msgspec
 import pyarrow as pa
 import pytest
+from cryptography import x509
 
 import fairlead
 from fairlead import Complete
@@ -74,6 +77,17 @@ def test_new_connections_see_the_new_certificate_at_every_door(server: ServerPro
     second = renew(server, files)
     assert renew(server, files) not in (first, second)
     assert server.log.count("certificates changed") == 2
+
+
+def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, files: Files) -> None:
+    def told() -> float:
+        context = ssl.create_default_context(cafile=files.ca)
+        with urllib.request.urlopen(f"https://{server.addresses['http']}/metrics", context=context, timeout=PATIENCE_S) as answer:
+            text = answer.read().decode()
+        (line,) = re.findall(r"^fairlead_certificate_expiry_timestamp_seconds (.+)$", text, re.MULTILINE)
+        return float(line)
+
+    assert told() == x509.load_pem_x509_certificate(files.cert().read_bytes()).not_valid_after_utc.timestamp()
 
 
 def test_an_open_channel_of_flight_goes_on(server: ServerProcess, files: Files) -> None:

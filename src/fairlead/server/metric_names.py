@@ -94,6 +94,7 @@ READ_AHEAD = _gauge("read_ahead_rows", "", "Rows of ready messages held in memor
 QUEUES = _gauge("queues", "", "Queues, dead-letter queues not counted.")
 QUEUES_IN_OTHER = _gauge("queues_in_other", "", 'Queues that have no label of their own: they are queue="__other__".')
 STORE_FREE = _gauge("store_free_bytes", "", "Free on the disk of the data directory.")
+CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "", "When the certificate of the doors ends, in Unix time; with TLS only.")
 CALLS = _gauge("calls_in_flight", "", "Calls the doors are working on, those that wait for messages included.")
 CHANNELS = _gauge("channels_open", "", "Channels and streams that clients hold open.")
 CALL_BYTES = _gauge("calls_in_flight_bytes", "", "What the requests in flight hold in memory.")

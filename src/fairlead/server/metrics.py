@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from math import inf
 from pathlib import Path
 
@@ -42,12 +43,14 @@ class Metrics:
         data: Path | None = None,
         limits: Limits | None = None,
         settings: MetricSettings | None = None,
+        certificate_ends: Callable[[], datetime] | None = None,
     ) -> None:
         chosen = settings or MetricSettings()
         self.registry = CollectorRegistry()
         self._broker = broker
         self._data = data
         self._limits = limits
+        self._certificate_ends = certificate_ends
         self._labels = QueueLabels(chosen.max_queues)
         self._counts = Counts(clock or SystemClock(), self._labels)
         self._throttles = _Bounded(chosen.max_throttle_keys)
@@ -83,6 +86,8 @@ class Metrics:
         yield names.BUILD_INFO, [((fairlead.__version__, platform.python_version()), 1)]
         if self._data is not None:
             yield names.STORE_FREE, [((), shutil.disk_usage(self._data).free)]
+        if self._certificate_ends is not None:
+            yield names.CERTIFICATE_EXPIRY, [((), self._certificate_ends().timestamp())]
         if self._limits is not None:
             yield names.CALLS, [((), self._limits.in_flight)]
             yield names.CHANNELS, [((), self._limits.channels)]

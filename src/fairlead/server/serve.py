@@ -244,7 +244,8 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certifi
         from fairlead.server.http import HttpDoor
         from fairlead.server.metrics import Metrics
 
-        metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics)
+        ends = None if certificates is None else lambda: certificates.current.ends
+        metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics, certificate_ends=ends)
         doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates, access=access, limits=limits))
     return doors
 

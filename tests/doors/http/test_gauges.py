@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,16 @@ def test_disk_and_doors_show_when_they_are_there_to_be_seen(world: World, tmp_pa
     assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 2, 100)
     assert shown["fairlead_calls_refused_total"] == 3
     assert (shown["fairlead_refused_total{limit=calls}"], shown["fairlead_refused_total{limit=queues}"]) == (3, 0)
+
+
+def test_the_end_of_a_certificate_shows_where_there_is_one_and_moves_with_it(world: World, metrics: Metrics) -> None:
+    name = "fairlead_certificate_expiry_timestamp_seconds"
+    assert name not in show(metrics)
+    ends = [datetime(2027, 1, 1, tzinfo=UTC)]
+    with_tls = Metrics(world.broker, certificate_ends=lambda: ends[0])
+    assert show(with_tls)[name] == 1_798_761_600
+    ends[0] = datetime(2028, 1, 1, tzinfo=UTC)
+    assert show(with_tls)[name] == 1_830_297_600
 
 
 def test_build_and_process_show(world: World, metrics: Metrics) -> None:
