@@ -1,7 +1,7 @@
 """Messages as people may see them: named headers and JSON paths replaced, and what they held struck from error texts.
 
 Whoever wrote a payload decides how hard it is to look into, so the work of one answer has a bound. What cannot be looked into
-within it (too large, too deep, too many messages at once) is left out whole: in doubt nothing is shown.
+within it (too large, too deep, a name given twice, too many messages at once) is left out whole: in doubt nothing is shown.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Redaction:
         if len(raw) > MOST_JSON_BYTES or not budget.take(len(raw)):
             return _left_out(what, hidden, values)
         try:
-            tree = json.loads(_decoded(raw))
+            tree = json.loads(_decoded(raw), object_pairs_hook=_members)
             met = self._paths.strike(tree, values)
             written = _encoded(tree) if met else raw
         except json.JSONDecodeError as wrong:
@@ -129,6 +129,14 @@ def _decoded(raw: bytes) -> str:
     """As lenient as the readers of JSON are: one byte that is no UTF-8 must not be a way around."""
     encoding = json.detect_encoding(raw)
     return raw.decode(encoding, "surrogateescape" if encoding.startswith("utf-8") else "surrogatepass")
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a name given twice Python keeps the last value, and the first would be shown as it stands in the payload."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is given twice")
+    return found
 
 
 def _encoded(tree: object) -> bytes:

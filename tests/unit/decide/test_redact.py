@@ -132,8 +132,18 @@ def test_a_name_written_with_escapes_is_no_way_around() -> None:
     assert json.loads(shown(info(b'{"p\\u0061ssword": "hunter2"}'), "$..password").payload) == {"password": "[redacted]"}
 
 
-def test_a_name_given_twice_shows_neither_value() -> None:
-    assert shown(info(b'{"password": "hunter2", "password": "hunter3"}'), "$..password").payload == b'{"password":"[redacted]"}'
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"password": "hunter2", "password": "hunter3"}',
+        b'{"login": {"password": "hunter2"}, "login": 1}',
+        b'[{"login": [{"password": "hunter2"}], "login": {}}]',
+    ],
+    ids=["itself", "what it is in", "deeper"],
+)
+def test_a_name_given_twice_hides_the_first_value_from_paths_and_so_the_whole_from_people(raw: bytes) -> None:
+    found = shown(info(raw, errors=("wrong: hunter2",)), "$..password")
+    assert (found.payload, found.failures[0].error) == (b"[redacted]", "[redacted]")
 
 
 def test_error_texts_lose_the_values_that_are_redacted() -> None:
