@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead import Broker, Extend
 from fairlead.runbook.model import StepSpec
+from fairlead.worker.job import Job
 from fairlead.worker.slots import NotLoaded
+from fairlead.worker.workers import Workers
+from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, until, working
 from tests.worker.steps import read_journal
 
@@ -102,3 +106,30 @@ def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
         until(lambda: workers.tally.completed == 1 or workers.error, "the message")
         workers.check()
     assert ended(journal) == ["a"]
+
+
+def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(broker: Broker, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    with working(broker, runbook(step("a", "noted"))) as workers:
+        workers.change(runbook(step("b", "noted"), engine="spark"))
+        push(broker, {"n": 1, "journal": journal})
+        until(lambda: workers.tally.completed == 1, "the message")
+    assert ended(journal) == ["a"]
+    assert "cannot be run here" in caplog.text
+
+
+def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(broker, runbook(step("nothing")), base=ROOT)
+    workers.start()
+    add = workers._add
+
+    def signalled(job: Job) -> None:
+        workers.stop()  # as the handler of a signal does, between two lines of the change
+        add(job)
+
+    monkeypatch.setattr(workers, "_add", signalled)
+    before = runbook(step("nothing"))
+    others = {name: msgspec.structs.replace(before.workers["worker"], name=name) for name in ("worker", "second", "third")}
+    workers.change(msgspec.structs.replace(before, workers=others))
+    assert len(workers.crews) > 1
+    assert workers.wait(60)
+    workers.check()

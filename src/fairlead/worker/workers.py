@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.errors import WorkerNotFound
+from fairlead.errors import EngineNotInstalled, WorkerNotFound
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.runbook.model import Runbook
 from fairlead.worker.crew import Crew
@@ -79,10 +79,18 @@ class Workers:
             raise self.error
 
     def change(self, runbook: Runbook) -> None:
-        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is dropped."""
+        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is dropped.
+
+        One that asks for an engine that is not here changes nothing, and is said in the log. A `stop` may come in between, from
+        the handler of a signal.
+        """
         if self._stopping:
             return
-        jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
+        try:
+            jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
+        except EngineNotInstalled as error:
+            _log.error("the changed runbook cannot be run here, going on with the old one", extra={"fields": {"error": str(error)}})
+            return
         for name, crew in list(self.crews.items()):
             job = jobs.pop(name, None)
             if job is None or (job.queue, job.external) != (crew.job.queue, crew.job.external):
@@ -100,6 +108,8 @@ class Workers:
             self._add(job)
             self.crews[job.name].start()
             _log.info("worker joins", extra={"fields": {"worker": job.name}})
+        if self._stopping:
+            self.stop()  # those too that have joined since
 
     @property
     def tally(self) -> Tally:
