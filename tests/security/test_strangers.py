@@ -11,6 +11,7 @@ from fairlead import Complete, DeadFilter, DeliveryRef, Extend, Fail, NewMessage
 from fairlead.model.access import Right
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.guard import GuardedBroker
+from fairlead.server.scopes import scoped_id
 from fairlead.store.laws import check_laws
 from tests.security.rights import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
@@ -176,7 +177,7 @@ def test_a_claim_token_does_not_reach_what_a_request_of_another_claimed(scene: S
     scene.broker.create_queue("q")
     scene.broker.enqueue("q", b"a")
     (got,) = one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries
-    for guess in (f"exchange:{request}", f"{one.caller.key_id}/exchange:{request}", f"exchange:{one._scoped_id(request)}"):
+    for guess in (f"exchange:{request}", f"{one.caller.key_id}/exchange:{request}", f"exchange:{scoped_id(str(one.caller.key_id), request)}"):
         assert two.claim("q", token=guess) == []
     assert one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries[0].id == got.id
 
@@ -200,7 +201,7 @@ def test_saying_that_anothers_request_was_answered_does_not_make_it_forgotten(sc
     one, two, request = owner(scene), stranger(scene), new_request(scene)
     one.create_queue(THEIRS)
     first = one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)
-    for guess in (request, one._scoped_id(request)):
+    for guess in (request, scoped_id(str(one.caller.key_id), request)):
         two.exchange("me", answered=[guess])
     assert one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
     assert scene.broker.stats(THEIRS).ready == 1

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,12 +27,14 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.facts import Intent
 from fairlead.model.handles import read_handle
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.limits import MAX_ANSWERED
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, LeaseRef, Release, Settlement, SettleResult
-from fairlead.model.views import ExchangeResult, Explanation, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
+from fairlead.model.views import ExchangeResult, Explanation, MessageInfo, QueueInfo, QueueStats
+from fairlead.server.audit_details import Entry, count_of, details_of
 from fairlead.server.guarded_groups import GuardedAudit, GuardedConfig, GuardedKeys, GuardedRunbooks
+from fairlead.server.hidden import hide, without_header
+from fairlead.server.scopes import scoped, scoped_id, scoped_ids
 
 #: Verbs whose first argument is a queue, and what they need there. All are written down, unless they are dry runs.
 ACTS: dict[str, Right] = {
@@ -141,9 +142,9 @@ class GuardedBroker:
             raise Forbidden("some right", str(queue))
 
     @contextmanager
-    def writes_down(self, verb: str, queue: str = "", /, **details: object) -> Iterator[_Entry]:
+    def writes_down(self, verb: str, queue: str = "", /, **details: object) -> Iterator[Entry]:
         """Before the act, and what came of it after."""
-        audit, entry = self._broker.audit, _Entry()
+        audit, entry = self._broker.audit, Entry()
         record = audit.begin(self.caller.who, self.caller.name, self.caller.source, verb, queue, details)
         try:
             yield entry
@@ -158,10 +159,11 @@ class GuardedBroker:
     def claim(
         self, queue: str | Sequence[str], *, wait: Any = None, consumer: str = "", token: str | None = None, **options: Any
     ) -> list[Delivery]:
-        if self.caller.key_id is None:
+        key_id = self.caller.key_id
+        if key_id is None:
             return self._broker.claim(queue, wait=wait, consumer=consumer, token=token, **options)
         self._need_all(Right.CONSUME, queue)
-        deliveries = self._broker.claim(queue, wait=wait, consumer=self._scoped(consumer), token=token and self._scoped(token), **options)
+        deliveries = self._broker.claim(queue, wait=wait, consumer=scoped(key_id, consumer), token=token and scoped(key_id, token), **options)
         if wait is not None and deliveries:
             self._check_again(queue, deliveries)
         return self._still_own(deliveries)
@@ -177,7 +179,7 @@ class GuardedBroker:
 
     def goodbye(self, consumer: str) -> int:
         self.grants()
-        return self._broker.goodbye(self._scoped(consumer))
+        return self._broker.goodbye(scoped(self.caller.key_id, consumer))
 
     def exchange(
         self,
@@ -200,13 +202,13 @@ class GuardedBroker:
             self._need_all(Right.CONSUME, claim.get("queue", ()) if isinstance(claim, Mapping) else ())
         try:
             done = self._broker.exchange(
-                self._scoped(consumer),
+                scoped(self.caller.key_id, consumer),
                 extend=self._own(extend),  # type: ignore[arg-type]
                 settle=self._own(settle),
                 enqueue=enqueue,
                 claim=claim,
-                request_id=request_id and self._scoped_id(request_id),
-                answered=self._scoped_ids(answered),
+                request_id=request_id and scoped_id(self.caller.key_id, request_id),
+                answered=scoped_ids(self.caller.key_id, answered),
             )
         except RequestExpired as expired:
             raise RequestExpired(str(request_id), expired.age_ms) from None
@@ -232,7 +234,7 @@ class GuardedBroker:
         intents, everything = self._broker.intents(), self._sees_everything()
         names = self._broker.queue_names([intent.queue_id for intent in intents])
         return [
-            intent if self.may(Right.READ_PAYLOAD, name or EVERYTHING) else _without_header(intent)
+            intent if self.may(Right.READ_PAYLOAD, name or EVERYTHING) else without_header(intent)
             for intent, name in zip(intents, names, strict=True)
             if everything or (name and self.sees(name))
         ]
@@ -313,24 +315,6 @@ class GuardedBroker:
     def _consumes_everything(self) -> bool:
         return any(grant.pattern == EVERYTHING and grant.right is Right.CONSUME for grant in self.grants())
 
-    def _scoped(self, text: str) -> str:
-        """A name that no other key can say. Too long a one is refused by the engine, in its words."""
-        return text if self.caller.key_id is None or not isinstance(text, str) else f"{self.caller.key_id}/{text}"
-
-    def _scoped_id(self, request_id: str) -> str:
-        """Of another key the same id is another; its time, by which it is forgotten, stays."""
-        raw_id = find_id(request_id)
-        if raw_id is None or raw_id[6] >> 4 != 7:
-            # For the engine to refuse, in its words.
-            return request_id
-        mixed = sha256(f"{self.caller.key_id}".encode() + raw_id).digest()
-        return show_id(raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10])
-
-    def _scoped_ids(self, request_ids: Sequence[str]) -> Sequence[str]:
-        if not isinstance(request_ids, (list, tuple)) or len(request_ids) > MAX_ANSWERED:
-            return request_ids
-        return [self._scoped_id(one) for one in request_ids]
-
     def _own(self, items: Sequence[Settlement]) -> list[Settlement]:
         """What is not in a queue of the caller's is put as if it named no message at all."""
         if self._consumes_everything() or not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
@@ -361,29 +345,8 @@ class GuardedBroker:
         return [info if readable[info.queue] else hide(info) for info in shown]
 
 
-class _Entry:
-    """What is known of an act when it is over."""
-
-    def __init__(self) -> None:
-        self.count: int | None = None
-        self.details: dict[str, object] = {}
-
-
-def hide(info: MessageInfo) -> MessageInfo:
-    """Metadata only: of the headers their names."""
-    hidden = ("payload", "headers", "carry", *(["errors"] if "errors" in info.hidden else []))
-    return replace(info, payload=b"", headers=dict.fromkeys(info.headers, ""), carry=b"", hidden=hidden)
-
-
-def _without_header(intent: Intent) -> Intent:
-    """What a redrive selects by was typed by one who may read."""
-    header = intent.filter.get("header")
-    if not isinstance(header, (list, tuple)) or not header:
-        return intent
-    return msgspec.structs.replace(intent, filter=intent.filter | {"header": (header[0], "")})
-
-
-def _act(verb: str, right: Right) -> Callable[..., Any]:
+def _guarded(verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any], None], *, written: bool = False) -> Callable[..., Any]:
+    """The verb of a broker after a check of the queue that is its first argument; an act is written down, unless it is a dry run."""
     inner = getattr(Broker, verb)
     _, queue_argument, *others = inspect.signature(inner).parameters
 
@@ -391,81 +354,34 @@ def _act(verb: str, right: Right) -> Callable[..., Any]:
     def call(self: GuardedBroker, /, *args: Any, **named: Any) -> Any:
         arguments = dict(zip((queue_argument, *others), args, strict=False)) | named
         queue = arguments.get(queue_argument)
-        self.need(right, queue)
-        filter = arguments.get("filter")
-        if filter is not None and getattr(filter, "header", None) is not None:
-            # Or one could guess what headers hold, value by value.
-            self.need(Right.READ_PAYLOAD, queue)
+        check(self, arguments, queue)
         perform = getattr(self._broker, verb)
-        if arguments.get("dry_run") is True:
+        if not written or arguments.get("dry_run") is True:
             return perform(*args, **named)
-        with self.writes_down(verb, str(queue), **_told(arguments, queue_argument)) as entry:
+        with self.writes_down(verb, str(queue), **details_of(arguments, queue_argument)) as entry:
             result = perform(*args, **named)
-            entry.count = _count(result)
+            entry.count = count_of(result)
         return result
 
     return call
 
 
-def _work(verb: str, right: Right) -> Callable[..., Any]:
-    inner = getattr(Broker, verb)
-    queue_argument = list(inspect.signature(inner).parameters)[1]
+def _needs(right: Right) -> Callable[[GuardedBroker, Mapping[str, Any], Any], None]:
+    def check(guard: GuardedBroker, arguments: Mapping[str, Any], queue: Any) -> None:
+        guard.need(right, queue)
+        if getattr(arguments.get("filter"), "header", None) is not None:
+            # Or one could guess what headers hold, value by value.
+            guard.need(Right.READ_PAYLOAD, queue)
 
-    @functools.wraps(inner)
-    def call(self: GuardedBroker, /, *args: Any, **arguments: Any) -> Any:
-        self.need(right, args[0] if args else arguments.get(queue_argument))
-        return getattr(self._broker, verb)(*args, **arguments)
-
-    return call
-
-
-def _look(verb: str) -> Callable[..., Any]:
-    inner = getattr(Broker, verb)
-    queue_argument = list(inspect.signature(inner).parameters)[1]
-
-    @functools.wraps(inner)
-    def call(self: GuardedBroker, /, *args: Any, **arguments: Any) -> Any:
-        self.need_some(args[0] if args else arguments.get(queue_argument))
-        return getattr(self._broker, verb)(*args, **arguments)
-
-    return call
+    return check
 
 
 for _verb, _right in ACTS.items():
-    setattr(GuardedBroker, _verb, _act(_verb, _right))
+    setattr(GuardedBroker, _verb, _guarded(_verb, _needs(_right), written=True))
 for _verb, _right in WORK.items():
-    setattr(GuardedBroker, _verb, _work(_verb, _right))
+    setattr(GuardedBroker, _verb, _guarded(_verb, _needs(_right)))
 for _verb in LOOKS:
-    setattr(GuardedBroker, _verb, _look(_verb))
-
-
-def _told(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, object]:
-    """Of an act what the audit keeps: which options, how many ids, which filter; never what messages or scripts say."""
-    told: dict[str, object] = {}
-    for field, value in arguments.items():
-        if field == queue_argument or value is None:
-            continue
-        if field == "ids" and isinstance(value, Sequence):
-            told["ids"] = f"{len(value)}: {', '.join(map(str, value[:3]))}"
-        elif field == "messages":
-            continue
-        elif field == "filter" and isinstance(getattr(value, "header", None), tuple) and value.header:
-            told[field] = replace(value, header=(value.header[0], "..."))
-        elif field in ("on_enqueue", "on_failure"):
-            told[field] = f"{len(str(value))} characters"
-        else:
-            told[field] = value
-    return told
-
-
-def _count(result: object) -> int | None:
-    if isinstance(result, OperatorResult):
-        return len(result.changed)
-    if isinstance(result, RedriveResult):
-        return result.moved
-    if isinstance(result, list):
-        return len(result)
-    return result if isinstance(result, int) and not isinstance(result, bool) else None
+    setattr(GuardedBroker, _verb, _guarded(_verb, lambda guard, _, queue: guard.need_some(queue)))
 
 
 def _id_of(item: object) -> bytes | None:
