@@ -82,6 +82,7 @@ class SocketWatch:
         if not os.path.isdir("/proc/self/fd"):
             return
         self._limits.watched = True
+        self._put_aside()
         self._thread = threading.Thread(target=self._run, name="fairlead-sockets", daemon=True)
         self._thread.start()
 
@@ -112,6 +113,9 @@ class SocketWatch:
             while self._spares:
                 os.close(self._spares.pop())
             self._look()
+        self._put_aside()
+
+    def _put_aside(self) -> None:
         with contextlib.suppress(OSError):
             while len(self._spares) < _SPARES:
                 self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
