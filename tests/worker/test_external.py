@@ -371,3 +371,25 @@ def test_workers_at_a_server_share_an_external_queue(tmp_path: Path) -> None:
             one.stats("shop/issues")
     assert sorted(item["id"] for item in got) == [0, 1, 2, 3]
     assert sorted(place.takes) == [f"1|{number}" for number in range(4)]
+
+
+def test_an_item_that_was_taken_while_the_broker_was_away_is_worked_and_not_taken_for_lost(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be taken a second time, so the worker that took it must be the one who says so."""
+    elsewhere.lists([{"id": "A-1"}, {"id": "A-2"}])
+    source = elsewhere.source()
+    settle, told = elsewhere.broker.settle, []
+
+    def away_after_the_first_take(items: Any) -> Any:
+        told.append(items)
+        if len(told) in (2, 3):
+            raise errors.ServerUnreachable("127.0.0.1:5556", "gone")
+        return settle(items)
+
+    monkeypatch.setattr(elsewhere.broker, "settle", away_after_the_first_take)
+    for _ in range(2):
+        with pytest.raises(errors.ServerUnreachable):
+            claim(source)
+    assert claim_all(source) == [{"id": "A-1"}, {"id": "A-2"}]
+    assert elsewhere.takes == ["1|A-1", "1|A-2"]

@@ -75,6 +75,8 @@ class ExternalSource:
         self._ready = False
         self._polled_at = 0.0
         self._polling: threading.Thread | None = None
+        #: Taken, and the broker could not be told so yet: only this worker knows.
+        self._unmarked: Delivery | None = None
 
     # What a worker says
 
@@ -86,6 +88,9 @@ class ExternalSource:
             self._ready = True
         elif wait is not None:
             self._poll_when_due()
+        unmarked = self._unmarked
+        if unmarked is not None and self._mark_taken(unmarked):
+            return [unmarked]
         while True:
             # One at a time: nothing keeps a lease alive while the item before it is being taken.
             deliveries = self._target.claim(self.queue, limit=1, wait=self._until_next(wait), consumer=consumer, max_per_stream=1, started=False)
@@ -157,7 +162,7 @@ class ExternalSource:
             return False
         trouble = self._run_take(delivery)
         if not trouble:
-            return self._mark(delivery, TAKEN)
+            return self._mark_taken(delivery)
         if in_doubt:
             # An earlier worker may have taken it and died before it could say so. Somebody has to look.
             text = f"a worker died while it took this item, and it cannot be taken again: {trouble}"
@@ -180,6 +185,8 @@ class ExternalSource:
             self.offer(self.poll())
         except FairleadError as error:
             _log.warning("what was listed could not be handed in", extra={"fields": {"queue": self._name, "error": error.code}})
+        except Exception:
+            _log.exception("a poll failed in a way it should not", extra={"fields": {"queue": self._name}})
 
     def _until_next(self, wait: Any) -> Any:
         """No longer than until the next poll; one that is under way wakes us by what it hands in."""
@@ -215,6 +222,13 @@ class ExternalSource:
         """Durable before the next thing happens. False: somebody else has it by now."""
         (result,) = self._target.settle([Extend(delivery, progress=progress)])
         return result.ok
+
+    def _mark_taken(self, delivery: Delivery) -> bool:
+        """Whoever cannot be told now is told first thing at the next claim: it cannot be taken a second time."""
+        self._unmarked = delivery
+        marked = self._mark(delivery, TAKEN)
+        self._unmarked = None
+        return marked
 
     def _let_go(self, delivery: Delivery) -> None:
         """As if it had never been listed. Who may not drop completes it: then it is left alone for a few minutes."""
