@@ -72,10 +72,14 @@ def idle(address: str, queue: str, count: int, wait: str) -> None:
                 while True:
                     client.claim(queue, wait=wait)
 
-        for _ in range(count):
-            threading.Thread(target=poll, daemon=True).start()
+        polls = [threading.Thread(target=poll, daemon=True) for _ in range(count)]
+        for each in polls:
+            each.start()
         say("ready")
         until_told()
+    for each in polls:
+        # A daemon thread that is still inside the library when Python ends takes the process with it.
+        each.join(60)
 
 
 def load(address: str, journal: str, life: int, seed: int, heartbeat: str | None, jobs: list[str]) -> None:
