@@ -99,8 +99,8 @@ def test_what_is_no_handshake_closes_its_own_connection(
         try:
             client.shutdown(socket.SHUT_WR)
         except OSError as closed:
-            # The door was quicker.
-            assert closed.errno == errno.ENOTCONN
+            if closed.errno != errno.ENOTCONN:  # then the door was quicker
+                raise
         while True:
             try:
                 if not client.recv(65536):
