@@ -117,6 +117,33 @@ def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(broke
     assert "cannot be run here" in caplog.text
 
 
+def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(broker: Broker, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    broker.create_queue("old")
+    asked = threading.Event()
+    claim = broker.claim
+
+    def deleted_meanwhile(queue: str, **options: Any) -> list[Any]:
+        if queue == "old":
+            asked.set()
+            until(lambda: not broker.queues("old"), "the queue to be gone")
+        return claim(queue, **options)
+
+    book = runbook(step("noted"))
+    queues = {**book.queues, "old": msgspec.structs.replace(book.queues[QUEUE], name="old")}
+    at_old = msgspec.structs.replace(book.workers["worker"], queue="old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker, "claim", deleted_meanwhile)
+        with working(broker, msgspec.structs.replace(book, queues=queues, workers={"worker": at_old})) as workers:
+            assert asked.wait(60)
+            workers.change(book)
+            broker.delete_queue("old")
+            until(lambda: workers.wait(0) or "ended early" in caplog.text, "the old worker to end")
+            push(broker, {"n": 1, "journal": journal})
+            until(lambda: workers.tally.completed == 1 or workers.wait(0), "the message")
+            workers.check()
+            assert workers.tally.completed == 1
+
+
 def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(broker, runbook(step("nothing")), base=ROOT)
     workers.start()

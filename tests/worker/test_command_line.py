@@ -114,3 +114,20 @@ def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(file: Pa
         code, summary = worker.wait()
         assert code == 0
         assert summary["workers"][0]["completed"] >= 3
+
+
+def test_watch_outlasts_a_file_that_is_empty_while_it_is_being_saved(file: Path, tmp_path: Path, journal: str) -> None:
+    whole = file.read_text()
+    with (
+        run_server(tmp_path / "data") as server,
+        worker_process(server.address, file, "--watch") as worker,
+        fairlead.connect(server.address) as client,
+    ):
+        until(lambda: "noted" in client.runbooks.list().get("", ""), "the file to be applied")
+        file.write_text("")
+        until(lambda: "noted" not in client.runbooks.list().get("", ""), "the empty file to be applied")
+        file.write_text(whole)
+        push(client, {"n": 1, "journal": journal})
+        until(lambda: len(read_journal(journal)) == 2 or worker.process.poll() is not None, "the item")
+        assert worker.stop()[0] == 0
+    assert len(read_journal(journal)) == 2

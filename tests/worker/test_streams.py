@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead import Broker
+from fairlead.errors import ServerUnreachable
 from fairlead.testing import MemoryStore
 from tests.docs.pages import ROOT
 from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
@@ -89,6 +90,47 @@ def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) 
     streams = work_through(journal, on_stream_failure="continue", cooldown="20ms", ordering="strict", streams=100)
     for name, lines in streams.items():
         assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(LENGTH)), f"stream {name}: {lines}"
+
+
+class Away:
+    """A broker that says which queues there are so many times, and then cannot be asked."""
+
+    def __init__(self, broker: Broker, answers: int) -> None:
+        self._broker = broker
+        self._answers = answers
+        self.refused = 0
+        self.let_by: list[str] = []
+
+    def queues(self, prefix: str = "") -> Any:
+        if self._answers:
+            self._answers -= 1
+            return self._broker.queues(prefix)
+        self.refused += 1
+        raise ServerUnreachable("127.0.0.1:1", "it is away")
+
+    def release_stream(self, queue: str, stream: str) -> bool:
+        self.let_by.append(stream)
+        return self._broker.release_stream(queue, stream)
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._broker, verb)
+
+
+@pytest.mark.parametrize("answers", [0, 1], ids=["never asked", "asked before"])
+def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_strict(journal: str, answers: int) -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue(QUEUE, ordering="strict", visibility_timeout="1s", retry_in_stream={"policy": "fixed", "cooldown": NEVER})
+        away = Away(broker, answers)
+        workers = Workers(away, runbook(step("fails"), isolate="thread", on_stream_failure="continue"), base=ROOT)
+        workers.start()
+        until(lambda: away.refused > 1, "the broker to be away")
+        push(broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 0)} for n in range(3)))
+        until(lambda: workers.tally.failed == 1, "the failure")
+        workers.stop()
+        assert workers.wait(PATIENCE_S)
+        workers.check()
+    assert away.let_by == []
+    assert {line["n"] for line in read_journal(journal)} == {0}
 
 
 @pytest.mark.parametrize("isolate", ["process", "thread"])

@@ -160,7 +160,9 @@ def _attend(workers: Workers, source: _Source | None) -> None:
     reported = _counts(workers)
     for name, crew in workers.crews.items():
         logs.event(_log, logging.INFO, "working", worker=name, queue=crew.job.queue, pipeline=crew.job.plan.name, concurrency=crew.concurrency)
-    while not workers.wait(_WAIT_S):
+    while not workers.wait(_WAIT_S) or (source is not None and workers.is_deserted):
+        if workers.is_deserted:
+            time.sleep(_WAIT_S)  # a file that is being saved may be empty for a moment
         now = time.monotonic()
         if now - looks >= _LOOK_S:
             looks = now

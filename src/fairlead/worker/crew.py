@@ -70,7 +70,6 @@ class Crew:
         self._override = concurrency
         self._before: Job | None = None
         self._estimates = Estimates()
-        self._strict = False
         self._stop_by: float | None = None
         self._stopping = False
         self._giving_back = False
@@ -151,7 +150,6 @@ class Crew:
             case NotLoaded():
                 self._not_loaded(event)
             case QueueSeen():
-                self._strict = event.ordering == "strict"
                 self._beat()
             case _Resize():
                 self._pool.resize(event.concurrency)
@@ -298,7 +296,7 @@ class Crew:
         else:
             self.tally.dead += result.outcome == "dead"
             self.tally.failed += result.outcome != "dead"
-            if item.rest is not None and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry" and not self._strict:
+            if item.rest is not None and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry":
                 # What comes later in the stream and is not in our hands may pass too.
                 self._voice.let_by(item.delivery.message.stream)
 

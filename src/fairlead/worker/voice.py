@@ -6,6 +6,7 @@ the next.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -64,9 +65,7 @@ class Claimed(NamedTuple):
 
 
 class QueueSeen(NamedTuple):
-    """The queue as it is now; comes often enough to keep leases alive by."""
-
-    ordering: str
+    """The queue was looked at; comes often enough to keep leases alive by."""
 
 
 class Broken(NamedTuple):
@@ -92,6 +91,8 @@ class Voice:
         self._line: SimpleQueue[list[Said] | None] = SimpleQueue()
         self._asks: SimpleQueue[Ask | None] = SimpleQueue()
         self._streams: SimpleQueue[str | None] = SimpleQueue()
+        #: As it was last seen; "" until then. It stays so while the broker is away: a strict queue is strict meanwhile, too.
+        self._ordering = ""
         self._hurry = threading.Event()
         self._closed = threading.Event()
         self._threads = [
@@ -108,7 +109,7 @@ class Voice:
         self._asks.put(ask)
 
     def let_by(self, stream: str) -> None:
-        """Those behind a message that waits may pass it."""
+        """Those behind a message that waits may pass it, unless the queue is strict."""
         self._streams.put(stream)
 
     def hurry(self) -> None:
@@ -159,7 +160,10 @@ class Voice:
     def _let_by_all(self) -> None:
         while (stream := self._streams.get()) is not None:
             try:
-                self._target.release_stream(self._queue, stream)
+                if not self._ordering:
+                    self._look()
+                if self._ordering and self._ordering != "strict":
+                    self._target.release_stream(self._queue, stream)
             except FairleadError as error:
                 # What is behind waits for its turn then, as it would without us.
                 _log.warning("a stream could not be let by", extra={"fields": {"queue": self._queue, "error": error.code}})
@@ -169,13 +173,17 @@ class Voice:
         period_s = 0.0
         while not self._closed.wait(period_s):
             period_s = _UNKNOWN_PERIOD_S
-            try:
-                found = [queue for queue in self._target.queues(self._queue) if queue.name == self._queue]
-            except FairleadError:
-                found = []
-            if found:
-                period_s = min(_LONGEST_PERIOD_S, max(_SHORTEST_PERIOD_S, found[0].config.visibility_timeout_ms / 3000))
-            self._post(QueueSeen(found[0].config.ordering if found else ""))
+            with contextlib.suppress(FairleadError):
+                period_s = self._look()
+            self._post(QueueSeen())
+
+    def _look(self) -> float:
+        """How long until the next beat."""
+        for queue in self._target.queues(self._queue):
+            if queue.name == self._queue:
+                self._ordering = queue.config.ordering
+                return float(min(_LONGEST_PERIOD_S, max(_SHORTEST_PERIOD_S, queue.config.visibility_timeout_ms / 3000)))
+        return _UNKNOWN_PERIOD_S
 
     def _patiently(self, call: Callable[[], Any], verb: str) -> Any:
         """What cannot be reached now may be there later; whoever holds leases must not give up before they are over."""

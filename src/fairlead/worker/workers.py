@@ -48,6 +48,7 @@ class Workers:
         self._who = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"
         self.crews: dict[str, Crew] = {}
         self._leaving: list[Crew] = []
+        self._left_early: set[Crew] = set()
         self._stopping = False
         for job in self._jobs(runbook):
             self._add(job)
@@ -62,17 +63,28 @@ class Workers:
             crew.stop(hurry=hurry)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what it was."""
+        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what it was.
+
+        One that leaves is no concern of the others: its queue may be gone as well.
+        """
         deadline = time.monotonic() + timeout_s
         for crew in (*self.crews.values(), *self._leaving):
             crew.join(max(0.0, deadline - time.monotonic()))
+        for crew in {crew for crew in self._leaving if crew.error is not None} - self._left_early:
+            self._left_early.add(crew)
+            _log.warning("a worker that leaves ended early", extra={"fields": {"worker": crew.job.name, "why": str(crew.error)}})
         if not self._stopping and self.error is not None:
             self.stop()
         return all(crew.join(0) for crew in (*self.crews.values(), *self._leaving))
 
     @property
     def error(self) -> BaseException | None:
-        return next((crew.error for crew in (*self.crews.values(), *self._leaving) if crew.error is not None), None)
+        return next((crew.error for crew in self.crews.values() if crew.error is not None), None)
+
+    @property
+    def is_deserted(self) -> bool:
+        """Nobody works, because the runbook has no worker now; the next one may."""
+        return not self.crews and not self._stopping and not self._burst
 
     def check(self) -> None:
         if self.error is not None:
@@ -108,6 +120,8 @@ class Workers:
             self._add(job)
             self.crews[job.name].start()
             _log.info("worker joins", extra={"fields": {"worker": job.name}})
+        if not self.crews:
+            _log.warning("the runbook has no worker to run any longer")
         if self._stopping:
             self.stop()  # those too that have joined since
 
