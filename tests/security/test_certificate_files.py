@@ -57,6 +57,7 @@ BAD: dict[str, tuple[Callable[[Files], object], str, str]] = {
     "a certificate of tomorrow": (lambda files: files.server(**NOT_YET), "tls.cert", "it begins on .*; is this clock right"),
     "a key its group can read": (lambda files: files.key().chmod(0o640), "tls.key", "to be a secret, but its mode is 0640; run: chmod 600 .*key"),
     "a key all can read": (lambda files: files.key().chmod(0o604), "tls.key", "its mode is 0604"),
+    "a pipe": (lambda files: (files.cert().unlink(), os.mkfifo(files.cert())), "tls.cert", "to be a file of at most"),
     "a file that never ends": (lambda files: os.truncate(files.cert(), 2 << 20), "tls.cert", "of at most 1048576 bytes"),
 }  # fmt: skip
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fairlead import Broker
 from fairlead.broker.keys import read_token
-from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, LimitReached, StoreFull, Unauthenticated
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, LimitReached, SettingInvalid, StoreFull, Unauthenticated
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, MemoryStore
@@ -383,6 +385,15 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
             assert again.keys.authenticate(after.secret).grants
         file.unlink()
         assert prepare_bootstrap_key(again, file) is (Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_the_place_of_the_first_key_is_refused_and_not_waited_for(
+    scene: Scene, tmp_path: Path, make: Callable[[Path, int], None]
+) -> None:
+    make(tmp_path / "bootstrap.key", 0o600)
+    with pytest.raises(SettingInvalid, match="not a directory, a pipe"):
+        prepare_bootstrap_key(scene.broker, tmp_path / "bootstrap.key")
 
 
 def test_a_lost_first_key_is_made_again_in_place(scene: Scene, tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:
 
 def _read(file: Path) -> str:
     try:
-        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):
+            # A pipe would be waited for, with no server and no word.
+            raise SettingInvalid(str(file), _SETTING, "expected a file with an API key, and not a directory, a pipe or a device")
+        if stat.S_IMODE(mode) & 0o077:
             raise SettingInvalid(str(file), _SETTING, f"expected a file that only its owner can read; run: chmod 600 {file}")
         with open(file, encoding="ascii") as opened:
             token = opened.read(_MOST_BYTES).strip()

@@ -13,7 +13,6 @@ import stat
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
@@ -191,7 +190,7 @@ def _context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLContext:
 
 def _read(setting: str, path: str, *, secret: bool = False) -> bytes:
     try:
-        with Path(path).open("rb") as opened:
+        with open(path, "rb", opener=_without_waiting) as opened:
             found = os.fstat(opened.fileno())
             if stat.S_ISREG(found.st_mode):
                 if secret:
@@ -202,6 +201,11 @@ def _read(setting: str, path: str, *, secret: bool = False) -> bytes:
     except OSError as error:
         raise _invalid(setting, f"expected a file that this user can read, got {path}: {error.strerror}") from None
     raise _invalid(setting, f"expected {path} to be a file of at most {_MOST_BYTES} bytes")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would keep a server from starting, or its certificates from being looked at ever again."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check_mode(setting: str, path: str, found: os.stat_result) -> None:
