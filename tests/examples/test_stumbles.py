@@ -98,6 +98,7 @@ class Idle:
     def __init__(self) -> None:
         self.crews: dict[str, object] = {}
         self.tally = Tally()
+        self.is_deserted = False
         self.left = 5
 
     def wait(self, timeout_s: float) -> bool:
