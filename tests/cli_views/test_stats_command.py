@@ -92,4 +92,4 @@ def test_failures_as_json_has_all_of_them(run: Run, data: Path) -> None:
 
 
 def test_failures_of_an_unknown_queue_is_an_error(run: Run, data: Path) -> None:
-    run("--data", data, "failures", "nothing", code=4)
+    assert "there is no queue 'nothing'" in run("--data", data, "failures", "nothing", code=4).stderr

@@ -92,7 +92,7 @@ def test_the_fullest_queue_is_shown_when_none_is_named(run: Run, data: Path) -> 
 
 
 def test_a_queue_that_does_not_exist_cannot_be_chosen(run: Run, data: Path) -> None:
-    run("--data", data, "top", "nothing", "--once", code=4)
+    assert "there is no queue 'nothing'" in run("--data", data, "top", "nothing", "--once", code=4).stderr
 
 
 @pytest.mark.parametrize(
