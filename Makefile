@@ -15,16 +15,19 @@ SEED ?=
 SECONDS ?= 60
 ARGS ?=
 
-.PHONY: help demo test check fix bench torture sim fuzz docs lock clean
+.PHONY: help demo test test-spark check fix bench torture sim fuzz docs lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(STAMP) ## Watch five tenants share one queue: weights, failures, retries, dead letters (30 s)
 	@$(RUN) -m examples.demo $(ARGS)
 
-test: $(STAMP) ## Run all tests (ARGS="-k fairness" for some)
-	@$(RUN) -m pytest tests $(ARGS)
+test: $(STAMP) ## Run the tests (ARGS="-k fairness" for some); those that need Spark are apart
+	@$(RUN) -m pytest tests --ignore=tests/spark $(ARGS)
+
+test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
+	@$(RUN) -m pytest tests/spark $(ARGS)
 
 check: $(STAMP) ## Lint, check types, check the direction of imports
 	@$(RUN) -m ruff check .
