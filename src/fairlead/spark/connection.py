@@ -1,0 +1,111 @@
+"""Clients of Spark's Python processes: one per process and way to a server, made when first needed and never pickled.
+
+Workers are reused by many tasks and end with their session, or are killed: nothing here has to be closed for the broker's sake.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import split_address
+from fairlead.spark.options import Options
+
+if TYPE_CHECKING:
+    from fairlead.client.client import Client
+    from fairlead.client.tls import Tls
+
+#: A key is shorter, and a device never ends.
+_MOST_KEY_BYTES = 4096
+
+_clients: dict[tuple[int, Way], Client] = {}
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to reach a server: what of the options tells one client from another."""
+
+    endpoint: str
+    timeout: str
+    api_key_file: str
+    api_key_env: str
+    tls: bool
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+    tls_server_name: str
+
+
+def client_for(options: Options) -> Client:
+    """Connects at the first call, trying for as long as the option `timeout` says: then `ServerUnreachable`, with the endpoint.
+
+    Thread-safe. A forked child gets clients of its own.
+    """
+    way = Way(**{name: getattr(options, name) for name in Way.__dataclass_fields__})
+    with _lock:
+        # The process is part of the key: Spark forks its workers from a daemon.
+        client = _clients.get((os.getpid(), way))
+        if client is None:
+            client = _clients[os.getpid(), way] = _connect(way)
+        return client
+
+
+def forget_clients() -> None:
+    """Closes those of this process: for tests, and for who ends a server in its own process."""
+    with _lock:
+        mine = [key for key in _clients if key[0] == os.getpid()]
+        for key in mine:
+            _clients.pop(key).close()
+
+
+def is_loopback(endpoint: str) -> bool:
+    host, _ = split_address(endpoint)
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _connect(way: Way) -> Client:
+    # Here, so that options can be read and schemas checked without Arrow.
+    from fairlead.client.client import connect
+
+    return connect(way.endpoint, retry_for=way.timeout, heartbeat_cap=None, api_key=_api_key(way), tls=_tls(way))
+
+
+def _tls(way: Way) -> Tls | None:
+    from fairlead.client.tls import Tls
+
+    if not (way.tls or way.tls_ca or way.tls_cert or way.tls_server_name):
+        return None
+    return Tls(ca=way.tls_ca or None, cert=way.tls_cert or None, key=way.tls_key or None, server_name=way.tls_server_name or None)
+
+
+def _api_key(way: Way) -> str | None:
+    if way.api_key_env:
+        key = os.environ.get(way.api_key_env, "").strip()
+        if not key:
+            raise InvalidRequest("option apiKeyEnv", f"the name of an environment variable that is set in this process ({_where()})", way.api_key_env)
+        return key
+    if not way.api_key_file:
+        return None
+    try:
+        with Path(way.api_key_file).open("rb") as opened:
+            key = opened.read(_MOST_KEY_BYTES).decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise InvalidRequest("option apiKeyFile", f"a file that can be read on {_where()} ({error.strerror})", way.api_key_file) from None
+    if not key:
+        raise InvalidRequest("option apiKeyFile", f"a file with an API key on {_where()}; it is empty", way.api_key_file)
+    return key
+
+
+def _where() -> str:
+    return f"host {os.uname().nodename}, process {os.getpid()}"

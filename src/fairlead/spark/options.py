@@ -1,0 +1,288 @@
+"""The options of `format("fairlead")`: one table, from which they are read, checked, refused and documented.
+
+Spark hands them over as text and folds their names to lower case. They travel in plans, logs and pickles, so none of them
+is a secret: an API key is named by its file or by its environment variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.addresses import split_address
+from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_CONSUMER_BYTES
+from fairlead.model.names import check_queue_name
+
+Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write"]
+
+READS: tuple[Direction, ...] = ("batch read", "stream read")
+WRITES: tuple[Direction, ...] = ("batch write", "stream write")
+ALL: tuple[Direction, ...] = (*READS, *WRITES)
+
+#: The broker's own bounds of one numbered claim.
+MOST_MESSAGES = 100_000
+MOST_BYTES = 256 * 1024 * 1024
+_MOST_PARTITIONS = 10_000
+
+#: Options of Spark itself that it hands to a sink together with the sink's own.
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+#: Somebody who gives one of these means to give the secret itself.
+_SECRETS = frozenset({"apikey", "api_key", "key", "token", "secret", "password", "authorization"})
+
+
+class Option(NamedTuple):
+    """One row of the table. `default` is as one would write it; empty: none, `must be given`: there is no doing without."""
+
+    name: str
+    default: str
+    directions: tuple[Direction, ...]
+    words: str
+    read: Callable[[str, str], Any]
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip():
+        raise InvalidRequest(f"option {name}", "some text", value)
+    return value
+
+
+def _bool(name: str, value: str) -> bool:
+    if value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise InvalidRequest(f"option {name}", "true or false", value)
+
+
+def _whole(least: int, most: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        number = int(value) if re.fullmatch(r"\s*[0-9]{1,18}\s*", value) else -1
+        if not least <= number <= most:
+            raise InvalidRequest(f"option {name}", f"a whole number from {least} to {most}", value)
+        return number
+
+    return read
+
+
+_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30}
+
+
+def _size(least: int, most: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        found = re.fullmatch(r"\s*([0-9]{1,15})\s*(?:(b?)|([kmg])(?:i?b)?)\s*", value.lower())
+        size = int(found[1]) << _UNITS[found[3] or ""] if found else -1
+        if not least <= size <= most:
+            raise InvalidRequest(f"option {name}", f'a number of bytes, or a size such as "64m", from {least} to {most} bytes', value)
+        return size
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        if value.strip().lower() in choices:
+            return value.strip().lower()
+        raise InvalidRequest(f"option {name}", " or ".join(f'"{choice}"' for choice in choices), value)
+
+    return read
+
+
+def _duration(name: str, value: str) -> str:
+    to_ms(value, f"option {name}")
+    return value
+
+
+def _address(name: str, value: str) -> str:
+    try:
+        split_address(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"option {name}", error.expected, value) from None
+    return value
+
+
+def _queue(name: str, value: str) -> str:
+    try:
+        return check_queue_name(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"option {name}", error.expected, value) from None
+
+
+def _consumer(name: str, value: str) -> str:
+    if not value.strip() or len(value.encode()) > MAX_CONSUMER_BYTES:
+        raise InvalidRequest(f"option {name}", f"text of 1 to {MAX_CONSUMER_BYTES} bytes", value)
+    return value
+
+
+def _start(name: str, value: str) -> int:
+    """Epoch milliseconds; 0 is before everything."""
+    if value.strip().lower() == "earliest":
+        return 0
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or moment.timestamp() < 0:
+        expected = '"earliest", or a time with its offset such as "2026-03-01T00:00:00Z"'
+        raise InvalidRequest(f"option {name}", expected, value)
+    return round(moment.timestamp() * 1000)
+
+
+def _option(
+    default: Any, read: Callable[[str, str], Any], directions: tuple[Direction, ...], words: str, *, shown: str = "", name: str = ""
+) -> Any:
+    return field(default=default, metadata={"option": Option(name, shown, directions, words, read)})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was given, checked by itself; `for_direction` checks what needs to be known to do something with it.
+
+    `given` has the names of those that were given, as the table writes them.
+    """
+
+    endpoint: str = _option(
+        "", _address, ALL, "`host:port` of the server's Flight door, as every executor reaches it", shown="must be given"
+    )
+    queue: str = _option(
+        "", _queue, ALL, 'the queue, `project/name` or `name`; `load("orders")` and `save("orders")` say the same', shown="must be given"
+    )
+    consumer: str = _option(
+        "",
+        _consumer,
+        ("stream read",),
+        "name of the durable consumer, one per query; it keeps its place as long as `consumerTtl`",
+        shown="must be given to stream reads",
+    )
+    consumer_ttl: str = _option(
+        "7d",
+        _duration,
+        ("stream read",),
+        "how long a query may be down: after it what it had claimed goes back to the queue",
+        shown="7d",
+    )
+    max_messages_per_trigger: int = _option(
+        20_000, _whole(1, MOST_MESSAGES), ("stream read",), "most messages of one micro-batch; up to 100000", shown="20000"
+    )
+    max_bytes_per_trigger: int = _option(
+        MOST_BYTES // 4,
+        _size(1, MOST_BYTES),
+        ("stream read",),
+        "most bytes of payloads and headers of one micro-batch, or one message if it is larger; up to 256m",
+        shown="64m",
+    )
+    num_partitions: int = _option(
+        0,
+        _whole(1, _MOST_PARTITIONS),
+        READS,
+        "tasks that read at a time; a stream of messages is always in one of them, in order",
+        shown="the driver machine's cores, at most 16",
+    )
+    starting_from: int = _option(
+        0,
+        _start,
+        READS,
+        "batch reads: `earliest`, or a time with its offset: messages enqueued before it are left out; stream reads: `earliest`",
+        shown="earliest",
+    )
+    view: str = _option("messages", _one_of("messages", "dead"), ("batch read",), "the queue's messages, or its dead letters", shown="messages")
+    include_payload: bool = _option(True, _bool, READS, "false: the column `payload` is null", shown="true")
+    include_headers: bool = _option(True, _bool, READS, "false: the column `headers` is null", shown="true")
+    fail_on_data_loss: bool = _option(
+        True,
+        _bool,
+        ("stream read",),
+        "false: what the checkpoint speaks of and the broker no longer has reads as empty, with a warning, instead of ending the query",
+        shown="true",
+    )
+    operation: str = _option("produce", _one_of("produce", "settle"), WRITES, "rows are new messages, or outcomes of messages read", shown="produce")
+    dedupe_token: str = _option(
+        "", _text, ("batch write",), "a second write with the same token within 7 days does nothing; a stream has its own tokens"
+    )
+    rejects: str = _option(
+        "",
+        _text,
+        WRITES,
+        "folder, reachable from every executor, for Parquet files of the rows that break a limit; without it such a row fails the write",
+    )
+    api_key_file: str = _option("", _text, ALL, "file with the API key, on the driver and on every executor")
+    api_key_env: str = _option("", _text, ALL, "environment variable with the API key, on the driver and on every executor")
+    tls: bool = _option(False, _bool, ALL, "TLS with the authorities that the system trusts; any other `tls` option turns it on", shown="false")
+    tls_ca: str = _option("", _text, ALL, "file in PEM with the authorities whose servers are trusted")
+    tls_cert: str = _option("", _text, ALL, "file in PEM with the certificate to show, together with `tls.key`")
+    tls_key: str = _option("", _text, ALL, "file in PEM with its private key, without a passphrase")
+    tls_server_name: str = _option("", _text, ALL, "name in the server's certificate, where it is not the host of `endpoint`")
+    timeout: str = _option(
+        "1m", _duration, ALL, "how long a call is tried again while the server cannot be reached; then the task or the query fails", shown="1m"
+    )
+    given: frozenset[str] = frozenset()
+
+    def for_direction(self, direction: Direction) -> Options:
+        """Itself. Raises `InvalidRequest` for what is missing, or has no meaning there."""
+        for name in sorted(self.given):
+            if direction not in OPTIONS[name].directions:
+                where = " and ".join(f"{one}s" for one in OPTIONS[name].directions)
+                raise InvalidRequest(f"option {name}", f"left out of a {direction}: it belongs to {where}", getattr(self, FIELDS[name]))
+        if not self.endpoint:
+            raise InvalidRequest("option endpoint", "given, such as 127.0.0.1:5556", None)
+        if not self.queue:
+            raise InvalidRequest("option queue", 'given, or the queue\'s name in load("...") or save("...")', None)
+        if direction == "stream read" and not self.consumer:
+            raise InvalidRequest("option consumer", "given: the name under which the broker keeps this query's place, one per query", None)
+        if direction == "stream read" and self.starting_from:
+            why = 'left out or "earliest" in a stream read: a queue has no past to skip, what is in it is what is still to be done'
+            raise InvalidRequest("option startingFrom", why, "a time")
+        return self
+
+
+def _named(one: Field[Any]) -> str:
+    """`max_bytes_per_trigger` -> maxBytesPerTrigger, `tls_server_name` -> tls.serverName."""
+    prefix, rest = ("tls.", one.name[4:]) if one.name.startswith("tls_") else ("", one.name)
+    first, *more = rest.split("_")
+    return prefix + first + "".join(word.capitalize() for word in more)
+
+
+#: The name of each option, as documented -> its field of `Options`, and its row of the table.
+FIELDS = {_named(one): one.name for one in fields(Options) if "option" in one.metadata}
+OPTIONS = {_named(one): one.metadata["option"]._replace(name=_named(one)) for one in fields(Options) if "option" in one.metadata}
+_FOLDED = {name.lower(): name for name in OPTIONS}
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Raises `InvalidRequest` that names the option. Values of unknown options are not shown: one may be a secret."""
+    folded = {str(name).lower(): str(value) for name, value in given.items() if str(name).lower() not in _OF_SPARK}
+    path = folded.pop("path", None)
+    unknown = sorted(set(folded) - set(_FOLDED))
+    if unknown:
+        raise InvalidRequest("every option", "one that fairlead knows", "; ".join(map(_say_unknown, unknown)))
+    if path is not None:
+        if folded.get("queue", path) != path:
+            raise InvalidRequest("option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"])
+        folded["queue"] = path
+    values = {FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value) for name, value in folded.items()}
+    options = Options(**values, given=frozenset(_FOLDED[name] for name in folded))
+    if options.api_key_file and options.api_key_env:
+        raise InvalidRequest("options apiKeyFile and apiKeyEnv", "one of the two", "both")
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InvalidRequest("options tls.cert and tls.key", "given together", "only one of them")
+    return options
+
+
+def _say_unknown(folded: str) -> str:
+    if folded.replace(".", "").replace("-", "") in _SECRETS:
+        return f"{folded} (options travel in plans and logs: name the key's file with apiKeyFile, or its environment variable with apiKeyEnv)"
+    near = get_close_matches(folded, list(_FOLDED), 1, 0.5)
+    return f"{folded} (did you mean {_FOLDED[near[0]]}?)" if near else f"{folded} (there are {', '.join(OPTIONS)})"
+
+
+def options_table() -> Iterator[str]:
+    """For docs/reference/spark-options.md."""
+    yield "| option | for | default | meaning |"
+    yield "|---|---|---|---|"
+    for option in OPTIONS.values():
+        where = "all" if option.directions == ALL else "reads" if option.directions == READS else "writes" if option.directions == WRITES else None
+        default = option.default if not option.default or " " in option.default else f"`{option.default}`"
+        yield f"| `{option.name}` | {where or ', '.join(f'{one}s' for one in option.directions)} | {default} | {option.words} |"

@@ -1,0 +1,66 @@
+"""`format("fairlead")`: which reader or writer does what is asked for. Nothing here talks to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.datasource import DataSource
+
+from fairlead.spark.options import read_options
+from fairlead.spark.schema import check_read_schema, read_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+NAME = "fairlead"
+
+
+class FairleadDataSource(DataSource):
+    """Made by Spark for every `load` and every write, in processes of its own. Raises `InvalidRequest` for what cannot be meant."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # What was checked is what is pickled and sent on; what was given is not.
+        self.checked = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return read_schema(self.checked.view)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from fairlead.spark.batch_read import BatchReader
+
+        options = self.checked.for_direction("batch read")
+        check_read_schema(schema, options.view)
+        return BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from fairlead.spark.stream_read import StreamReader
+
+        options = self.checked.for_direction("stream read")
+        check_read_schema(schema)
+        return StreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        options = self.checked.for_direction("batch write")
+        if options.operation == "settle":
+            from fairlead.spark.settle import SettleWriter
+
+            return cast("DataSourceWriter", SettleWriter(options, schema))
+        from fairlead.spark.write import ProduceWriter
+
+        return cast("DataSourceWriter", ProduceWriter(options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = self.checked.for_direction("stream write")
+        if options.operation == "settle":
+            from fairlead.spark.settle import SettleStreamWriter
+
+            return cast("DataSourceStreamWriter", SettleStreamWriter(options, schema))
+        from fairlead.spark.write import ProduceStreamWriter
+
+        return cast("DataSourceStreamWriter", ProduceStreamWriter(options, schema))
