@@ -26,7 +26,7 @@ from fairlead.model.limits import (
 from fairlead.model.message import NewMessage, pack_headers
 
 
-class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
+class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`ttl_ms` below 0: the queue's own."""
 
     lane: bytes
@@ -41,11 +41,30 @@ class CheckedMessage(msgspec.Struct, frozen=True, gc=False):
 
 def check_messages(messages: object) -> list[CheckedMessage]:
     """Refuses the whole batch at the first bad message, by its index and field: nothing of it is stored."""
+    messages = _sequence(messages)
+    return _within_bounds([_check_plain(message) or _check(message, _where(at, messages)) for at, message in enumerate(messages)])
+
+
+def _sequence(messages: object) -> Sequence[object]:
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequest("messages", "a list of NewMessage", type(messages))
     if len(messages) > MAX_BATCH_MESSAGES:
         raise InvalidRequest("messages", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(messages)} messages")
-    checked = [_check_plain(message) or _check(message, _where(at, messages)) for at, message in enumerate(messages)]
+    return messages
+
+
+def check_each(messages: object) -> tuple[list[CheckedMessage], list[tuple[int, InvalidRequest]]]:
+    """The good ones, and of each bad one its row and what is wrong with it. The bounds of a batch still hold for the whole."""
+    checked, refused = [], []
+    for at, message in enumerate(_sequence(messages)):
+        try:
+            checked.append(_check_plain(message) or _check(message, ""))
+        except InvalidRequest as wrong:
+            refused.append((at, wrong))
+    return _within_bounds(checked), refused
+
+
+def _within_bounds(checked: list[CheckedMessage]) -> list[CheckedMessage]:
     total = sum([len(message.payload) for message in checked])
     if total > MAX_BATCH_BYTES:
         raise InvalidRequest("messages", f"at most {MAX_BATCH_BYTES} payload bytes in one call", f"{total} bytes")

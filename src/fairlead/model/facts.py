@@ -15,6 +15,7 @@ from fairlead.model.access import AuditRecord, KeyRecord
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
+from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 
 
@@ -272,6 +273,36 @@ class RunbookSaved(msgspec.Struct, frozen=True):
     text: str
 
 
+class ChunkStaged(msgspec.Struct, frozen=True):
+    """A chunk of a staged write, in place of an earlier one of that name."""
+
+    chunk: StagedChunk
+    body: bytes
+
+
+class ChunksDropped(msgspec.Struct, frozen=True):
+    """They are messages now, or never will be."""
+
+    token: str
+    chunks: list[str]
+
+
+class PublishSaved(msgspec.Struct, frozen=True):
+    """A staged write was published, or has come further."""
+
+    record: Publishing
+
+
+class PublishEnded(msgspec.Struct, frozen=True):
+    """All of it is messages; that it was published is remembered."""
+
+    record: Published
+
+
+class PublishesForgotten(msgspec.Struct, frozen=True):
+    rows: list[tuple[int, str]]  # until_ms, token
+
+
 class DedupForgotten(msgspec.Struct, frozen=True):
     """Windows that are over."""
 
@@ -320,4 +351,5 @@ Fact = (
     | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
     | ConfigSet | ConfigDeleted | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
     | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
+    | ChunkStaged | ChunksDropped | PublishSaved | PublishEnded | PublishesForgotten
 )

@@ -20,6 +20,7 @@ from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.port import NO_EPOCHS
 
@@ -211,6 +212,33 @@ class MemoryStore:
         order = self._data.messages.order
         return order[bisect_left(order, low) : bisect_right(order, high)][:limit]
 
+    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
+        return [message for message in self.messages(self.ids_between(low, high, limit)) if message is not None]
+
+    def staged_chunks(self) -> list[StagedChunk]:
+        return self._data.staged_chunks.values()
+
+    def staged_body(self, token: str, chunk: str) -> bytes | None:
+        body: bytes | None = self._data.staged.rows.get((token, chunk))
+        return body
+
+    def publishing(self) -> list[Publishing]:
+        return self._data.publishing.values()
+
+    def published(self, token: str) -> Published | None:
+        record: Published | None = self._data.published.rows.get(token)
+        return record
+
+    def last_published(self, limit: int) -> list[Published]:
+        return [self._data.published.rows[token] for _, token in self._data.published_end.order[: -limit - 1 : -1]]
+
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
+        return [row for row, _ in self._data.published_end.between((0,), (until_ms + 1,), limit)]
+
+    def next_published_end(self) -> int | None:
+        order = self._data.published_end.order
+        return order[0][0] if order else None
+
     def leases(self) -> list[Lease]:
         return [_forget_process(lease) for lease in self._data.leases.values()]
 
@@ -294,6 +322,11 @@ class _Data:
     keys: _Table
     audit: _Table
     runbooks: _Table
+    staged: _Table
+    staged_chunks: _Table
+    publishing: _Table
+    published: _Table
+    published_end: _Table
 
     def count(self, queue_id: int, **change: int) -> None:
         counters = self.counters.rows.get(queue_id)
@@ -411,6 +444,23 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.intents.put(intent.intent_id, intent)
         case f.IntentEnded(intent_id):
             data.intents.discard(intent_id)
+        case f.ChunkStaged(chunk, body):
+            data.staged_chunks.put((chunk.token, chunk.chunk), chunk)
+            data.staged.put((chunk.token, chunk.chunk), body)
+        case f.ChunksDropped(token, chunks):
+            for name in chunks:
+                data.staged_chunks.remove((token, name))
+                data.staged.remove((token, name))
+        case f.PublishSaved(publishing):
+            data.publishing.put(publishing.token, publishing)
+        case f.PublishEnded(published):
+            data.publishing.remove(published.token)
+            data.published.add(published.token, published)
+            data.published_end.add((published.until_ms, published.token), None)
+        case f.PublishesForgotten(ended):
+            for row in ended:
+                data.published_end.remove(row)
+                data.published.remove(row[1])
         case _:
             raise TypeError(f"expected a fact, got {fact!r}")
 

@@ -6,7 +6,8 @@ Promises of every implementation (tests/conformance checks them):
 * Answers reflect every commit that returned. Counters change in the same commit as the messages they count.
 * A failed commit raises and changes nothing that an answer would show.
 
-All calls are made by one thread at a time, except `sync`, `messages` and `states`, which may run beside anything.
+All calls are made by one thread at a time, except `sync`, `messages`, `messages_between`, `states` and `staged_body`, which
+may run beside anything.
 Rows and lanes are the packed values of `model/lane.py`; to the store they are opaque, apart from their order.
 """
 
@@ -21,6 +22,7 @@ from fairlead.model.facts import Fact, InDone, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 
 NO_EPOCHS: Mapping[int, int] = {}
@@ -193,6 +195,36 @@ class Store(Protocol):
     def ids_between(self, low: bytes, high: bytes, limit: int) -> list[bytes]:
         """Ids of stored messages from `low` to `high`, both included, in order."""
         ...
+
+    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
+        """Stored messages from id `low` to `high`, both included, in order of their ids."""
+        ...
+
+    # Staged writes
+
+    def staged_chunks(self) -> list[StagedChunk]:
+        """Every chunk that is stored, in order of token and name."""
+        ...
+
+    def staged_body(self, token: str, chunk: str) -> bytes | None: ...
+
+    def publishing(self) -> list[Publishing]:
+        """Writes that were published and are not yet all messages."""
+        ...
+
+    def published(self, token: str) -> Published | None:
+        """What is remembered of a write that is done."""
+        ...
+
+    def last_published(self, limit: int) -> list[Published]:
+        """Those remembered longest first."""
+        ...
+
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
+        """(until_ms, token) of writes remembered up to that instant or an earlier one, in order."""
+        ...
+
+    def next_published_end(self) -> int | None: ...
 
     def leases(self) -> list[Lease]:
         """All leases, `deadline_ms` and `consumer` unset."""

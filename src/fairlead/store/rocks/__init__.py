@@ -30,6 +30,11 @@ The first byte of every value is the version of its record.
 | `keys`         | key id                  | an API key (msgpack map), with a digest in place of its secret   |
 | `audit`        | number (8)              | who did what (msgpack map)                                       |
 | `runbooks`     | project                 | the runbook in force                                             |
+| `staged`       | token, chunk            | the checked messages of a chunk (msgpack array)                  |
+| `staged_chunks`| token, chunk            | queue, counts, sizes, times of a chunk (msgpack array)           |
+| `publishing`   | token                   | a published write that is not yet all messages: chunks to come, offset (msgpack array) |
+| `published`    | token                   | a write that is done (msgpack array)                             |
+| `published_end`| until, token            | nothing; when it is forgotten                                    |
 """
 
 from fairlead.store.rocks.store import RocksStore

@@ -18,6 +18,7 @@ from fairlead.model.lane import lane_end
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
+from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 
 VERSION = 1
@@ -155,6 +156,9 @@ decode_key = packed_decoder("keys", KeyRecord)
 decode_audit = packed_decoder("audit", AuditRecord)
 decode_stream = packed_decoder("streams", StreamRecord)
 decode_stream_row = packed_decoder("stream_rows", StreamRow)
+decode_chunk = packed_decoder("staged_chunks", StagedChunk)
+decode_publishing = packed_decoder("publishing", Publishing)
+decode_published = packed_decoder("published", Published)
 
 
 def decode_text(family: str, key: bytes, raw: bytes) -> str:

@@ -21,10 +21,12 @@ from fairlead.model.queue import QueueRecord
 from fairlead.store.rocks.codec import COUNTERS, DEDUP, LEASE, MESSAGE, META, READY, V1, VERSION, encode, encode_extras, encode_lease, encode_message
 from fairlead.store.rocks.layout import (
     after_prefix,
+    chunk_key,
     dedup_end_key,
     dedup_key,
     expiry_key,
     number,
+    published_end_key,
     queue_key,
     ready_key,
     stream_key,
@@ -371,6 +373,31 @@ class Draft:
     def _intent_ended(self, fact: f.IntentEnded) -> None:
         self._delete("intents", number(fact.intent_id))
 
+    def _chunk_staged(self, fact: f.ChunkStaged) -> None:
+        key = chunk_key(fact.chunk.token, fact.chunk.chunk)
+        self._put("staged", key, V1 + fact.body)
+        self._put("staged_chunks", key, V1 + encode(fact.chunk))
+
+    def _chunks_dropped(self, fact: f.ChunksDropped) -> None:
+        for name in fact.chunks:
+            key = chunk_key(fact.token, name)
+            self._delete("staged", key)
+            self._delete("staged_chunks", key)
+
+    def _publish_saved(self, fact: f.PublishSaved) -> None:
+        self._put("publishing", fact.record.token.encode(), V1 + encode(fact.record))
+
+    def _publish_ended(self, fact: f.PublishEnded) -> None:
+        token = fact.record.token
+        self._delete("publishing", token.encode())
+        self._put("published", token.encode(), V1 + encode(fact.record))
+        self._put_timed("published_end", 0, published_end_key(fact.record.until_ms, token), V1)
+
+    def _publishes_forgotten(self, fact: f.PublishesForgotten) -> None:
+        for until_ms, token in fact.rows:
+            self._delete("published_end", published_end_key(until_ms, token))
+            self._delete("published", token.encode())
+
 
 def _waiting_value(row: bytes, lane: bytes) -> bytes:
     return V1 + row[24:31] + lane + row[31:]
@@ -416,4 +443,9 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.TtlForgotten: Draft._ttl_forgotten,
     f.IntentSaved: Draft._intent_saved,
     f.IntentEnded: Draft._intent_ended,
+    f.ChunkStaged: Draft._chunk_staged,
+    f.ChunksDropped: Draft._chunks_dropped,
+    f.PublishSaved: Draft._publish_saved,
+    f.PublishEnded: Draft._publish_ended,
+    f.PublishesForgotten: Draft._publishes_forgotten,
 }

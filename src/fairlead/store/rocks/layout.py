@@ -8,6 +8,7 @@ FAMILIES = (
     "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
     "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "intents", "meta",
     "keys", "audit", "runbooks",
+    "staged", "staged_chunks", "publishing", "published", "published_end",
 )  # fmt: skip
 
 queue_key = struct.Struct(">I").pack
@@ -40,6 +41,15 @@ def stream_key(queue_id: int, name: str) -> bytes:
 
 def stream_row_key(queue_id: int, name: str, seq: int) -> bytes:
     return stream_key(queue_id, name) + number(seq)
+
+
+def chunk_key(token: str, chunk: str) -> bytes:
+    raw = token.encode()
+    return len(raw).to_bytes(2, "big") + raw + chunk.encode()
+
+
+def published_end_key(until_ms: int, token: str) -> bytes:
+    return number(until_ms) + token.encode()
 
 
 def after_prefix(prefix: bytes) -> bytes:

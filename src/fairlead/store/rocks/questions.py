@@ -14,11 +14,13 @@ from fairlead.model.facts import InDone, InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.rocks import codec
 from fairlead.store.rocks.layout import (
     LAST_PLACE,
     after_prefix,
+    chunk_key,
     dedup_key,
     number,
     queue_key,
@@ -212,6 +214,50 @@ class Questions:
             return ids
         except Exception as trouble:
             raise self._fault(trouble, "messages") from trouble
+
+    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
+        rows = self._scan("messages", low, high + b"\0", limit)
+        return [message for message in codec.decode_messages([id for id, _ in rows], [raw for _, raw in rows]) if message is not None]
+
+    def staged_chunks(self) -> list[StagedChunk]:
+        return [codec.decode_chunk(key, raw) for key, raw in self._scan("staged_chunks", b"", None, EVERYTHING)]
+
+    def staged_body(self, token: str, chunk: str) -> bytes | None:
+        key = chunk_key(token, chunk)
+        (raw,) = self._get("staged", [key])
+        if raw is not None and raw[:1] != codec.V1:
+            raise codec.undecodable("staged", key, f"version {raw[:1].hex() or 'none'}")
+        return None if raw is None else raw[1:]
+
+    def publishing(self) -> list[Publishing]:
+        return [codec.decode_publishing(key, raw) for key, raw in self._scan("publishing", b"", None, EVERYTHING)]
+
+    def published(self, token: str) -> Published | None:
+        (raw,) = self._get("published", [token.encode()])
+        return None if raw is None else codec.decode_published(token.encode(), raw)
+
+    def last_published(self, limit: int) -> list[Published]:
+        table, options = self._bounded("published_end", None)
+        tokens: list[bytes] = []
+        try:
+            rows = table.iter(options)
+            rows.seek_to_last()
+            while rows.valid() and len(tokens) < limit:
+                tokens.append(rows.key()[8:])
+                rows.prev()
+            rows.status()
+        except Exception as trouble:
+            raise self._fault(trouble, "published_end") from trouble
+        found = zip(tokens, self._get("published", tokens), strict=True)
+        return [codec.decode_published(token, raw) for token, raw in found if raw is not None]
+
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
+        rows = self._from_floor("published_end", 0, number(until_ms + 1), limit)
+        return [(int.from_bytes(key[:8], "big"), codec.decode_text("published_end", key, b"\1" + key[8:])) for key, _ in rows]
+
+    def next_published_end(self) -> int | None:
+        head = self._from_floor("published_end", 0, LAST_PLACE, 1)
+        return int.from_bytes(head[0][0][:8], "big") if head else None
 
     def leases(self) -> list[Lease]:
         return [codec.decode_lease(key, raw) for key, raw in self._scan("leases", b"", None, EVERYTHING)]

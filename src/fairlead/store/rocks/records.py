@@ -99,5 +99,10 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "keys": codec.decode_key,
     "audit": codec.decode_audit,
     "runbooks": lambda key, raw: codec.decode_text("runbooks", key, raw),
+    "staged": _at_least("staged", 3, 2),
+    "staged_chunks": codec.decode_chunk,
+    "publishing": codec.decode_publishing,
+    "published": codec.decode_published,
+    "published_end": _at_least("published_end", 9, 1),
     "meta": _fixed("meta", codec.META),
 }
