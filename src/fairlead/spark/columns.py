@@ -1,0 +1,114 @@
+"""The columns a DataFrame may bring: told apart by name, checked by type before any task runs, and read a column at a time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DataType, NullType, StructType
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_DURATION_MS
+
+#: What is wrong with single rows, by their place in the batch: the first thing that was found.
+Faults = dict[int, str]
+
+
+class Column(NamedTuple):
+    """`expected` is said to whoever brings another type; a column that is not `needed` may also be there without any type or value."""
+
+    expected: str
+    types: tuple[DataType, ...]
+    needed: bool = False
+
+
+def check_columns(schema: StructType, known: Mapping[str, Column], purpose: str) -> None:
+    """Raises `InvalidRequest` with the column's name: the first that is unknown, there twice, missing, or of another type."""
+    seen = set()
+    for field in schema.fields:
+        if field.name not in known:
+            near = difflib.get_close_matches(field.name.lower(), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; leave it out with .drop({field.name!r})"
+            raise InvalidRequest("columns", f"among {', '.join(known)} {purpose}", _Bare(f"{field.name!r}{hint}"))
+        if field.name in seen:
+            raise InvalidRequest("columns", f"each there once {purpose}", field.name)
+        seen.add(field.name)
+        column = known[field.name]
+        if not any(_same(field.dataType, kind) for kind in column.types) and (column.needed or not isinstance(field.dataType, NullType)):
+            raise InvalidRequest(f"column {field.name!r}", f"{column.expected} {purpose}", _Bare(field.dataType.simpleString()))
+    for name, column in known.items():
+        if column.needed and name not in seen:
+            there = ", ".join(seen) or "no column at all"
+            raise InvalidRequest(f"column {name!r}", f"there, as {column.expected}, {purpose}", _Bare(f"only {there}"))
+
+
+class _Bare:
+    """Shown in a message as it is, without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _same(given: DataType, kind: DataType) -> bool:
+    """Whether nulls may be inside, how long an interval is and how a text is collated are of no account."""
+    if type(given) is not type(kind):
+        return False
+    return all(
+        _same(getattr(given, inner), getattr(kind, inner)) for inner in ("elementType", "keyType", "valueType") if hasattr(kind, inner)
+    )
+
+
+def filled_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+    """Those that hold anything: what holds nothing is left out, and its default counts."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if column.null_count < len(column):
+            yield name, column
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.utf8() else column.cast(pa.utf8())
+
+
+def as_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
+    """An interval, or text such as "1h30m", as whole milliseconds; null where it is neither or out of bounds."""
+    if pa.types.is_duration(column.type):
+        return _interval_ms(column, name, faults)
+    encoded = as_text(column).dictionary_encode()
+    read: list[int | None] = []
+    wrong: dict[int, str] = {}
+    for at, text in enumerate(encoded.dictionary.to_pylist()):
+        try:
+            read.append(to_ms(text, name))
+        except InvalidRequest as error:
+            read.append(None)
+            wrong[at] = str(error)
+    if wrong:
+        for row, at in enumerate(encoded.indices.to_pylist()):
+            if at in wrong:
+                faults.setdefault(row, wrong[at])
+    return pa.array(read, pa.int64()).take(encoded.indices)
+
+
+def _interval_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
+    us = column.cast(pa.duration("us")).cast(pa.int64())
+    good = pc.and_(pc.greater_equal(us, 0), pc.less_equal(us, MAX_DURATION_MS * 1000))
+    for row in rows_where(pc.invert(good)):
+        faults.setdefault(row, str(InvalidRequest(name, "a duration between 0 and 10 years", _Bare(f"{us[row]} microseconds"))))
+    return pc.if_else(good, pc.divide(pc.add(pc.if_else(good, us, None), 500), 1000), None)
+
+
+def rows_where(mask: pa.Array) -> list[int]:
+    """The places of the true values; null is not true."""
+    rows: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
+    return rows
+
+
+def without_rows(batch: pa.RecordBatch, rows: set[int]) -> pa.RecordBatch:
+    return batch.filter(pa.array([row not in rows for row in range(batch.num_rows)]))
