@@ -288,6 +288,84 @@ class EngineNotInstalled(Rejected):
         )
 
 
+class SparkNotReady(Rejected):
+    """Spark cannot start here as asked: `expected`, `found`, `advice`."""
+
+    code = "spark_not_ready"
+
+    def __init__(self, expected: str, found: str, advice: str) -> None:
+        super().__init__(f"expected {expected}; found: {found}. {advice}", expected=expected, found=found, advice=advice)
+
+
+class ConsumerNotFound(Rejected):
+    code = "consumer_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"expected a durable consumer {name!r}; make it with consumers.register({name!r}, queue)", name=name)
+
+
+class ConsumerTaken(Rejected):
+    """A consumer's name belongs to one queue: `name`, `queue`, `wanted`."""
+
+    code = "consumer_taken"
+
+    def __init__(self, name: str, queue: str, wanted: str) -> None:
+        super().__init__(
+            f"expected consumer {name!r} to be new or of queue {wanted!r}, but it reads {queue!r}; "
+            f"take another name, or let go of it for good with: fairlead consumer drop {name}",
+            name=name, queue=queue, wanted=wanted,
+        )
+
+
+class StaleConsumer(Rejected):
+    """Somebody else has registered under the same name since: this one must stop. Nothing was changed."""
+
+    code = "stale_consumer"
+
+    def __init__(self, name: str, generation: int, current: int) -> None:
+        super().__init__(
+            f"expected generation {current} of consumer {name!r}, got {generation}: it was taken over; "
+            "stop this reader, or register again if it is the one to go on",
+            name=name, generation=generation, current=current,
+        )
+
+
+class ClaimNotNext(Rejected):
+    """A consumer has one claim in hand, and their numbers have no gaps: `number`, `last_closed`."""
+
+    code = "claim_not_next"
+
+    def __init__(self, name: str, number: int, last_closed: int) -> None:
+        super().__init__(
+            f"expected the claim of consumer {name!r} to be its claim {last_closed + 1}, the next one or the one in hand, got {number}",
+            name=name, number=number, last_closed=last_closed,
+        )
+
+
+class ClaimClosed(Rejected):
+    """The claim was closed: its messages have moved on, and cannot be read again."""
+
+    code = "claim_closed"
+
+    def __init__(self, name: str, number: int, last_closed: int) -> None:
+        super().__init__(
+            f"expected claim {number} of consumer {name!r} to be open, but all up to {last_closed} are closed; go on with claim {last_closed + 1}",
+            name=name, number=number, last_closed=last_closed,
+        )
+
+
+class ClaimReleased(Rejected):
+    """The claim ended without being closed: its messages went back to their queue, or with it. Who has worked on it has lost it."""
+
+    code = "claim_released"
+
+    def __init__(self, name: str, number: int, why: str) -> None:
+        super().__init__(
+            f"claim {number} of consumer {name!r} is lost: {why}; what it held may be delivered again, go on with claim {number + 1}",
+            name=name, number=number, why=why,
+        )
+
+
 class Overloaded(Unavailable):
     """A door has as much in hand as it may. Nothing was carried out."""
 
