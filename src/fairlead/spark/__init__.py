@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from fairlead.spark.java import Java, find_java, use_java
     from fairlead.spark.spark_session import session, settings
 
@@ -23,7 +25,14 @@ _HOMES = {
     "use_java": "java",
 }
 
-__all__ = ["Java", "find_java", "session", "settings", "use_java"]
+__all__ = ["Java", "find_java", "register", "session", "settings", "use_java"]
+
+
+def register(spark: SparkSession) -> None:
+    """Tell a session of `format("fairlead")`, where it does not find it by itself: with a server of Spark Connect, say."""
+    from fairlead.spark.source import FairleadDataSource
+
+    spark.dataSource.register(FairleadDataSource)
 
 
 def __getattr__(name: str) -> Any:

@@ -70,12 +70,12 @@ def session(
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         master = master or _submitted_master()
-        return builder.config(map=work_settings(master) | config).master(master).getOrCreate()
+        return builder.config(map={**work_settings(master), **config}).master(master).getOrCreate()
     master = master or DEFAULT_MASTER
     java = use_java(quiet=quiet)
     prepare_environment(master, os.environ)
     chosen = settings(master, memory=memory or DEFAULT_MEMORY, quiet=quiet, class_data=class_data, java=java, config=config)
-    return builder.config(map=chosen).master(master).getOrCreate()
+    return builder.config(map={**chosen}).master(master).getOrCreate()
 
 
 def settings(
