@@ -21,7 +21,7 @@ from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult
-from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode
+from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode, encode_call
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
@@ -113,7 +113,7 @@ class Requests:
 
         def metadata() -> bytes:
             left_ms = until_ms - clock.monotonic_ms() if wait_ms else 0
-            return _encode(msgspec.structs.replace(call, wait_ms=min(max(left_ms, 0), most_ms)))
+            return encode_call(msgspec.structs.replace(call, wait_ms=min(max(left_ms, 0), most_ms)))
 
         while True:
             began_ms = clock.monotonic_ms()
@@ -147,7 +147,7 @@ class Requests:
         extends = sum(1 for at in range(len(extend)) if at not in settling.refused)
 
         def metadata(own_id: str, own_answered: Sequence[str]) -> bytes:
-            return _encode(
+            return encode_call(
                 ExchangeCall(
                     consumer,
                     extends,
@@ -310,11 +310,3 @@ def _exchange_batch(rows: Sequence[Row], messages: Sequence[CheckedMessage]) -> 
 
 def _plain_names(queue: str | Sequence[str]) -> object:
     return list(queue) if isinstance(queue, (tuple, list)) else queue
-
-
-def _encode(call: ClaimCall | ExchangeCall) -> bytes:
-    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused here."""
-    try:
-        return encode(call)
-    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
-        raise InvalidRequest("arguments", "plain values", str(wrong)) from None

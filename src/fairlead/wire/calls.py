@@ -10,7 +10,9 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from fairlead.errors import InvalidRequest
+from fairlead.model.consumer import NumberedClaim
 from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.staging import StageResult
 from fairlead.wire.depth import check_depth
 from fairlead.wire.faults import Fault
 from fairlead.wire.rows import DeliveryRow, MessageRow
@@ -78,12 +80,62 @@ class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     answered: Any = ()
 
 
+class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    name: Any
+    generation: Any
+    number: Any
+    limit: Any = 10_000
+    max_bytes: Any = 64 * 1024 * 1024
+    wait_ms: int = 0
+    up_to: Any = None
+
+
+class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The answer is a stream of batches. `skip` are the rows of the slice that an earlier stream has brought already."""
+
+    name: Any
+    generation: Any
+    number: Any
+    slice: Any = 0
+    slices: Any = 1
+    skip: int = 0
+    payloads: bool = True
+
+
+class RecordCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    name: Any
+    generation: Any
+    number: Any
+    part: Any = ""
+
+
+class StageCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    token: Any
+    chunk: Any
+    queue: Any
+    ttl: Any = "1d"
+    skip_invalid: Any = False
+    dead: Any = None
+
+
+class BrowseCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The answer is a stream of batches, in the order of ids, from behind `after` on."""
+
+    queue: Any
+    view: Any = "messages"
+    low: Any = ""
+    high: Any = ""
+    after: Any = ""
+    payloads: bool = True
+
+
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """`now_ms` is the server's clock, so that a client can tell how long a lease lasts without trusting its own.
 
     `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer follow; the last
     one says how much `credit` was not used. `settled` and `enqueued` are those of an exchange; `settled`, `ids` and `rows`
-    take the place of the batch when results, ids or deliveries were asked for in rows.
+    take the place of the batch when results, ids or deliveries were asked for in rows. `claimed` and `staged` are what a
+    numbered claim and a stage give.
     """
 
     error: Fault | None = None
@@ -95,16 +147,29 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     enqueued: dict[str, list[str]] = {}
     ids: list[str] = []
     rows: list[DeliveryRow] = []
+    claimed: NumberedClaim | None = None
+    staged: StageResult | None = None
 
 
-Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)
+Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, NumberedCall, ReadCall, RecordCall, StageCall, BrowseCall, Answer)
 
 encode = msgspec.msgpack.Encoder().encode
-_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, Answer)}
+_decoders = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, NumberedCall, ReadCall, RecordCall, StageCall, BrowseCall, Answer)
+}
 #: Those that may be anything, for the engine to refuse in its own words.
 _OPEN_FIELDS = {
     kind: [name for name, hint in get_type_hints(kind).items() if hint is Any or (name == "queues" and kind is not Answer)] for kind in _decoders
 }
+
+
+def encode_call(call: msgspec.Struct) -> bytes:
+    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused here."""
+    try:
+        return encode(call)
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise InvalidRequest("arguments", "plain values", str(wrong)) from None
 
 
 def decode(raw: bytes, kind: type[Call]) -> Call:

@@ -13,6 +13,7 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEFAULT_KEY, pack_lane
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
+from fairlead.model.views import MessageInfo
 from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
 from fairlead.wire.messages import keys_of
 from fairlead.wire.schemas import DELIVERIES
@@ -24,11 +25,11 @@ _encode_failures = msgspec.msgpack.Encoder().encode
 _decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
 
 
-def runs_of(deliveries: Sequence[Delivery]) -> Runs:
-    return [(queue, len(list(rows))) for queue, rows in groupby([delivery.queue for delivery in deliveries])]
+def runs_of(found: Sequence[Delivery] | Sequence[MessageInfo]) -> Runs:
+    return [(queue, len(list(rows))) for queue, rows in groupby([one.queue for one in found])]
 
 
-def encode_deliveries(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
+def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) -> pa.RecordBatch:
     messages = [delivery.message for delivery in deliveries]
     states = [delivery.state for delivery in deliveries]
     touched = any(states)
@@ -39,10 +40,11 @@ def encode_deliveries(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
         "id": ids_column([message.id for message in messages]),
         "lease": pa.array([delivery.claim_id for delivery in deliveries], pa.uint64()),
         "lease_until": pa.array([delivery.lease_until for delivery in deliveries], pa.int64()),
-        "payload": pa.array([message.payload for message in messages], pa.binary()),
         "enqueued_at": pa.array([message.enqueued_ms for message in messages], pa.int64()),
         "fairness_key": pa.array(keys, pa.utf8()),
     }
+    if payloads:
+        columns["payload"] = pa.array([message.payload for message in messages], pa.binary())
     add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
     add_column(columns, "weight", pa.int32(), weights, 1)
     add_column(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
@@ -118,13 +120,13 @@ def _states(columns: Columns) -> list[MessageState | None]:
     attempts, progress, carry, failures, dead_since = [column or [None] * columns.length for column in found]
     return [
         MessageState(
-            0, attempts=tries or 0, progress=bits or 0, carry=carried or b"", failures=_failures(packed), dead_since_ms=since or 0
+            0, attempts=tries or 0, progress=bits or 0, carry=carried or b"", failures=read_failures(packed), dead_since_ms=since or 0
         )
         for tries, bits, carried, packed, since in zip(attempts, progress, carry, failures, dead_since, strict=True)
     ]
 
 
-def _failures(packed: bytes | None) -> tuple[FailureRecord, ...]:
+def read_failures(packed: bytes | None) -> tuple[FailureRecord, ...]:
     if not packed:
         return ()
     try:

@@ -72,11 +72,30 @@ RESULTS = pa.schema([
     ("error", pa.utf8()),
 ])
 
+#: A message as one sees it who looks and does not claim: as it would be delivered, and where it is.
+BROWSED = pa.schema([
+    *[field for field in DELIVERIES if field.name not in ("lease", "lease_until")],
+    ("where", pa.utf8()),                  # "ready", "waiting", "leased" or "done"; a dead letter is ready in a .dlq
+    ("place", pa.int64()),
+    ("due_at", pa.int64()),
+    ("expires_at", pa.int64()),
+    ("lease_until", pa.int64()),
+    ("consumer", pa.utf8()),
+    ("done_at", pa.int64()),
+    ("reason", pa.int16()),                # of its last failure; null: it has not failed
+    ("rule", pa.utf8()),
+    ("failures_cut", pa.int32()),
+    ("hidden", pa.list_(pa.utf8())),       # what is left out, because the caller may not read it, or nobody may
+])
+
 #: The settlements of an exchange first, then its messages: each row has one half of the columns.
 EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 
 ADMIN_CALL = pa.schema([("verb", pa.utf8()), ("arguments", pa.binary())])  # one row; MessagePack map of argument names to values
 ADMIN_RESULT = pa.schema([("result", pa.binary())])                   # one row; MessagePack
+
+#: Of channels whose answers are all in their metadata.
+NOTHING = pa.schema([])
 
 #: Their order is part of the protocol: append only.
 ACTIONS: Final = ("complete", "fail", "release", "extend", "start")
@@ -89,4 +108,9 @@ CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
     "claim": (None, DELIVERIES),
     "exchange": (EXCHANGE, DELIVERIES),
     "admin": (ADMIN_CALL, ADMIN_RESULT),
+    "claim_numbered": (None, NOTHING),
+    "read": (None, DELIVERIES),
+    "record": (SETTLEMENTS, NOTHING),
+    "stage": (MESSAGES, NOTHING),
+    "browse": (None, BROWSED),
 }

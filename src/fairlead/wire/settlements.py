@@ -50,15 +50,26 @@ def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, S
             # The short way for what is said most: all of it was given out by the engine.
             rows.append(Row(_COMPLETE, item.delivery.message.id, item.delivery.claim_id))
             continue
-        raw_id = b""
         try:
-            if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
-                raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
-            raw_id, claim_id = read_handle(item.delivery)
-            rows.append(_row(item, raw_id, claim_id if 0 <= claim_id <= _MOST_LEASE else _MOST_LEASE))
+            rows.append(settlement_row(item))
         except InvalidRequest as wrong:
-            refused[at] = SettleResult(raw_id, "invalid", error=str(wrong))
+            refused[at] = SettleResult(_raw_id(item), "invalid", error=str(wrong))
     return rows, refused
+
+
+def settlement_row(item: object) -> Row:
+    """Raises `InvalidRequest` for one that could never be sent."""
+    if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
+        raise InvalidRequest("item", "Complete, Fail, Release, Extend or Start", type(item))
+    raw_id, claim_id = read_handle(item.delivery)
+    return _row(item, raw_id, claim_id if 0 <= claim_id <= _MOST_LEASE else _MOST_LEASE)
+
+
+def _raw_id(item: object) -> bytes:
+    try:
+        return read_handle(getattr(item, "delivery", None))[0]
+    except InvalidRequest:
+        return b""
 
 
 def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:

@@ -1,0 +1,77 @@
+"""Record batches as a caller holds them: every column of the schema there, of its type, and nothing done row by row.
+
+On the way out of a client a batch gets its defaults back, which travel as nulls; on the way in it may lack columns, and have
+types that are only wider or narrower than those of the protocol.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.lane import DEFAULT_KEY
+from fairlead.wire.columns import make_batch, nulls
+
+#: What a null stands for, where it does not stand for nothing.
+_DEFAULTS: dict[str, object] = {
+    "fairness_key": DEFAULT_KEY, "weight": 1, "throttle_keys": [], "deliveries": 1, "attempts": 0, "progress": 0, "failures_cut": 0, "rule": "",
+    "hidden": [],
+}  # fmt: skip
+
+
+def fill_defaults(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """All columns of the schema. Null is left where there is none: no headers, no stream, no carry, a payload not asked for."""
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as wrong:
+        raise InvalidRequest("batch", "a sound record batch", str(wrong)) from None
+    length, given = batch.num_rows, batch.schema
+    columns = [batch.column(name) if name in given.names else nulls(length, schema.field(name).type) for name in schema.names]
+    return pa.RecordBatch.from_arrays([_filled(column, name) for column, name in zip(columns, schema.names, strict=True)], schema=schema)
+
+
+def _filled(column: pa.Array, name: str) -> pa.Array:
+    if name not in _DEFAULTS or not column.null_count:
+        return column
+    if column.null_count == len(column):
+        return _repeated(name, column.type, len(column))
+    if pa.types.is_list(column.type):
+        # Kernels that fill do not know lists: an empty one is where one begins that has no values.
+        return pa.ListArray.from_arrays(column.offsets, column.values) if _is_packed(column) else pa.array(
+            [value or [] for value in column.to_pylist()], column.type
+        )
+    return pc.fill_null(column, pa.scalar(_DEFAULTS[name], column.type))
+
+
+def _is_packed(column: pa.ListArray) -> bool:
+    """Whether its nulls have no values of their own, so that they are empty lists once they are not null."""
+    lengths = pc.subtract(column.offsets[1:], column.offsets[:-1])
+    return bool(pc.sum(pc.if_else(column.is_null(), lengths, 0)).as_py() == 0)
+
+
+@lru_cache(maxsize=256)
+def _repeated(name: str, kind: pa.DataType, length: int) -> pa.Array:
+    return pa.array([_DEFAULTS[name]] * length, kind) if pa.types.is_list(kind) else pa.repeat(pa.scalar(_DEFAULTS[name], kind), length)
+
+
+def fit(batch: object, schema: pa.Schema) -> pa.RecordBatch:
+    """A caller's batch in the types of the schema; `InvalidRequest` names the column that cannot be."""
+    if not isinstance(batch, pa.RecordBatch):
+        raise InvalidRequest("batch", "a pyarrow.RecordBatch", type(batch))
+    if batch.schema.equals(schema):
+        return batch
+    if len(set(batch.schema.names)) != len(batch.schema.names):
+        raise InvalidRequest("columns", "each there once", batch.schema.names)
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in schema.names:
+            raise InvalidRequest("columns", "among " + ", ".join(schema.names), name)
+        wanted = schema.field(name).type
+        try:
+            columns[name] = column if column.type == wanted else column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+            raise InvalidRequest(f"column {name}", str(wanted), f"{column.type} ({wrong})") from None
+    return make_batch(schema, batch.num_rows, columns)
