@@ -5,7 +5,9 @@ Workers are reused by many tasks and end with their session, or are killed: noth
 
 from __future__ import annotations
 
+import logging
 import os
+import platform
 import threading
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from fairlead.client.client import Client
     from fairlead.client.tls import Tls
 
+log = logging.getLogger("fairlead.spark")
+
+#: Set by Spark in the executors of a cluster, and not in a local driver.
+_OF_EXECUTORS = "SPARK_EXECUTOR_DIRS"
 #: A key is shorter, and a device never ends.
 _MOST_KEY_BYTES = 4096
 
@@ -52,6 +58,7 @@ def client_for(options: Options) -> Client:
         # The process is part of the key: Spark forks its workers from a daemon.
         client = _clients.get((os.getpid(), way))
         if client is None:
+            _warn_if_only_local(options)
             client = _clients[os.getpid(), way] = _connect(way)
         return client
 
@@ -72,6 +79,17 @@ def is_loopback(endpoint: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _warn_if_only_local(options: Options) -> None:
+    """Spark tells a source nothing of its master: an executor notices that it is one, and not a part of the driver."""
+    elsewhere = platform.node() != options.driver
+    if (elsewhere or _OF_EXECUTORS in os.environ) and is_loopback(options.endpoint):
+        log.warning(
+            "endpoint %s is a loopback address, and so names the machine of each executor by itself (here %s, driver on %s): "
+            "it works only where the broker runs as well; give the address by which every executor reaches the broker",
+            options.endpoint, platform.node(), options.driver or "an unknown host",
+        )  # fmt: skip
 
 
 def _connect(way: Way) -> Client:
@@ -108,4 +126,4 @@ def _api_key(way: Way) -> str | None:
 
 
 def _where() -> str:
-    return f"host {os.uname().nodename}, process {os.getpid()}"
+    return f"host {platform.node()}, process {os.getpid()}"

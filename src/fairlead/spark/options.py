@@ -6,6 +6,8 @@ is a secret: an API key is named by its file or by its environment variable.
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -29,6 +31,7 @@ ALL: tuple[Direction, ...] = (*READS, *WRITES)
 MOST_MESSAGES = 100_000
 MOST_BYTES = 256 * 1024 * 1024
 _MOST_PARTITIONS = 10_000
+_MOST_BY_DEFAULT = 16
 
 #: Options of Spark itself that it hands to a sink together with the sink's own.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
@@ -219,6 +222,13 @@ class Options:
         "1m", _duration, ALL, "how long a call is tried again while the server cannot be reached; then the task or the query fails", shown="1m"
     )
     given: frozenset[str] = frozenset()
+    #: The machine on which they were read.
+    driver: str = ""
+
+    @property
+    def partition_count(self) -> int:
+        """Spark tells a source nothing of its executors; on one machine the driver's cores are theirs."""
+        return self.num_partitions or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)
 
     def for_direction(self, direction: Direction) -> Options:
         """Itself. Raises `InvalidRequest` for what is missing, or has no meaning there."""
@@ -263,7 +273,7 @@ def read_options(given: Mapping[str, str]) -> Options:
             raise InvalidRequest("option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"])
         folded["queue"] = path
     values = {FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value) for name, value in folded.items()}
-    options = Options(**values, given=frozenset(_FOLDED[name] for name in folded))
+    options = Options(**values, given=frozenset(_FOLDED[name] for name in folded), driver=platform.node())
     if options.api_key_file and options.api_key_env:
         raise InvalidRequest("options apiKeyFile and apiKeyEnv", "one of the two", "both")
     if bool(options.tls_cert) != bool(options.tls_key):

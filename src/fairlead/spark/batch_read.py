@@ -1,0 +1,60 @@
+"""Batch read: looks without claiming, so it changes nothing, and every action on the DataFrame may look again.
+
+It is no snapshot. A message that is in the queue from the first task's start to the last one's end is seen exactly once,
+wherever it moves meanwhile; one that comes or goes meanwhile may be seen or not. Spark asks for the partitions once per loaded
+DataFrame, so a second action looks anew within the same bounds of ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from fairlead.model.ids import first_id_of, show_id
+from fairlead.model.names import dead_letter_name
+from fairlead.spark.connection import client_for
+from fairlead.spark.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """Ids from `low` on and below `high`; empty: no bound."""
+
+    low: str
+    high: str
+
+
+class BatchReader(DataSourceReader):
+    # Without pushFilters: Spark 4.3 keeps a pushed filter for later actions that do not have it.
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        splits = client_for(options).browse_splits(options.queue, options.view, options.partition_count)
+        lowest = show_id(first_id_of(options.starting_from)) if options.starting_from else ""
+        # Ids are text in the order of their time; a range that ends before the start has nothing to look at.
+        return [Range(max(low, lowest), high) for low, high in splits if not high or high > lowest]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from fairlead.spark.rows import Rows
+
+        assert isinstance(partition, Range)
+        options = self._options
+        rows = Rows(
+            self._schema, dead_letter_name(options.queue) if options.view == "dead" else options.queue, headers=options.include_headers
+        )
+        batches = client_for(options).browse_batches(
+            options.queue, view=options.view, low=partition.low, high=partition.high, payloads=options.include_payload
+        )
+        for batch in batches:
+            yield rows.of(batch)

@@ -1,0 +1,241 @@
+"""Streaming read: each micro-batch is one numbered claim of a durable consumer, cut into slices for the tasks.
+
+Spark writes down which claim a batch is before it reads it, and asks for the next one, with the last as `start`, only when the
+batch is in its commit log. That is the moment when the last claim is closed: in `latestOffset`, also when nothing new is there.
+Spark's own `commit` comes too late for the last batch, and `stop` is no sign that anything is over.
+
+A claim is the same set in the same order for as long as it is open. So nothing of this process has to survive: a query that
+starts again, hours later, reads what its checkpoint speaks of from the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, InvalidRequest, Rejected
+from fairlead.model.durations import to_ms
+from fairlead.spark.connection import client_for
+from fairlead.spark.options import MOST_BYTES, MOST_MESSAGES, Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fairlead.client.streams import ClientConsumers
+    from fairlead.model.consumer import ConsumerInfo
+
+log = logging.getLogger("fairlead.spark")
+
+#: Without it Spark would ask ninety times a second; much longer, and the other sources of a query would wait for this one.
+_IDLE_WAIT = "500ms"
+_LONGEST_BEAT_S = 30.0
+
+#: The broker does not have what the checkpoint speaks of.
+_LOST = (ClaimReleased, ClaimClosed, ClaimNotNext)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """`number` is of the last claim in hand. `resets` counts how often numbers began anew, so that no offset is met twice."""
+
+    consumer: str
+    number: int
+    resets: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"consumer": self.consumer, "number": self.number} | ({"resets": self.resets} if self.resets else {})
+
+    @classmethod
+    def of(cls, json: Mapping[str, Any], consumer: str) -> Offset:
+        if json.get("consumer") != consumer:
+            why = f"{json.get('consumer')!r}, whose place this checkpoint has; or give the query a new checkpoint"
+            raise InvalidRequest("option consumer", why, consumer)
+        return cls(consumer, int(json["number"]), int(json.get("resets", 0)))
+
+
+@dataclass(frozen=True)
+class Slice(InputPartition):
+    """What a task reads. `generation` keeps the tasks of a query that was taken over from reading on."""
+
+    consumer: str
+    generation: int
+    number: int
+    slice: int
+    slices: int
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in a process beside the driver as long as the query; its copies in the tasks only `read`.
+
+    Raises what the broker says: `StaleConsumer` when another query has taken the consumer over, `ClaimReleased` and its like when
+    a claim of the checkpoint is gone, unless `failOnDataLoss` is false. `ServerUnreachable` only after `timeout`.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known: ConsumerInfo | None = None
+        self._initial: Offset | None = None
+        #: The claim this process has made or found open.
+        self._in_hand: int | None = None
+        #: The offset up to which everything is closed, and the number that comes next.
+        self._settled: tuple[Offset, int] | None = None
+        self._ceiling: int | None = None
+        self._stopped: threading.Event | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # Beside the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins: behind what is closed. Asked twice, and again until batch 0 is committed."""
+        if self._initial is None:
+            last_closed = self._consumer().last_closed
+            self._initial = Offset(self._options.consumer, last_closed)
+            # Nothing of this query is closed or lost yet, whatever an earlier one left behind.
+            self._settled = (self._initial, last_closed + 1)
+        return self._initial.as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ceiling = self._consumers.ceiling(self._options.consumer, self._consumer().generation)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        at = Offset.of(start, self._options.consumer)
+        number = self._close(at)
+        messages, size = self._limits(limit)
+        # Up to the ceiling nothing is going to come that is not there already.
+        wait = _IDLE_WAIT if self._ceiling is None else None
+        claim = self._consumers.claim(
+            self._options.consumer, self._consumer().generation, number, limit=messages, max_bytes=size, wait=wait, up_to=self._ceiling
+        )
+        if not claim.count:
+            return start
+        self._in_hand = number
+        # A consumer that was made anew counts from 1: its claims must not be taken for those that the checkpoint has seen.
+        return Offset(at.consumer, number, at.resets + (number <= at.number)).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One claim is one batch: which one it is, `end` says alone."""
+        number = Offset.of(end, self._options.consumer).number
+        generation = self._consumer().generation
+        if number != self._in_hand:
+            if not self._is_open(number):
+                return []
+            self._in_hand = number
+        slices = self._options.partition_count
+        return [Slice(self._options.consumer, generation, number, at, slices) for at in range(slices)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: by now `latestOffset` has closed it."""
+
+    def stop(self) -> None:
+        """Claims stay: Spark calls this when the driver died as well, and will want the same batch again."""
+        if self._stopped is not None:
+            self._stopped.set()
+
+    @property
+    def _consumers(self) -> ClientConsumers:
+        return client_for(self._options).consumers
+
+    def _consumer(self) -> ConsumerInfo:
+        """Registers when first needed, in the process that stays: planning makes readers too, which must not fence this one off."""
+        if self._known is None:
+            self._known = self._consumers.register(self._options.consumer, self._options.queue, ttl=self._options.consumer_ttl)
+            self._stopped = threading.Event()
+            beat_s = min(to_ms(self._options.consumer_ttl, "consumerTtl") / 4000, _LONGEST_BEAT_S)
+            threading.Thread(target=self._beat, args=(self._known.generation, beat_s, self._stopped), name="fairlead-heartbeat", daemon=True).start()
+        return self._known
+
+    def _beat(self, generation: int, every_s: float, stopped: threading.Event) -> None:
+        while not stopped.wait(every_s):
+            try:
+                self._consumers.heartbeat(self._options.consumer, generation)
+            except Rejected as refused:
+                # The query's next call hears it too, and ends with it.
+                log.warning("no more heartbeats of consumer %s: %s", self._options.consumer, refused)
+                return
+            except FairleadError as trouble:
+                log.warning("a heartbeat of consumer %s did not get through: %s", self._options.consumer, trouble)
+
+    def _close(self, at: Offset) -> int:
+        """Closes everything up to `at`, whose batch Spark has committed, and gives the number of the next claim."""
+        if self._settled is not None and self._settled[0] == at:
+            return self._settled[1]
+        name, generation = self._options.consumer, self._consumer().generation
+        try:
+            last_closed = self._consumers.close(name, generation, at.number).last_closed
+        except _LOST as lost:
+            self._lose(lost)
+            last_closed = self._consumers.heartbeat(name, generation).last_closed
+        else:
+            if last_closed > at.number:
+                now = self._consumers.heartbeat(name, generation)
+                # One that was claimed and let go of before Spark knew of it is no loss.
+                if not now.lost == last_closed == at.number + 1:
+                    self._lose(ClaimClosed(name, at.number + 1, last_closed))
+        self._settled = (at, last_closed + 1)
+        return last_closed + 1
+
+    def _is_open(self, number: int) -> bool:
+        """Of a batch that is read again, after a restart. Not asked by claiming it: that could make another claim of the same number."""
+        name = self._options.consumer
+        now = self._consumers.heartbeat(name, self._consumer().generation)
+        if now.open == number:
+            return True
+        if now.lost == number:
+            self._lose(ClaimReleased(name, number, "it was released, by an operator or because the consumer was not seen for its time to live"))
+        elif number <= now.last_closed:
+            self._lose(ClaimClosed(name, number, now.last_closed))
+        else:
+            self._lose(ClaimNotNext(name, number, now.last_closed))
+        return False
+
+    def _lose(self, lost: FairleadError) -> None:
+        if self._options.fail_on_data_loss:
+            raise lost
+        log.warning("failOnDataLoss is false, so the query goes on: %s", lost)
+
+    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
+        messages, size = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
+        if isinstance(limit, ReadAllAvailable):
+            return MOST_MESSAGES, MOST_BYTES
+        if isinstance(limit, ReadMaxRows):
+            return max(1, min(limit.max_rows, MOST_MESSAGES)), size
+        if isinstance(limit, ReadMaxBytes):
+            return messages, max(1, min(limit.max_bytes, MOST_BYTES))
+        return messages, size
+
+    # In a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from fairlead.spark.rows import Rows
+
+        assert isinstance(partition, Slice)
+        name, generation, number = partition.consumer, partition.generation, partition.number
+        rows = Rows(self._schema, self._options.queue, receipt=f"{name}/{generation}/{number}", headers=self._options.include_headers)
+        batches = self._consumers.read_batches(
+            name, generation, number, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
+        )
+        try:
+            for batch in batches:
+                yield rows.of(batch)
+        except _LOST as lost:
+            self._lose(lost)
