@@ -288,6 +288,19 @@ class EngineNotInstalled(Rejected):
         )
 
 
+class RowsRefused(Rejected):
+    """Rows of a DataFrame that are no messages, or settle nothing: `shown` has the first of them, without their payloads."""
+
+    code = "rows_refused"
+
+    def __init__(self, queue: str, count: int, shown: list[str], advice: str) -> None:
+        rows = "1 row is" if count == 1 else f"{count} rows are"
+        super().__init__(
+            f"expected rows that {queue!r} can take, but {rows} not: {'; '.join(shown)}{'; ...' if count > len(shown) else ''}. {advice}",
+            queue=queue, count=count, shown=list(shown), advice=advice,
+        )  # fmt: skip
+
+
 class SparkNotReady(Rejected):
     """Spark cannot start here as asked: `expected`, `found`, `advice`."""
 
@@ -364,6 +377,27 @@ class ClaimReleased(Rejected):
             f"claim {number} of consumer {name!r} is lost: {why}; what it held may be delivered again, go on with claim {number + 1}",
             name=name, number=number, why=why,
         )
+
+
+class StagedChunkMissing(Rejected):
+    """A chunk to be published is not there: never staged, discarded, or its time was over. Nothing was changed."""
+
+    code = "staged_chunk_missing"
+
+    def __init__(self, token: str, chunk: str) -> None:
+        super().__init__(f"expected chunk {chunk!r} of write {token!r} to be staged; stage it again, then publish", token=token, chunk=chunk)
+
+
+class StagedQueueGone(Rejected):
+    """The queue of a staged chunk was deleted, and one of the same name made since is another queue. Nothing was changed."""
+
+    code = "staged_queue_gone"
+
+    def __init__(self, token: str, chunk: str, queue: str) -> None:
+        super().__init__(
+            f"expected queue {queue!r} to be there still for chunk {chunk!r} of write {token!r}; create it if need be, and stage the chunk again",
+            token=token, chunk=chunk, queue=queue,
+        )  # fmt: skip
 
 
 class Overloaded(Unavailable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -112,3 +112,28 @@ def rows_where(mask: pa.Array) -> list[int]:
 
 def without_rows(batch: pa.RecordBatch, rows: set[int]) -> pa.RecordBatch:
     return batch.filter(pa.array([row not in rows for row in range(batch.num_rows)]))
+
+
+_SHOWN_ROWS = 3
+_SHOWN_CHARACTERS = 60
+
+
+def show_rows(rows: pa.RecordBatch, errors: Sequence[str]) -> list[str]:
+    """The first of them, so that somebody finds them again: never a payload, nor the value of a header."""
+    return [f"{_show_row(row)}: {error}" for row, error in zip(rows.slice(0, _SHOWN_ROWS).to_pylist(), errors, strict=False)]
+
+
+def _show_row(row: Mapping[str, object]) -> str:
+    said = []
+    for name, value in row.items():
+        if name == "payload":
+            said.append(f"payload of {len(value)} bytes" if isinstance(value, bytes) else "payload of text" if value is not None else "no payload")
+        elif name == "headers" and value:
+            said.append("headers " + ", ".join(sorted(_cut(str(key)) for key, _ in value)))  # type: ignore[attr-defined]
+        elif value not in (None, "", []):
+            said.append(f"{name}={_cut(repr(value))}")
+    return ", ".join(said)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -103,7 +103,7 @@ def _claims(column: pa.Array, faults: Faults) -> _Claims:
         try:
             consumer, generation, number, lease = text.rsplit("/", 3)
             receipts.append(Receipt(consumer, int(generation), int(number)))
-            leases.append(int(lease, 16))
+            leases.append(int(lease))
         except ValueError:
             wrong[at] = str(InvalidRequest("receipt", "as it was read", text))
     if wrong:

@@ -50,17 +50,17 @@ class FairleadDataSource(DataSource):
         if options.operation == "settle":
             from fairlead.spark.settle import SettleWriter
 
-            return cast("DataSourceWriter", SettleWriter(options, schema))
+            return cast("DataSourceWriter", SettleWriter(options, schema, overwrite=overwrite))
         from fairlead.spark.write import ProduceWriter
 
-        return cast("DataSourceWriter", ProduceWriter(options, schema))
+        return cast("DataSourceWriter", ProduceWriter(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self.checked.for_direction("stream write")
         if options.operation == "settle":
             from fairlead.spark.settle import SettleStreamWriter
 
-            return cast("DataSourceStreamWriter", SettleStreamWriter(options, schema))
+            return cast("DataSourceStreamWriter", SettleStreamWriter(options, schema, overwrite=overwrite))
         from fairlead.spark.write import ProduceStreamWriter
 
-        return cast("DataSourceStreamWriter", ProduceStreamWriter(options, schema))
+        return cast("DataSourceStreamWriter", ProduceStreamWriter(options, schema, overwrite=overwrite))
