@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from fairlead.broker import claim as claiming
-from fairlead.broker import dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
+from fairlead.broker import browse, dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
 from fairlead.broker.audit import AuditTrail
 from fairlead.broker.checkpoints import checkpoint_target
 from fairlead.broker.core import Core
@@ -19,6 +19,7 @@ from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.requests import check_error
 from fairlead.broker.runbooks import Runbooks, load_external
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
+from fairlead.broker.staging import Staging
 from fairlead.broker.timers import Timer, run_due
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import Settings
@@ -59,6 +60,7 @@ class Broker:
         self.runbooks = Runbooks(self._core)
         self.keys = KeyRing(self._core)
         self.audit = AuditTrail(self._core)
+        self.staging = Staging(self._core)
         self._timer = Timer(self._core)
         watch(self._core)
 
@@ -316,6 +318,20 @@ class Broker:
     ) -> list[MessageInfo]:
         """Look at messages without claiming them."""
         return looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after)
+
+    def browse(
+        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+    ) -> list[MessageInfo]:
+        """Look at all of a queue without claiming, page by page in order of ids: from `low` on, before `high`, behind `after`.
+
+        `view="dead"` is its dead letters. A page may be shorter than `limit`; an empty one is the end. A message that is
+        there throughout is met exactly once, whatever happens to it meanwhile.
+        """
+        return browse.browse(self._core, queue, view=view, low=low, high=high, limit=limit, after=after)
+
+    def browse_splits(self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1) -> list[tuple[str, str]]:
+        """Up to `n` (low, high) for `browse`, about even, that together leave nothing out; "" is no bound."""
+        return browse.browse_splits(self._core, queue, view, n)
 
     def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
         """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` streams that are held up."""

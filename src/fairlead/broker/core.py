@@ -19,6 +19,7 @@ from fairlead.broker.leases import LeaseBook
 from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
 from fairlead.broker.tally import Tally
+from fairlead.broker.staged_book import StagedBook
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.decide.drr import QueueScheduler
@@ -85,6 +86,7 @@ class Core:
         self.answered = Answered()
         self.observers = Observers()
         self.tally = Tally()
+        self.staged = StagedBook()
 
     # Queues
 
@@ -170,9 +172,9 @@ class Core:
             self.observers.add(observer, timed, [QueueSaved(state.record) for state in self.by_id.values()])
             self.hooks.timed = self.observers.timed
 
-    def confirm(self, commit: int | None = None) -> None:
-        """Without the lock: return once everything up to the commit is as durable as was asked for."""
-        if not self.synced:
+    def confirm(self, commit: int | None = None, *, synced: bool = False) -> None:
+        """Without the lock: return once everything up to the commit is as durable as was asked for, or `synced` whatever was."""
+        if not self.synced and not synced:
             return
         began = perf_counter() if self.observers else 0.0
         try:
@@ -269,6 +271,7 @@ class Core:
                 self.by_id[intent.queue_id].purging = True
         self._load_leases(deadlines)
         for state in self.by_id.values():
+        self.staged.load(self.store)
             self.look_ahead(state)
         self._continue_ids()
 

@@ -44,9 +44,11 @@ def ask_hook(core: Core, queue_name: str, checked: list[CheckedMessage]) -> list
 class Prepared:
     """Checked messages on their way into one queue: into a commit, and after it into memory."""
 
-    def __init__(self, queue: str, checked: list[CheckedMessage]) -> None:
+    def __init__(self, queue: str, checked: list[CheckedMessage], *, bounded: bool = True) -> None:
         self.queue = queue
         self._checked = checked
+        #: False for what was let in before: its room is kept for it.
+        self._bounded = bounded
         self._messages: list[Message] = []
 
     def add_to(self, core: Core, moves: Moves, places: Iterator[int]) -> list[bytes]:
@@ -62,7 +64,8 @@ class Prepared:
             moves.streams.load(queue.queue_id, names)
         messages = self._messages = _messages(queue, checked, ids, fresh_ids, now_ms, places, moves.streams)
         if messages:
-            _check_bounds(core, queue, messages)
+            if self._bounded:
+                _check_bounds(core, queue, messages)
             behind = _join_streams(moves.streams, messages) if names else frozenset()
             moves.facts.append(Enqueued(queue.queue_id, messages, behind))
         return ids
@@ -152,17 +155,23 @@ def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMess
 
 
 def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> None:
-    config = queue.config
     incoming = sum([len(message.payload) + len(message.headers) for message in messages])
-    if config.max_messages or config.max_bytes:
-        counters = core.store.counters(queue.queue_id)
-        if config.max_messages and counters.messages + len(messages) > config.max_messages:
-            raise QueueFull(queue.name, "max_messages", config.max_messages)
-        if config.max_bytes and counters.bytes + incoming > config.max_bytes:
-            raise QueueFull(queue.name, "max_bytes", config.max_bytes)
+    check_queue_bounds(core, queue, len(messages), incoming)
     core.store.check_room(incoming)
     if not queue.scheduler.has_room_for(len(messages)):
         queue.scheduler.check_lanes(message.lane for message in messages)
+
+
+def check_queue_bounds(core: Core, queue: QueueState, count: int, size: int) -> None:
+    """Refuse so many messages and bytes more, if with those that are published and on their way they are too many."""
+    config = queue.config
+    if config.max_messages or config.max_bytes:
+        counters = core.store.counters(queue.queue_id)
+        coming, coming_bytes = core.staged.to_come(queue.queue_id)
+        if config.max_messages and counters.messages + coming + count > config.max_messages:
+            raise QueueFull(queue.name, "max_messages", config.max_messages)
+        if config.max_bytes and counters.bytes + coming_bytes + size > config.max_bytes:
+            raise QueueFull(queue.name, "max_bytes", config.max_bytes)
 
 
 def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:

@@ -28,7 +28,7 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
         flags = Flag.STATE | (Flag.LIVE_DEDUP if _holds_key(core, message) else 0)
         return InDone(queue_id, state.done_ms, lane, pack_row(0, message_id, weight_of(message, state), flags, message.size))
     in_stream = not dead and seq_of(message, state) != 0
-    row = pack_row(0 if due_ms else place, message_id, weight_of(message, state), _flags(message, state), message.size)
+    row = pack_row(0 if due_ms else place, message_id, weight_of(message, state), flags_of(message, state), message.size)
     if in_stream:
         row += message.stream.encode()
     if due_ms:
@@ -64,7 +64,7 @@ def _holds_key(core: Core, message: Message) -> bool:
     return message.live_dedup and core.store.dedup(message.queue_id, [message.dedup_key])[0] == (message.id, 0)
 
 
-def _flags(message: Message, state: MessageState | None) -> int:
+def flags_of(message: Message, state: MessageState | None) -> int:
     """A dead letter and a redriven one have lost their time to live and their dedup key."""
     if state is None:
         return message.flags

@@ -245,7 +245,7 @@ def infos_of(core: Core, spots: Iterable[Whereabouts]) -> list[MessageInfo]:
     states = core.store.states(ids)
     name_of = _names(core)
     return [
-        _info(message, state or _UNTOUCHED, spot, name_of)
+        info_of(message, state, spot, name_of)
         for spot, message, state in zip(listed, core.messages(ids), states, strict=True)
         if message is not None
     ]
@@ -265,7 +265,8 @@ def _where(spot: Whereabouts) -> str:
     return "waiting" if isinstance(spot, InWaiting) else "done" if isinstance(spot, InDone) else "ready"
 
 
-def _info(message: Message, state: MessageState, spot: Whereabouts, name_of: Callable[[int], str | None]) -> MessageInfo:
+def info_of(message: Message, touched: MessageState | None, spot: Whereabouts, name_of: Callable[[int], str | None]) -> MessageInfo:
+    state = touched or _UNTOUCHED
     lease = spot if isinstance(spot, Lease) else None
     due_ms = spot.due_ms if isinstance(spot, InWaiting) else None
     return MessageInfo(

@@ -15,6 +15,7 @@ from fairlead.broker.intents import ask_before_background_steps, next_background
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.broker.staging import finish_publishes, next_staging_ms, publishes_left, run_staging_step
 from fairlead.broker.states import states_of
 from fairlead.decide.retry import HookAnswer
 from fairlead.errors import BrokerClosed, FairleadError
@@ -46,11 +47,12 @@ def run_due(core: Core) -> None:
     while True:
         expired = _expire_with_hooks(core)
         lanes = ask_before_background_steps(core)
+        finish_publishes(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            if not run_step(core, lanes) and not expired:
+            if not run_step(core, lanes) and not expired and not publishes_left(core):
                 return
 
 
@@ -61,7 +63,7 @@ def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
     now_ms = core.clock.now_ms()
     if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
         return True
-    if _forget_requests(core, now_ms):
+    if _forget_requests(core, now_ms) or run_staging_step(core, now_ms):
         return True
     return run_background_step(core, lanes)
 
@@ -297,7 +299,8 @@ class Timer:
 
 
 def _sleep_ms(core: Core) -> int:
-    wall_ms = min((state.next_wake_ms() for state in core.by_id.values()), default=NEVER_MS) - core.clock.now_ms()
+    queues_ms = min((state.next_wake_ms() for state in core.by_id.values()), default=NEVER_MS)
+    wall_ms = min(queues_ms, next_staging_ms(core)) - core.clock.now_ms()
     deadline_ms = core.leases.next_deadline_ms()
     lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
     step_ms = next_background_ms(core)

@@ -46,7 +46,8 @@ class Settings:
     `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness key,
     throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that one cannot crowd out
     the others. `body_cache_bytes` is how much of recent bodies is held, `block_cache_bytes` RocksDB's share.
-    There may be `max_queues` queues, dead-letter queues not counted.
+    There may be `max_queues` queues, dead-letter queues not counted, and `max_staged_bytes` on disk that are staged and not
+    published yet.
     Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit. Checkpoints are written
     in `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
     """
@@ -55,6 +56,7 @@ class Settings:
     active_lanes: int = 1_000_000
     lanes_per_queue: int = 500_000
     max_queues: int = 10_000
+    max_staged_bytes: int = 16 * 1024 * 1024 * 1024
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024
     disk_reserve_bytes: int = 64 * 1024 * 1024

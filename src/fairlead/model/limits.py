@@ -49,3 +49,12 @@ COUNT_LIMIT = 10_000
 SCAN_LIMIT = 100_000
 #: Failures kept in full: the first, and the last so many. The rest are counted.
 KEPT_LAST_FAILURES = 31
+MAX_STAGING_NAME_BYTES = 512
+#: Chunks in one staged write, and in all of them together.
+MAX_WRITE_CHUNKS = 10_000
+MAX_STAGED_CHUNKS = 100_000
+#: A published write becomes messages in steps of at most so many, or so many bytes; there is always at least one.
+PUBLISH_STEP_MESSAGES = 5_000
+PUBLISH_STEP_BYTES = 32 * 1024 * 1024
+#: How long a published token is remembered.
+PUBLISHED_KEPT_MS = 7 * 24 * 3600 * 1000

@@ -38,6 +38,7 @@ class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     messages: int
     bytes: int
+    queues: list[str]
     staged_at: int
     expires_at: int
 
@@ -51,6 +52,7 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     token: str
     chunk: str
     queue_id: int
+    queue: str
     count: int
     bytes: int
     stored_bytes: int
@@ -69,6 +71,7 @@ class Publishing(msgspec.Struct, frozen=True, array_like=True):
     chunk_count: int
     count: int
     bytes: int
+    queues: tuple[str, ...]
     offset: int = 0
 
 
@@ -79,6 +82,7 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
     chunk_count: int
     count: int
     bytes: int
+    queues: tuple[str, ...]
     staged_ms: int
     published_ms: int
     until_ms: int

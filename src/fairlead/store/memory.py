@@ -212,8 +212,17 @@ class MemoryStore:
         order = self._data.messages.order
         return order[bisect_left(order, low) : bisect_right(order, high)][:limit]
 
-    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
-        return [message for message in self.messages(self.ids_between(low, high, limit)) if message is not None]
+    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
+        order = self._data.messages.order
+        found: list[Message] = []
+        size = 0
+        for message in self.messages(order[bisect_left(order, low) : bisect_left(order, high)]):
+            if message is not None and message.queue_id == queue_id:
+                found.append(message)
+                size += message.size
+                if len(found) >= limit or size >= max_bytes:
+                    return found, message.id + b"\0"
+        return found, high
 
     def staged_chunks(self) -> list[StagedChunk]:
         return self._data.staged_chunks.values()

@@ -6,7 +6,7 @@ Promises of every implementation (tests/conformance checks them):
 * Answers reflect every commit that returned. Counters change in the same commit as the messages they count.
 * A failed commit raises and changes nothing that an answer would show.
 
-All calls are made by one thread at a time, except `sync`, `messages`, `messages_between`, `states` and `staged_body`, which
+All calls are made by one thread at a time, except `sync`, `messages`, `messages_from`, `states` and `staged_body`, which
 may run beside anything.
 Rows and lanes are the packed values of `model/lane.py`; to the store they are opaque, apart from their order.
 """
@@ -196,8 +196,12 @@ class Store(Protocol):
         """Ids of stored messages from `low` to `high`, both included, in order."""
         ...
 
-    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
-        """Stored messages from id `low` to `high`, both included, in order of their ids."""
+    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
+        """Messages that were enqueued into that queue, wherever they are, with ids from `low` on and before `high`, in order.
+
+        At most `limit`, and up to the first with which they have `max_bytes`. Also says where to go on, for a call walks over a
+        bounded number of others: at `high` there are no more.
+        """
         ...
 
     # Staged writes

@@ -34,6 +34,8 @@ from fairlead.store.rocks.layout import (
 EVERYTHING = 1 << 62
 
 
+#: How many messages of other queues a look at one queue passes over before it asks again.
+_WALKED = 100_000
 class Questions:
     """Answers from the rows themselves. All that is kept between two questions are the floors of rows that go by time."""
 
@@ -215,9 +217,27 @@ class Questions:
         except Exception as trouble:
             raise self._fault(trouble, "messages") from trouble
 
-    def messages_between(self, low: bytes, high: bytes, limit: int) -> list[Message]:
-        rows = self._scan("messages", low, high + b"\0", limit)
-        return [message for message in codec.decode_messages([id for id, _ in rows], [raw for _, raw in rows]) if message is not None]
+    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
+        table, options = self._bounded("messages", high)
+        wanted, size, walked, last = queue_key(queue_id), 0, 0, b""
+        ids: list[bytes] = []
+        raws: list[bytes | None] = []
+        try:
+            for last, raw in cast("Iterator[tuple[bytes, bytes]]", table.items(from_key=low, read_opt=options)):
+                walked += 1
+                if raw[1:5] == wanted:
+                    ids.append(last)
+                    raws.append(raw)
+                    size += len(raw)
+                if len(ids) >= limit or size >= max_bytes or walked >= _WALKED:
+                    low = last + b"\0"
+                    break
+            else:
+                self._check_end(table, options, low, last or None)
+                low = high
+        except Exception as trouble:
+            raise self._fault(trouble, "messages") from trouble
+        return [message for message in codec.decode_messages(ids, raws) if message is not None], low
 
     def staged_chunks(self) -> list[StagedChunk]:
         return [codec.decode_chunk(key, raw) for key, raw in self._scan("staged_chunks", b"", None, EVERYTHING)]

@@ -1,0 +1,156 @@
+"""Reading a queue without claiming from it, in order of ids, whatever place each message moves to meanwhile.
+
+An id never changes, so whoever reads on from the last id it saw meets a message that is there all the time exactly once.
+There is no index of a queue's ids: it would cost every enqueue and every completion, for the sake of a look. Of a queue with
+few messages the ids are gathered from its rows, all at one moment; else all stored messages are walked in order of
+their ids, without the lock, and those of other queues passed over. So a page costs at most a look at FEW rows, or, in a large
+queue, what lies between its messages; reading a large queue as a whole reads the stored messages once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fairlead.broker.core import Core
+from fairlead.broker.locate import flags_of, stream_members
+from fairlead.broker.looking import Whereabouts, info_of
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.requests import check_count
+from fairlead.errors import InvalidRequest
+from fairlead.model.facts import InDone, InReady, InWaiting
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.lane import DEAD_LETTER_LANE, pack_row, row_id
+from fairlead.model.message import HELD, Message, MessageState, lane_of, weight_of
+from fairlead.model.views import MessageInfo
+
+FEW = 10_000
+MAX_SPLITS = 10_000
+#: What the bodies of a page may have together; there is always at least one.
+PAGE_BYTES = 8 * 1024 * 1024
+_PAGE = 1000
+#: How many rows are looked at to find even splits.
+_SAMPLED = 1_000_000
+_FIRST_ID, _BEHIND_ALL = b"\0" * 16, b"\xff" * 17
+
+
+def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int, after: str) -> list[MessageInfo]:
+    check_count(limit, "limit", most=10_000)
+    start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0" if after else b"")
+    end = _bound(high, "high", _BEHIND_ALL)
+    while True:
+        with core.lock:
+            queue = _viewed(core, name, view)
+            few = _gather(core, queue.queue_id) if _has_few(core, queue) else None
+        if few is None:
+            messages, start = core.store.messages_from(queue.record.source_id or queue.queue_id, start, end, limit, PAGE_BYTES)
+        else:
+            ids = sorted(raw_id for raw_id in few if start <= raw_id < end)[:limit]
+            messages, start = _read(core, ids), end
+        with core.lock:
+            core.check_open()
+            infos = _infos(core, queue, messages)
+        # The end is told from a stretch without a message of this queue: an empty answer is the end.
+        if infos or start >= end:
+            return infos
+
+
+def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, str]]:
+    """Ranges that together hold everything there is and will be; as even as the ids looked at say, and fewer when there are few."""
+    check_count(n, "n", most=MAX_SPLITS)
+    with core.lock:
+        queue_id = _viewed(core, name, view).queue_id
+    ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id in page})
+    cuts = sorted({ids[len(ids) * part // n] for part in range(1, n)}) if ids else []
+    bounds = ["", *[show_id(cut) for cut in cuts], ""]
+    return [*zip(bounds, bounds[1:], strict=False)]
+
+
+def _viewed(core: Core, name: str, view: str) -> QueueState:
+    if view not in ("messages", "dead"):
+        raise InvalidRequest("view", '"messages" or "dead"', view)
+    queue = core.queue(name)
+    return core.by_id[queue.record.dlq_id] if view == "dead" and not queue.is_dead_letter_queue else queue
+
+
+def _bound(text: object, field: str, unset: bytes) -> bytes:
+    raw_id = unset if text == "" else find_id(text)
+    if raw_id is None:
+        raise InvalidRequest(field, "a full message id, or nothing", text)
+    return raw_id
+
+
+def _has_few(core: Core, queue: QueueState) -> bool:
+    counters = core.store.counters(queue.queue_id)
+    return counters.messages + counters.done <= FEW
+
+
+def _gather(core: Core, queue_id: int) -> set[bytes]:
+    """Under the lock, so that none is missed on its way from one place to another."""
+    return {raw_id for page in _rows(core, queue_id) for raw_id in page}
+
+
+def _rows(core: Core, queue_id: int) -> Iterator[list[bytes]]:
+    ready: InReady | None = None
+    while rows := core.store.ready(queue_id, b"", ready, _PAGE):
+        yield [row_id(spot.row) for spot in rows]
+        ready = rows[-1]
+    waiting: InWaiting | None = None
+    while late := core.store.waiting(queue_id, waiting, _PAGE):
+        yield [row_id(spot.row) for spot in late]
+        waiting = late[-1]
+    done: InDone | None = None
+    while kept := core.store.done(queue_id, done, HELD, _PAGE):
+        yield [row_id(spot.row) for spot in kept]
+        done = kept[-1]
+    yield [member.id for member in stream_members(core, queue_id)]
+    yield [lease.id for lease in core.leases.of_queue(queue_id)]
+
+
+def _pages(core: Core, queue_id: int) -> Iterator[list[bytes]]:
+    """The same with the lock given back after each page: for those who need not know exactly."""
+    pages, looked_at = _rows(core, queue_id), 0
+    while looked_at < _SAMPLED:
+        with core.lock:
+            core.check_open()
+            page = next(pages, None)
+        if page is None:
+            return
+        looked_at += len(page)
+        yield page
+
+
+def _read(core: Core, ids: Sequence[bytes]) -> list[Message]:
+    """As many as make a page."""
+    found: list[Message] = []
+    size = 0
+    for at in range(0, len(ids), 100):
+        for message in core.store.messages(ids[at : at + 100]):
+            if message is not None:
+                found.append(message)
+                size += message.size
+        if size >= PAGE_BYTES:
+            break
+    return found
+
+
+def _infos(core: Core, queue: QueueState, messages: list[Message]) -> list[MessageInfo]:
+    """Those that are in the queue now; one that has gone since it was read is shown as it was read."""
+    names = {state.queue_id: state.name for state in core.by_id.values()}
+    found = []
+    for message, state in zip(messages, core.store.states([message.id for message in messages]), strict=True):
+        if (state.queue_id if state else message.queue_id) == queue.queue_id:
+            spot = core.leases.find(message.id) or _resting(message, state)
+            found.append(info_of(message, state, spot, names.get))
+    return found
+
+
+def _resting(message: Message, state: MessageState | None) -> Whereabouts:
+    """Where its record says it is; whether it is the front of its stream makes no difference to one who looks."""
+    queue_id, place, due_ms, done_ms = (
+        (state.queue_id, state.place, state.due_ms, state.done_ms) if state else (message.queue_id, message.place, message.due_ms, 0)
+    )
+    lane = DEAD_LETTER_LANE if state is not None and state.source_queue_id else lane_of(message, state)
+    row = pack_row(0 if due_ms else place, message.id, weight_of(message, state), flags_of(message, state), message.size)
+    if done_ms:
+        return InDone(queue_id, done_ms, lane, row)
+    return InWaiting(queue_id, due_ms, lane, row) if due_ms else InReady(queue_id, lane, row)
