@@ -10,6 +10,7 @@ queue, what lies between its messages; reading a large queue as a whole reads th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from fairlead.broker.core import Core
 from fairlead.broker.locate import flags_of, stream_members
@@ -62,7 +63,7 @@ def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, s
     ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id in page})
     cuts = sorted({ids[len(ids) * part // n] for part in range(1, n)}) if ids else []
     bounds = ["", *[show_id(cut) for cut in cuts], ""]
-    return [*zip(bounds, bounds[1:], strict=False)]
+    return [*pairwise(bounds)]
 
 
 def _viewed(core: Core, name: str, view: str) -> QueueState:

@@ -18,8 +18,8 @@ from fairlead.broker.bodies import BodyCache
 from fairlead.broker.leases import LeaseBook
 from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
-from fairlead.broker.tally import Tally
 from fairlead.broker.staged_book import StagedBook
+from fairlead.broker.tally import Tally
 from fairlead.clock import Clock
 from fairlead.config import Settings
 from fairlead.decide.drr import QueueScheduler
@@ -84,9 +84,9 @@ class Core:
         self.claim_turn = 0
         self.next_request_sweep_ms = 0
         self.answered = Answered()
+        self.staged = StagedBook()
         self.observers = Observers()
         self.tally = Tally()
-        self.staged = StagedBook()
 
     # Queues
 
@@ -269,9 +269,9 @@ class Core:
         for intent in self.intents.values():
             if intent.kind == "purge" and intent.queue_id in self.by_id:
                 self.by_id[intent.queue_id].purging = True
+        self.staged.load(self.store)
         self._load_leases(deadlines)
         for state in self.by_id.values():
-        self.staged.load(self.store)
             self.look_ahead(state)
         self._continue_ids()
 

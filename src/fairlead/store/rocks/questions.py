@@ -32,10 +32,10 @@ from fairlead.store.rocks.layout import (
 )
 
 EVERYTHING = 1 << 62
-
-
 #: How many messages of other queues a look at one queue passes over before it asks again.
 _WALKED = 100_000
+
+
 class Questions:
     """Answers from the rows themselves. All that is kept between two questions are the floors of rows that go by time."""
 
