@@ -7,10 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from fairlead.broker import claim as claiming
 from fairlead.broker import browse, dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
+from fairlead.broker import claim as claiming
 from fairlead.broker.audit import AuditTrail
 from fairlead.broker.checkpoints import checkpoint_target
+from fairlead.broker.consumers import Consumers
 from fairlead.broker.core import Core
 from fairlead.broker.forks import watch
 from fairlead.broker.intents import cancel_intent, take_up
@@ -60,6 +61,7 @@ class Broker:
         self.runbooks = Runbooks(self._core)
         self.keys = KeyRing(self._core)
         self.audit = AuditTrail(self._core)
+        self.consumers = Consumers(self._core)
         self.staging = Staging(self._core)
         self._timer = Timer(self._core)
         watch(self._core)

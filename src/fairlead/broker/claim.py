@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
@@ -19,6 +19,8 @@ from fairlead.model.lane import ROW_BYTES, Flag, row_size
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.model.message import MessageState
+
+Taken = TypeVar("Taken")
 
 
 def claim(
@@ -40,7 +42,7 @@ def claim(
         # Leases of a deleted queue stay until the steps of the deletion come to them.
         leases = [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id] if order.token else []
         if not leases:
-            leases = _claim_or_wait(core, names, order, wait_ms)
+            leases = take_or_wait(core, names, order.consumer, wait_ms, lambda: claim_now(core, names, order)) or []
         handout = Handout(core, leases)
     return handout.deliveries(core)
 
@@ -71,15 +73,16 @@ def _names(queues: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(queues))
 
 
-def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> list[Lease]:
-    leases = claim_now(core, names, order)
-    if leases or not wait_ms or core.waits_over:
-        return leases
+def take_or_wait(core: Core, names: list[str], consumer: str, wait_ms: int, take: Callable[[], Taken | None]) -> Taken | None:
+    """What `take` gives, now or as soon as it gives anything, tried again whenever these queues may have something for the consumer."""
+    taken = take()
+    if taken or not wait_ms or core.waits_over:
+        return taken
     deadline_ms = core.clock.monotonic_ms() + wait_ms
-    waiter = Waiter(core.lock, order.consumer)
+    waiter = Waiter(core.lock, consumer)
     listening: list[QueueState] = []
     try:
-        while not leases:
+        while not taken:
             # Looked up each time: a queue may be deleted, or its state rebuilt, while we wait.
             for state in listening:
                 state.waiters.remove(waiter)
@@ -90,11 +93,11 @@ def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> 
             if now_ms >= deadline_ms:
                 break
             waiter.woken = False
-            core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(core, listening, order.consumer)]) - now_ms)
+            core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(core, listening, consumer)]) - now_ms)
             if core.waits_over:
                 break
-            leases = claim_now(core, names, order)
-        return leases
+            taken = take()
+        return taken
     finally:
         for state in listening:
             state.waiters.remove(waiter)
@@ -105,11 +108,11 @@ def _claim_or_wait(core: Core, names: list[str], order: Order, wait_ms: int) -> 
 
 def _token_times(core: Core, queues: list[QueueState], consumer: str) -> list[int]:
     """When parked lanes may get their next token; only where this consumer could take it, or it would look again for ever."""
-    times = [state.scheduler.next_wake_ms() for state in queues if not state.closed_to_claims and _allowance(core, state, consumer) > 0]
+    times = [state.scheduler.next_wake_ms() for state in queues if not state.closed_to_claims and allowance(core, state, consumer) > 0]
     return [at_ms for at_ms in times if at_ms is not None]
 
 
-def _allowance(core: Core, queue: QueueState, consumer: str) -> int:
+def allowance(core: Core, queue: QueueState, consumer: str) -> int:
     """How many more messages of the queue the consumer may hold."""
     most = queue.config.max_unsettled_per_consumer
     return most - core.leases.unsettled(consumer, queue.queue_id) if most else MAX_CLAIM
@@ -141,7 +144,7 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
 
 def _claim_of(core: Core, queue: QueueState, order: Order, limit: int, *, expire: bool) -> list[Lease]:
     run_queue_due(core, queue, expire=expire)
-    most = 0 if queue.closed_to_claims else min(limit, _allowance(core, queue, order.consumer))
+    most = 0 if queue.closed_to_claims else min(limit, allowance(core, queue, order.consumer))
     return _lease(core, queue, most, order) if most > 0 else []
 
 
@@ -161,7 +164,7 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
     leases = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in picked]
     followers = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in run]
     fronts, leases = leases, leases + followers
-    if _any_touched(leases):
+    if any_touched(leases):
         for lease, state in zip(leases, states_of(core, leases), strict=True):
             lease.deliveries = (state.deliveries if state else 0) + 1
     core.commit([Leased(granted, fronts, followers)])
@@ -228,7 +231,7 @@ class Handout:
     def __init__(self, core: Core, leases: list[Lease]) -> None:
         self._made: list[Delivery | None] = []
         self._unread: list[tuple[int, bytes, MessageState | None, str, int, int, int, str | None]] = []
-        states = dict(zip([lease.id for lease in leases], states_of(core, leases), strict=True)) if _any_touched(leases) else {}
+        states = dict(zip([lease.id for lease in leases], states_of(core, leases), strict=True)) if any_touched(leases) else {}
         find, made = core.bodies.find, self._made
         queue_id = -1
         for lease in leases:
@@ -253,7 +256,7 @@ class Handout:
         return [delivery for delivery in self._made if delivery is not None]
 
 
-def _any_touched(leases: list[Lease]) -> bool:
+def any_touched(leases: list[Lease]) -> bool:
     return any([lease.row[26] & Flag.STATE for lease in leases])  # noqa: C419 - a generator costs three times as much
 
 

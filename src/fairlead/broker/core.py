@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.broker.answered import Answered
 from fairlead.broker.bodies import BodyCache
+from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.leases import LeaseBook
 from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
@@ -69,6 +70,7 @@ class Core:
         self._claim_numbers = itertools.count(1)
         self.memory = Memory()
         self.leases = LeaseBook()
+        self.consumer_book = ConsumerBook()
         self.by_name: dict[str, QueueState] = {}
         self.by_id: dict[int, QueueState] = {}
         #: Queues that keep what was completed; empty is the usual, and then nobody asks.
@@ -271,6 +273,7 @@ class Core:
                 self.by_id[intent.queue_id].purging = True
         self.staged.load(self.store)
         self._load_leases(deadlines)
+        self.consumer_book.load(self.store, self.clock)
         for state in self.by_id.values():
             self.look_ahead(state)
         self._continue_ids()

@@ -28,7 +28,7 @@ def explain_message(core: Core, text: str, queue_name: str | None = None) -> Exp
         subject = f"message {show_id(raw_id)}"
         lease = core.leases.find(raw_id)
         if lease is not None:
-            return _leased(subject, lease)
+            return _leased(core, subject, lease)
         spot = locate(core, raw_id)
         queue = core.by_id.get(spot.queue_id) if spot is not None else None
         if spot is None or queue is None:
@@ -60,7 +60,12 @@ def explain_queue(core: Core, name: str) -> Explanation:
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
 
-def _leased(subject: str, lease: Lease) -> Explanation:
+def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
+    pinned = core.consumer_book.why_pinned(lease)
+    if pinned:
+        until_ms = core.consumer_book.lease_until(lease)
+        text = f"{pinned}, and so does its consumer when it is not seen until {show_time(until_ms)}; delivery {lease.deliveries}"
+        return Explanation(subject, "in a numbered claim, until that is closed", (Reason("pinned", text, until_ms),))
     text = f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}, delivery {lease.deliveries}"
     text += "" if lease.started else ", not started"
     return Explanation(subject, "in the hands of a consumer", (Reason("leased", text, lease.expires_ms),))
@@ -136,6 +141,8 @@ def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, in
         return None
     first = record.first
     lease = core.leases.find(first.id)
+    if lease is not None and lease.pinned:
+        return first.id, core.consumer_book.why_pinned(lease), core.consumer_book.lease_until(lease)
     if lease is not None:
         return first.id, f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}", lease.expires_ms
     spot = locate(core, first.id)

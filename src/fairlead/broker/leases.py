@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from fairlead.model.facts import ClaimEnded
 from fairlead.model.lane import ROW_BYTES, row_place
-from fairlead.model.lease import Claim, Lease
+from fairlead.model.lease import NEVER_EXPIRES_MS, Claim, Lease
 
 
 class _ClaimState:
@@ -112,22 +112,27 @@ class LeaseBook:
     # Changing
 
     def add(self, claim: Claim, leases: list[Lease]) -> None:
-        """All leases have the claim's own expiry."""
-        state = self._claims[claim.claim_id] = _ClaimState(claim)
-        state.leases = leases
-        state.live = len(leases)
+        """All leases have the claim's own expiry. A numbered claim is added piece by piece."""
+        first = leases[0]
+        state = self._claims.get(claim.claim_id)
+        if state is None:
+            state = self._claims[claim.claim_id] = _ClaimState(claim)
+            state.leases = leases
+            if claim.token:
+                self._by_token.setdefault(claim.token, []).append(claim.claim_id)
+            if first.expires_ms != NEVER_EXPIRES_MS:
+                heappush(self._deadlines, (first.deadline_ms, claim.claim_id))
+        else:
+            state.leases += leases
+        state.live += len(leases)
         held = self._leases
         for lease in leases:
             held[lease.row[8:24]] = lease
             if len(lease.row) > ROW_BYTES:
                 self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
-        first = leases[0]
-        state.by_expiry[first.expires_ms] = len(leases)
-        if claim.token:
-            self._by_token.setdefault(claim.token, []).append(claim.claim_id)
+        state.by_expiry[first.expires_ms] = state.by_expiry.get(first.expires_ms, 0) + len(leases)
         queues = self._by_consumer.setdefault(claim.consumer, {})
         queues[first.queue_id] = queues.get(first.queue_id, 0) + len(leases)
-        heappush(self._deadlines, (first.deadline_ms, claim.claim_id))
 
     def load(self, claim: Claim, lease: Lease) -> None:
         """A lease found at open."""
@@ -143,7 +148,8 @@ class LeaseBook:
             self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
         queues = self._by_consumer[claim.consumer]
         queues[lease.queue_id] = queues.get(lease.queue_id, 0) + 1
-        heappush(self._deadlines, (lease.deadline_ms, claim.claim_id))
+        if lease.expires_ms != NEVER_EXPIRES_MS:
+            heappush(self._deadlines, (lease.deadline_ms, claim.claim_id))
 
     def remove(self, leases: Iterable[Lease]) -> None:
         held = self._leases

@@ -292,7 +292,7 @@ def info_of(message: Message, touched: MessageState | None, spot: Whereabouts, n
         rule=state.rule,
         due_at=None if due_ms == HELD else due_ms,
         expires_at=message.expires_ms if row_flags(spot.row) & Flag.TTL else None,
-        lease_until=lease.expires_ms if lease else None,
+        lease_until=lease.expires_ms if lease and not lease.pinned else None,
         consumer=lease.consumer if lease else None,
         source=name_of(state.source_queue_id),
         dead_since=state.dead_since_ms or None,

@@ -1,9 +1,9 @@
 """What an operator may do to messages, by id or by filter, with no lease token.
 
 A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second time because
-of it. A pending due time ends with the move. Each call is one commit of at most 10,000 messages. A filter looks only where
-its verb finds anything to do, and at 100,000 messages at most, because it holds the lock; when there are more of either,
-the result says so.
+of it. Only what is in a numbered claim is left alone, and the result says so. A pending due time ends with the move. Each
+call is one commit of at most 10,000 messages. A filter looks only where its verb finds anything to do, and at 100,000
+messages at most, because it holds the lock; when there are more of either, the result says so.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def act(
             if len(changed) >= most:
                 seen.all = False
                 break
-            why_not = verb(moves, queue, message, state, spot)
+            why_not = _pinned(core, spot) or verb(moves, queue, message, state, spot)
             if not why_not:
                 changed.append(show_id(message.id))
             elif len(skipped) < STEP_MESSAGES:
@@ -81,6 +81,11 @@ def act(
         commit = core.store.last_commit
     core.confirm(commit)
     return OperatorResult(tuple(changed), tuple(skipped), not seen.all)
+
+
+def _pinned(core: Core, spot: Spot) -> str:
+    """What is in a numbered claim stays as it is until that is over."""
+    return core.consumer_book.why_pinned(spot.lease) if isinstance(spot, InLease) else ""
 
 
 class _Looked:
@@ -264,7 +269,7 @@ def fail(
         if has_failure_hook(queue) and (ids is None) != (filter is None) and not dry_run:
             selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), LEASED, _Looked())
             for message, state, spot in selected:
-                if isinstance(spot, InLease) and not _is_dead(core, spot):
+                if isinstance(spot, InLease) and not _is_dead(core, spot) and not spot.lease.pinned:
                     tries.append(FailedTry(spot.lease, queue, message, state, error, reason, 0))
     if tries:
         answers = ask_on_failure(core, tries)

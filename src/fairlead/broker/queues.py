@@ -121,7 +121,9 @@ def delete_queue(core: Core, name: str) -> None:
         dead_letters = core.by_id[state.record.dlq_id]
         intent = begin_intent(core, "delete", state.queue_id)
         unlinked = [QueueUnlinked(gone.queue_id, gone.name) for gone in (state, dead_letters)]
-        core.commit([*unlinked, IntentSaved(intent)])
+        lost = core.consumer_book.lose_queues((state.queue_id, dead_letters.queue_id))
+        core.commit([*unlinked, IntentSaved(intent), *core.consumer_book.facts_of(lost)])
+        core.consumer_book.lost(lost)
         core.intents[intent.intent_id] = intent
         # Still under the lock, or the timer takes it for an intent without a caller.
         core.foreground.add(intent.intent_id)

@@ -10,9 +10,13 @@ from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_siz
 
 
 def followers_of(
-    core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, room_bytes: int, now_ms: int
+    core: Core, queue: QueueState, head: tuple[bytes, bytes], room: int, room_bytes: int, now_ms: int, *, free: bool = False, up_to: int | None = None
 ) -> list[tuple[bytes, bytes]]:
-    """In order, without a gap, as long as each may go, has its tokens, and its key has room. They pay like any other."""
+    """In order, without a gap, as long as each may go, has its tokens, and its key has room. They pay like any other.
+
+    `free` says that nothing waits before the head, where it is not the first of its stream: a longer run goes on. Nobody
+    behind the place `up_to` goes.
+    """
     if room < 1 or room_bytes <= 0:
         return []
     name, seq = row_stream(head[1]), row_place(head[1])
@@ -21,12 +25,14 @@ def followers_of(
         return []
     draft = StreamDraft(core, queue.queue_id, name, record)
     found: list[tuple[bytes, bytes]] = []
-    free = record.first.seq == seq
+    free = free or record.first.seq == seq
     # Whoever is let by as one of all after a seq passes what waits up to there, and nobody who came to wait since.
     first_after = next(draft.rows_from(record.all_after + 1), None)
     all_after = record.all_after if first_after is not None and first_after.seq >= seq else 0
     for row in draft.rows_from(seq + 1):
         standing = Standing.LEASED if core.leases.find(row.id) is not None else draft.standing(row)
+        if up_to is not None and row.seq > up_to:
+            break
         if not may_follow(row, standing, nothing_earlier_waits=free, let_by=record.let_by, all_after=all_after):
             break
         if not queue.scheduler.charge(lane_key(row.lane), lane_throttle_keys(row.lane), now_ms):

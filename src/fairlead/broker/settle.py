@@ -47,11 +47,12 @@ def must_last(items: Sequence[Settlement]) -> bool:
     return any(type(item) is not Start and (type(item) is not Extend or item.progress or item.carry is not None) for item in items)
 
 
-def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
+def ask_hooks(core: Core, items: Sequence[Settlement], *, closing: int = 0) -> Answers:
     """What `on_failure` says about the failures of a batch, asked before the lock is taken for good.
 
-    An explicit instruction comes before the hook, and a stale lease is not worth asking about. Whoever is settled by
-    another call meanwhile is fenced off later, answer or not.
+    An explicit instruction comes before the hook, and a stale lease is not worth asking about, nor one that is pinned
+    unless it is in the claim that is `closing`. Whoever is settled by another call meanwhile is fenced off later, answer
+    or not.
     """
     failures = [item for item in items if isinstance(item, Fail) and not item.dead and item.retry_in is None]
     if not failures:
@@ -73,6 +74,8 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
             queue = core.by_id.get(lease.queue_id) if lease is not None else None
             if lease is None or lease.claim_id != claim_id or queue is None or not has_failure_hook(queue):
                 continue
+            if lease.pinned and claim_id != closing:
+                continue
             message = core.message(raw_id)
             if message is not None and raw_id not in asked:
                 asked.add(raw_id)
@@ -81,11 +84,15 @@ def ask_hooks(core: Core, items: Sequence[Settlement]) -> Answers:
 
 
 class Batch:
-    """The items of one settle call, decided one after the other against one view of the leases."""
+    """The items of one settle call, decided one after the other against one view of the leases.
 
-    def __init__(self, core: Core, answers: Answers) -> None:
+    What is in a numbered claim is settled by those who close it, and by nobody else: `closing` is its id.
+    """
+
+    def __init__(self, core: Core, answers: Answers, *, closing: int = 0) -> None:
         self.core = core
         self.answers = answers
+        self.closing = closing
         self.now_ms = core.clock.now_ms()
         self.monotonic_ms = core.clock.monotonic_ms()
         self.moves = Moves(core, self.now_ms)
@@ -128,7 +135,7 @@ class Batch:
         lease = self.core.leases.find(raw_id)
         if lease is None or lease.claim_id != handle.claim_id or raw_id in self.over or lease.queue_id not in self.core.by_id:
             return None
-        if self.retaining and lease.queue_id in self.retaining:
+        if (self.retaining and lease.queue_id in self.retaining) or lease.pinned:
             return None
         self.over.add(raw_id)
         self.moves.complete(lease)
@@ -144,6 +151,8 @@ class Batch:
         lease = None if raw_id in self.over else self.core.leases.find(raw_id)
         if lease is None or lease.claim_id != claim_id or lease.queue_id not in self.core.by_id:
             return SettleResult(raw_id, self._why_not(raw_id, lease))
+        if lease.pinned and claim_id != self.closing:
+            return SettleResult(raw_id, "invalid", error=self.core.consumer_book.why_pinned(lease))
         try:
             return self._settle_held(item, lease)
         except InvalidRequest as wrong:
@@ -285,11 +294,11 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
 
 
 def goodbye(core: Core, consumer: str) -> int:
-    """Release everything a consumer holds, in one commit."""
+    """Release everything a consumer holds, in one commit; what is in a numbered claim stays in it."""
     check_consumer(consumer)
     with core.lock:
         core.check_open()
-        leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id]
+        leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id and not lease.pinned]
         release_all(core, leases)
         commit = core.store.last_commit
     core.confirm(commit)

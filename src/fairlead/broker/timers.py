@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from fairlead.broker.consumer_close import end_those_away, run_left_alone
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, has_failure_hook
 from fairlead.broker.intents import ask_before_background_steps, next_background_ms, run_background_step
@@ -45,14 +46,14 @@ _log = logging.getLogger("fairlead.timers")
 def run_due(core: Core) -> None:
     """Everything that is due now, step by step, letting others have the lock in between."""
     while True:
-        expired = _expire_with_hooks(core)
+        worked = _expire_with_hooks(core) | run_left_alone(core)
         lanes = ask_before_background_steps(core)
         finish_publishes(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            if not run_step(core, lanes) and not expired and not publishes_left(core):
+            if not run_step(core, lanes) and not worked and not publishes_left(core):
                 return
 
 
@@ -63,7 +64,7 @@ def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
     now_ms = core.clock.now_ms()
     if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
         return True
-    if _forget_requests(core, now_ms) or run_staging_step(core, now_ms):
+    if _forget_requests(core, now_ms) or end_those_away(core) or run_staging_step(core, now_ms):
         return True
     return run_background_step(core, lanes)
 
@@ -305,4 +306,5 @@ def _sleep_ms(core: Core) -> int:
     lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
     step_ms = next_background_ms(core)
     rated_ms = NEVER_MS if step_ms is None else step_ms - core.clock.monotonic_ms()
-    return max(1, min(wall_ms, lease_ms, rated_ms, LONGEST_SLEEP_MS))
+    consumer_ms = core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
+    return max(1, min(wall_ms, lease_ms, rated_ms, consumer_ms, LONGEST_SLEEP_MS))

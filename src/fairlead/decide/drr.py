@@ -223,8 +223,20 @@ class QueueScheduler:
 
     # The decision
 
-    def take(self, limit: int, now_ms: int) -> list[tuple[bytes, bytes]]:
-        """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens."""
+    def take(self, limit: int, now_ms: int, up_to: int | None = None) -> list[tuple[bytes, bytes]]:
+        """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens.
+
+        Given a place `up_to`, what stands behind it stays: keys that have nothing else sit out, and join again behind the others.
+        """
+        if up_to is None:
+            return self._take(limit, now_ms)
+        sitting_out: list[Key] = []
+        picked = self._take(limit, now_ms, up_to, sitting_out)
+        for key in sitting_out:
+            self._join(key)
+        return picked
+
+    def _take(self, limit: int, now_ms: int, up_to: int | None = None, sitting_out: list[Key] | None = None) -> list[tuple[bytes, bytes]]:
         picked: list[tuple[bytes, bytes]] = []
         parking = self._parking
         if len(self._delivered) > _MAX_COUNTED:
@@ -233,7 +245,7 @@ class QueueScheduler:
         while True:
             parking.wake(now_ms)
             before = len(picked)
-            self._serve_ring(limit - before, now_ms, picked)
+            self._serve_ring(limit - before, now_ms, picked, up_to, sitting_out)
             if len(picked) >= limit or not parking.has_wakes(now_ms):
                 return picked
             # A lane used up its grant, or went on to wait for another bucket: tokens are left for it or for others.
@@ -241,7 +253,9 @@ class QueueScheduler:
             if hops > len(self._lanes):
                 return picked
 
-    def _serve_ring(self, left: int, now_ms: int, picked: list[tuple[bytes, bytes]]) -> None:
+    def _serve_ring(
+        self, left: int, now_ms: int, picked: list[tuple[bytes, bytes]], up_to: int | None = None, sitting_out: list[Key] | None = None
+    ) -> None:
         """Turn by turn, until so many are picked or no key has anything claimable."""
         ring = self._ring
         quantum = self.quantum
@@ -252,6 +266,11 @@ class QueueScheduler:
             self._debts.clear()
         while ring and left > 0:
             key = ring[0]
+            if up_to is not None and sitting_out is not None and self._begins_after(key, up_to):
+                ring.popleft()
+                key.in_ring = False
+                sitting_out.append(key)
+                continue
             lane = key.lane
             if (
                 lane is not None
@@ -268,6 +287,9 @@ class QueueScheduler:
             allowed = key.deficit if key.deficit < left else left
             if per_key and key.unsettled + allowed > per_key:
                 allowed = max(0, per_key - key.unsettled)
+            if up_to is not None and allowed > 1:
+                # The next of the same key may stand behind it.
+                allowed = 1
             served = self._serve(key, allowed, now_ms, picked) if allowed > 0 else 0
             left -= served
             key.deficit -= served
@@ -292,6 +314,23 @@ class QueueScheduler:
                 if in_debt >= len(ring):
                     self._skip_turns()
                     in_debt = 0
+
+    def _begins_after(self, key: Key, place: int) -> bool:
+        """Does all that the key could give now stand behind that place?"""
+        if key.lane is not None:
+            head = self._head(key.lane)
+            return len(head) > 1 and row_place(head) > place
+        while key.heap:
+            entry = key.heap[0]
+            lane = entry[2]
+            if entry is not lane.entry:
+                heappop(key.heap)
+            elif self._head(lane) != entry[0] and lane.rows:
+                heappop(key.heap)
+                self._push(lane)
+            else:
+                return len(entry[0]) > 1 and row_place(entry[0]) > place
+        return False
 
     def _skip_turns(self) -> None:
         """Every key pays for a run it had: do at once the turns in which all of them would only pay."""

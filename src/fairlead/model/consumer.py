@@ -2,7 +2,70 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+#: What is going on with the claim of a consumer that is not over. "filling": it is being put together, and nobody was told of
+#: it yet. "closing" and "releasing": it is over, and its messages follow step by step.
+Phase = Literal["idle", "filling", "open", "closing", "releasing"]
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of a consumer, and of the one claim that it may have in hand.
+
+    `handled` counts the members that the steps of a close or release have done with, in claim order; `recorded` the values
+    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has.
+    """
+
+    name: str
+    queue_id: int
+    queue: str
+    generation: int
+    ttl_ms: int
+    seen_ms: int
+    last_closed: int = 0
+    lost: int = 0
+    lost_why: str = ""
+    phase: Phase = "idle"
+    number: int = 0
+    claim_id: int = 0
+    messages: int = 0
+    bytes: int = 0
+    pages: int = 0
+    handled: int = 0
+    recorded: int = 0
+    recorded_bytes: int = 0
+    settled: dict[str, int] = {}
+    dropping: bool = False
+
+    @property
+    def in_hand(self) -> bool:
+        """There is a claim that can still be closed or let go of."""
+        return self.phase in ("filling", "open")
+
+    @property
+    def under_way(self) -> bool:
+        """A close or release has steps left."""
+        return self.phase in ("closing", "releasing")
+
+    def without_claim(self) -> ConsumerRecord:
+        return msgspec.structs.replace(
+            self, phase="idle", number=0, claim_id=0, messages=0, bytes=0, pages=0, handled=0, recorded=0, recorded_bytes=0
+        )
+
+
+class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What was said about one member of a claim, as it is stored until the claim is closed."""
+
+    id: bytes
+    kind: Literal["complete", "fail", "release"]
+    progress: int = 0
+    error: str = ""
+    reason: int = 0
+    retry_in_ms: int | None = None
+    dead: bool = False
+    keep_order: bool = False
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):

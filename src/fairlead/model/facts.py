@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueRecord
@@ -100,9 +101,9 @@ class Quarantined(msgspec.Struct, frozen=True):
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """Messages left ready under one claim. All leases have the claim's expiry.
+    """Messages left ready under one claim, new or, if it is a numbered one, known. All leases have the claim's expiry.
 
-    `followers` are the later messages of a run: they left their streams, not the ready rows.
+    `followers` are the later messages of a run: they left their streams, not the ready rows. Either may be empty.
     """
 
     claim: Claim
@@ -303,6 +304,48 @@ class PublishesForgotten(msgspec.Struct, frozen=True):
     rows: list[tuple[int, str]]  # until_ms, token
 
 
+class ConsumerSaved(msgspec.Struct, frozen=True):
+    record: ConsumerRecord
+
+
+class ConsumerDropped(msgspec.Struct, frozen=True):
+    name: str
+
+
+class MembersPinned(msgspec.Struct, frozen=True):
+    """The next messages of a numbered claim, in the order in which it is read: ids of 16 bytes, one behind the other."""
+
+    name: str
+    number: int
+    page: int
+    ids: bytes
+
+
+class OutcomesRecorded(msgspec.Struct, frozen=True):
+    """What was said in one call about members of a numbered claim; `at` orders the calls, `outcomes` are packed `Recorded`."""
+
+    name: str
+    number: int
+    at: int
+    part: str
+    outcomes: bytes
+
+
+class PartsChosen(msgspec.Struct, frozen=True):
+    """Whose outcomes count; in place of what was chosen before."""
+
+    name: str
+    number: int
+    parts: tuple[str, ...]
+
+
+class NumberedClaimForgotten(msgspec.Struct, frozen=True):
+    """It is over: its member list, outcomes and choice go. Its messages have moved on, or do so with their queue."""
+
+    name: str
+    number: int
+
+
 class DedupForgotten(msgspec.Struct, frozen=True):
     """Windows that are over."""
 
@@ -350,6 +393,7 @@ Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
     | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
     | ConfigSet | ConfigDeleted | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
+    | ConsumerSaved | ConsumerDropped | MembersPinned | OutcomesRecorded | PartsChosen | NumberedClaimForgotten
     | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
     | ChunkStaged | ChunksDropped | PublishSaved | PublishEnded | PublishesForgotten
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+#: Leases of a numbered claim have no end of their own: they last until the claim is closed, or its consumer lets go of it.
+NEVER_EXPIRES_MS = (1 << 63) - 1
+
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """`claim_id` contains the boot number, so that a claim lost in a power cut never shares its token with a later one.
@@ -42,3 +45,8 @@ class Lease(msgspec.Struct, gc=False):
     @property
     def id(self) -> bytes:
         return self.row[8:24]
+
+    @property
+    def pinned(self) -> bool:
+        """In a numbered claim: nothing but the end of that claim may move the message."""
+        return self.expires_ms == NEVER_EXPIRES_MS

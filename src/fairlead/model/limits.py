@@ -17,6 +17,13 @@ MAX_REQUEST_BYTES = 512 * 1024 * 1024
 MAX_CLAIM = 100_000
 #: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at least one.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+#: Durable consumers; each is one small record.
+MAX_CONSUMERS = 10_000
+MIN_CONSUMER_TTL_MS = 1000
+MAX_CONSUMER_TTL_MS = 365 * 24 * 3600 * 1000
+#: Outcomes recorded with one numbered claim, those that will not count included.
+MAX_RECORDED_BYTES = 256 * 1024 * 1024
+MAX_PART_BYTES = 256
 MAX_ERROR_BYTES = 8 * 1024
 MAX_CARRY_BYTES = 64 * 1024
 MAX_CONFIG_KEY_BYTES = 1024
@@ -47,8 +54,6 @@ STEP_MESSAGES = 10_000
 COUNT_LIMIT = 10_000
 #: How many messages of a queue one look walks through: failure metrics, the tail of an id, what waits of one key.
 SCAN_LIMIT = 100_000
-#: Failures kept in full: the first, and the last so many. The rest are counted.
-KEPT_LAST_FAILURES = 31
 MAX_STAGING_NAME_BYTES = 512
 #: Chunks in one staged write, and in all of them together.
 MAX_WRITE_CHUNKS = 10_000
@@ -58,3 +63,5 @@ PUBLISH_STEP_MESSAGES = 5_000
 PUBLISH_STEP_BYTES = 32 * 1024 * 1024
 #: How long a published token is remembered.
 PUBLISHED_KEPT_MS = 7 * 24 * 3600 * 1000
+#: Failures kept in full: the first, and the last so many. The rest are counted.
+KEPT_LAST_FAILURES = 31

@@ -16,6 +16,7 @@ import msgspec
 from fairlead.errors import BrokenInvariant, BrokerClosed, InvalidRequest
 from fairlead.model import facts as f
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
@@ -115,6 +116,20 @@ class MemoryStore:
     def runbooks(self) -> dict[str, str]:
         rows = self._data.runbooks.rows
         return {project: rows[project] for project in self._data.runbooks.order}
+
+    def consumers(self) -> list[ConsumerRecord]:
+        return self._data.consumers.values()
+
+    def claim_members(self, name: str, number: int) -> list[bytes]:
+        pages = [ids for _, ids in self._data.claim_members.between((name, number), (name, number + 1))]
+        return [ids[at : at + 16] for ids in pages for at in range(0, len(ids), 16)]
+
+    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+        return [said for _, said in self._data.claim_outcomes.between((name, number, start), (name, number + 1), limit)]
+
+    def claim_choice(self, name: str, number: int) -> tuple[str, ...]:
+        chosen: tuple[str, ...] = self._data.claim_choices.rows.get((name, number), ())
+        return chosen
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
         first: dict[bytes, bytes] = {}
@@ -336,6 +351,10 @@ class _Data:
     publishing: _Table
     published: _Table
     published_end: _Table
+    consumers: _Table
+    claim_members: _Table
+    claim_outcomes: _Table
+    claim_choices: _Table
 
     def count(self, queue_id: int, **change: int) -> None:
         counters = self.counters.rows.get(queue_id)
@@ -372,7 +391,7 @@ def apply(data: _Data, fact: f.Fact) -> None:
                 data.states.add(message.id, state)
                 _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
         case f.Leased(claim, leases, followers):
-            data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
+            data.claims.put(((leases or followers)[0].expires_ms, claim.claim_id), claim)
             for lease in leases:
                 _leave(data, f.InReady(lease.queue_id, lease.lane, lease.row))
                 _enter(data, f.InLease(lease))
@@ -441,6 +460,20 @@ def apply(data: _Data, fact: f.Fact) -> None:
                 data.audit.remove(number)
         case f.RunbookSaved(project, text):
             data.runbooks.put(project, text)
+        case f.ConsumerSaved(record):
+            data.consumers.put(record.name, record)
+        case f.ConsumerDropped(name):
+            data.consumers.remove(name)
+        case f.MembersPinned(name, number, page, ids):
+            data.claim_members.add((name, number, page), ids)
+        case f.OutcomesRecorded(name, number, at, part, outcomes):
+            data.claim_outcomes.add((name, number, at), (part, outcomes))
+        case f.PartsChosen(name, number, parts):
+            data.claim_choices.put((name, number), parts)
+        case f.NumberedClaimForgotten(name, number):
+            for table in (data.claim_members, data.claim_outcomes, data.claim_choices):
+                for key, _ in table.between((name, number), (name, number + 1)):
+                    table.remove(key)
         case f.DedupForgotten(rows):
             for queue_id, key, until_ms in rows:
                 data.dedup_end.discard((queue_id, until_ms, key))

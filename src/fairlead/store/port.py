@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import Fact, InDone, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
@@ -97,6 +98,22 @@ class Store(Protocol):
     def runbooks(self) -> dict[str, str]:
         """Texts by project, in order of the projects."""
         ...
+
+    # Consumers
+
+    def consumers(self) -> list[ConsumerRecord]:
+        """In order of their names."""
+        ...
+
+    def claim_members(self, name: str, number: int) -> list[bytes]:
+        """The ids of a numbered claim that is not over, in its order."""
+        ...
+
+    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+        """(part, outcomes) of the calls from that one on, in their order."""
+        ...
+
+    def claim_choice(self, name: str, number: int) -> tuple[str, ...]: ...
 
     # Ready messages
 

@@ -30,6 +30,10 @@ The first byte of every value is the version of its record.
 | `keys`         | key id                  | an API key (msgpack map), with a digest in place of its secret   |
 | `audit`        | number (8)              | who did what (msgpack map)                                       |
 | `runbooks`     | project                 | the runbook in force                                             |
+| `consumers`    | name                    | a durable consumer and the claim it has in hand (msgpack map)    |
+| `claim_members` | name, number, page (8) | ids of a numbered claim, in its order; gone when it is over      |
+| `claim_outcomes` | name, number, call (8) | part, and what was said about members (msgpack arrays)          |
+| `claim_choices` | name, number           | the parts whose outcomes count (msgpack array)                   |
 | `staged`       | token, chunk            | the checked messages of a chunk (msgpack array)                  |
 | `staged_chunks`| token, chunk            | queue, counts, sizes, times of a chunk (msgpack array)           |
 | `publishing`   | token                   | a published write that is not yet all messages: chunks to come, offset (msgpack array) |

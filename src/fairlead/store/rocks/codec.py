@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead.errors import StoreCorrupt
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import Intent
 from fairlead.model.lane import lane_end
 from fairlead.model.lease import Claim, Lease
@@ -156,6 +157,15 @@ decode_key = packed_decoder("keys", KeyRecord)
 decode_audit = packed_decoder("audit", AuditRecord)
 decode_stream = packed_decoder("streams", StreamRecord)
 decode_stream_row = packed_decoder("stream_rows", StreamRow)
+decode_consumer = packed_decoder("consumers", ConsumerRecord)
+decode_outcomes = packed_decoder("claim_outcomes", tuple[str, bytes])
+decode_choice = packed_decoder("claim_choices", tuple[str, ...])
+
+
+def decode_members(key: bytes, raw: bytes) -> list[bytes]:
+    if raw[:1] != V1 or len(raw) % 16 != 1:
+        raise undecodable("claim_members", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+    return [raw[at : at + 16] for at in range(1, len(raw), 16)]
 decode_chunk = packed_decoder("staged_chunks", StagedChunk)
 decode_publishing = packed_decoder("publishing", Publishing)
 decode_published = packed_decoder("published", Published)

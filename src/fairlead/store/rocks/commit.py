@@ -26,6 +26,7 @@ from fairlead.store.rocks.layout import (
     dedup_key,
     expiry_key,
     number,
+    numbered_key,
     published_end_key,
     queue_key,
     ready_key,
@@ -155,7 +156,7 @@ class Draft:
 
     def _leased(self, fact: f.Leased) -> None:
         leases, claim, batch = fact.leases, fact.claim, self.batch
-        expires_ms, claim_id, pack = leases[0].expires_ms, claim.claim_id, LEASE.pack
+        expires_ms, claim_id, pack = (leases or fact.followers)[0].expires_ms, claim.claim_id, LEASE.pack
         batch.set_default_column_family(self._families["leases"])
         for lease in leases:
             row = lease.row
@@ -351,6 +352,26 @@ class Draft:
     def _runbook_saved(self, fact: f.RunbookSaved) -> None:
         self._put("runbooks", fact.project.encode(), V1 + fact.text.encode())
 
+    def _consumer_saved(self, fact: f.ConsumerSaved) -> None:
+        self._put("consumers", fact.record.name.encode(), V1 + encode(fact.record))
+
+    def _consumer_dropped(self, fact: f.ConsumerDropped) -> None:
+        self._delete("consumers", fact.name.encode())
+
+    def _members_pinned(self, fact: f.MembersPinned) -> None:
+        self._put("claim_members", numbered_key(fact.name, fact.number) + number(fact.page), V1 + fact.ids)
+
+    def _outcomes_recorded(self, fact: f.OutcomesRecorded) -> None:
+        self._put("claim_outcomes", numbered_key(fact.name, fact.number) + number(fact.at), V1 + encode((fact.part, fact.outcomes)))
+
+    def _parts_chosen(self, fact: f.PartsChosen) -> None:
+        self._put("claim_choices", numbered_key(fact.name, fact.number), V1 + encode(fact.parts))
+
+    def _numbered_claim_forgotten(self, fact: f.NumberedClaimForgotten) -> None:
+        prefix = numbered_key(fact.name, fact.number)
+        for family in ("claim_members", "claim_outcomes", "claim_choices"):
+            self.batch.delete_range(prefix, after_prefix(prefix), self._families[family])
+
     def _dedup_forgotten(self, fact: f.DedupForgotten) -> None:
         for queue_id, key, until_ms in fact.rows:
             self._delete("dedup_end", dedup_end_key(queue_id, until_ms, key))
@@ -439,6 +460,12 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.AuditSaved: Draft._audit_saved,
     f.AuditForgotten: Draft._audit_forgotten,
     f.RunbookSaved: Draft._runbook_saved,
+    f.ConsumerSaved: Draft._consumer_saved,
+    f.ConsumerDropped: Draft._consumer_dropped,
+    f.MembersPinned: Draft._members_pinned,
+    f.OutcomesRecorded: Draft._outcomes_recorded,
+    f.PartsChosen: Draft._parts_chosen,
+    f.NumberedClaimForgotten: Draft._numbered_claim_forgotten,
     f.DedupForgotten: Draft._dedup_forgotten,
     f.TtlForgotten: Draft._ttl_forgotten,
     f.IntentSaved: Draft._intent_saved,

@@ -8,6 +8,7 @@ FAMILIES = (
     "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
     "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "intents", "meta",
     "keys", "audit", "runbooks",
+    "consumers", "claim_members", "claim_outcomes", "claim_choices",
     "staged", "staged_chunks", "publishing", "published", "published_end",
 )  # fmt: skip
 
@@ -50,6 +51,12 @@ def chunk_key(token: str, chunk: str) -> bytes:
 
 def published_end_key(until_ms: int, token: str) -> bytes:
     return number(until_ms) + token.encode()
+
+
+def numbered_key(name: str, claim_number: int) -> bytes:
+    """What the keys of a numbered claim's rows begin with."""
+    raw = name.encode()
+    return len(raw).to_bytes(2, "big") + raw + number(claim_number)
 
 
 def after_prefix(prefix: bytes) -> bytes:

@@ -10,6 +10,7 @@ from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import InDone, InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
@@ -23,6 +24,7 @@ from fairlead.store.rocks.layout import (
     chunk_key,
     dedup_key,
     number,
+    numbered_key,
     queue_key,
     read_expiry_key,
     read_timed_key,
@@ -76,6 +78,24 @@ class Questions:
     def runbooks(self) -> dict[str, str]:
         rows = self._scan("runbooks", b"", None, EVERYTHING)
         return {codec.decode_text("runbooks", key, b"\1" + key): codec.decode_text("runbooks", key, value) for key, value in rows}
+
+    def consumers(self) -> list[ConsumerRecord]:
+        return [codec.decode_consumer(key, raw) for key, raw in self._scan("consumers", b"", None, EVERYTHING)]
+
+    def claim_members(self, name: str, number: int) -> list[bytes]:
+        prefix = numbered_key(name, number)
+        pages = self._scan("claim_members", prefix, after_prefix(prefix), EVERYTHING)
+        return [member for key, raw in pages for member in codec.decode_members(key, raw)]
+
+    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+        prefix = numbered_key(name, number)
+        rows = self._scan("claim_outcomes", prefix + start.to_bytes(8, "big"), after_prefix(prefix), limit)
+        return [codec.decode_outcomes(key, raw) for key, raw in rows]
+
+    def claim_choice(self, name: str, number: int) -> tuple[str, ...]:
+        key = numbered_key(name, number)
+        (raw,) = self._get("claim_choices", [key])
+        return () if raw is None else codec.decode_choice(key, raw)
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
         prefix = queue_key(queue_id)

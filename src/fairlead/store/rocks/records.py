@@ -104,5 +104,9 @@ _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
     "publishing": codec.decode_publishing,
     "published": codec.decode_published,
     "published_end": _at_least("published_end", 9, 1),
+    "consumers": codec.decode_consumer,
+    "claim_members": codec.decode_members,
+    "claim_outcomes": codec.decode_outcomes,
+    "claim_choices": codec.decode_choice,
     "meta": _fixed("meta", codec.META),
 }

@@ -1,0 +1,194 @@
+"""Durable consumers in memory: their records, when they end, and of the claim in hand what was read of it. Rebuilt from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from fairlead.broker.queue_state import NEVER_MS
+from fairlead.clock import Clock
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, StaleConsumer
+from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, Recorded
+from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, NumberedClaimForgotten
+from fairlead.model.lease import Lease
+from fairlead.store.port import Store
+
+_PAGE = 64
+_read_outcomes = msgspec.msgpack.Decoder(list[Recorded]).decode
+pack_outcomes = msgspec.msgpack.Encoder().encode
+
+
+class ConsumerState:
+    """`deadline_ms` is monotonic: a step of the wall clock ends no consumer of this process."""
+
+    __slots__ = ("deadline_ms", "members", "outcomes", "record")
+
+    def __init__(self, record: ConsumerRecord, deadline_ms: int) -> None:
+        self.record = record
+        self.deadline_ms = deadline_ms
+        self.members: list[bytes] | None = None
+        self.outcomes: dict[bytes, Recorded] | None = None
+
+    def load_members(self, store: Store) -> list[bytes]:
+        if self.members is None:
+            self.members = store.claim_members(self.record.name, self.record.number)
+        return self.members
+
+    def load_outcomes(self, store: Store) -> dict[bytes, Recorded]:
+        """The last word on each member, of what was recorded without a part or in a part that was chosen."""
+        if self.outcomes is None:
+            name, number, at = self.record.name, self.record.number, 0
+            chosen = {"", *store.claim_choice(name, number)}
+            self.outcomes = {}
+            while page := store.claim_outcomes(name, number, at, _PAGE):
+                at += len(page)
+                for part, raw in page:
+                    if part in chosen:
+                        self.outcomes.update([(said.id, said) for said in _read_outcomes(raw)])
+        return self.outcomes
+
+
+class ConsumerBook:
+    """Used under the engine lock."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, ConsumerState] = {}
+        #: Consumers whose steps a caller runs; the timer leaves them alone.
+        self.foreground: dict[str, int] = {}
+
+    def load(self, store: Store, clock: Clock) -> None:
+        """Anew from the store. Who is known keeps its deadline; a clock set back makes nobody live longer than its time."""
+        known, self._states = self._states, {}
+        now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+        for record in store.consumers():
+            before = known.get(record.name)
+            if before is not None and before.record.seen_ms == record.seen_ms:
+                deadline_ms = before.deadline_ms
+            else:
+                deadline_ms = monotonic_ms + min(max(0, record.seen_ms + record.ttl_ms - now_ms), record.ttl_ms)
+            self._states[record.name] = ConsumerState(record, deadline_ms)
+
+    # Asking
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[ConsumerState]:
+        return iter(sorted(self._states.values(), key=lambda state: state.record.name))
+
+    def find(self, name: str) -> ConsumerState | None:
+        return self._states.get(name)
+
+    def get(self, name: str) -> ConsumerState:
+        state = self._states.get(name)
+        if state is None:
+            raise ConsumerNotFound(name)
+        return state
+
+    def current(self, name: str, generation: int) -> ConsumerState:
+        """The consumer, for one who holds its newest generation."""
+        state = self.get(name)
+        if state.record.generation != generation:
+            raise StaleConsumer(name, generation, state.record.generation)
+        return state
+
+    def opened(self, name: str, generation: int, number: int) -> ConsumerState:
+        """The consumer, whose claim in hand has this number and was answered."""
+        state = self.current(name, generation)
+        self.check_not_over(state.record, number)
+        if state.record.phase != "open" or state.record.number != number:
+            raise ClaimNotNext(name, number, state.record.last_closed)
+        return state
+
+    def check_not_over(self, record: ConsumerRecord, number: int) -> None:
+        if number == record.lost:
+            raise ClaimReleased(record.name, number, record.lost_why)
+        if number <= record.last_closed:
+            raise ClaimClosed(record.name, number, record.last_closed)
+
+    def why_pinned(self, lease: Lease) -> str:
+        """Why nobody else may move the message; "" when one may."""
+        if not lease.pinned:
+            return ""
+        name, state = lease.consumer, self._states.get(lease.consumer)
+        number = state.record.number if state is not None else 0
+        return f"in claim {number} of consumer {name!r}: `fairlead consumer release {name}` lets go of it"
+
+    def lease_until(self, lease: Lease) -> int:
+        """When the lease ends by itself: with its consumer, if it is pinned."""
+        state = self._states.get(lease.consumer) if lease.pinned else None
+        return lease.expires_ms if state is None else expires_ms(state.record)
+
+    def next_end_ms(self) -> int:
+        """When the first consumer that has a claim in hand has been away for too long (monotonic)."""
+        return min((state.deadline_ms for state in self._states.values() if state.record.in_hand), default=NEVER_MS)
+
+    def ended(self, monotonic_ms: int) -> list[ConsumerState]:
+        return [state for state in self._states.values() if state.record.in_hand and state.deadline_ms <= monotonic_ms]
+
+    def left_alone(self) -> str | None:
+        """A consumer with steps to do that nobody does."""
+        return next((name for name, state in self._states.items() if state.record.under_way and name not in self.foreground), None)
+
+    # Changing, after the commit that says so
+
+    def put(self, record: ConsumerRecord) -> ConsumerState:
+        state = self._states.get(record.name)
+        if state is None:
+            state = self._states[record.name] = ConsumerState(record, NEVER_MS)
+        if record.number != state.record.number:
+            state.members = state.outcomes = None
+        state.record = record
+        return state
+
+    def seen(self, state: ConsumerState, clock: Clock) -> None:
+        state.deadline_ms = clock.monotonic_ms() + state.record.ttl_ms
+
+    def remove(self, name: str) -> None:
+        del self._states[name]
+
+    def lose_queues(self, queue_ids: Sequence[int]) -> list[ConsumerRecord]:
+        """The consumers of these queues as they are once the queues are deleted: what they had in hand is lost."""
+        records = [state.record for state in self._states.values() if state.record.queue_id in queue_ids and state.record.phase != "idle"]
+        return [_lose(record) for record in records]
+
+    def facts_of(self, lost: Sequence[ConsumerRecord]) -> list[Fact]:
+        forgotten = [NumberedClaimForgotten(record.name, self._states[record.name].record.number) for record in lost]
+        return [*[ConsumerDropped(record.name) if record.dropping else ConsumerSaved(record) for record in lost], *forgotten]
+
+    def lost(self, records: Sequence[ConsumerRecord]) -> None:
+        for record in records:
+            if record.dropping:
+                self.remove(record.name)
+            else:
+                self.put(record)
+
+
+def _lose(record: ConsumerRecord) -> ConsumerRecord:
+    if not record.in_hand:
+        # Closed or let go of already; whatever of it was left has gone with the queue.
+        return record.without_claim()
+    lost = msgspec.structs.replace(record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted")
+    return lost.without_claim()
+
+
+def expires_ms(record: ConsumerRecord) -> int:
+    return record.seen_ms + record.ttl_ms
+
+
+def info_of(record: ConsumerRecord) -> ConsumerInfo:
+    in_hand = record.in_hand
+    return ConsumerInfo(
+        name=record.name,
+        queue=record.queue,
+        generation=record.generation,
+        last_closed=record.last_closed,
+        open=record.number if in_hand else 0,
+        messages=record.messages if in_hand else 0,
+        bytes=record.bytes if in_hand else 0,
+        lost=record.lost,
+        ttl_ms=record.ttl_ms,
+        seen_at=record.seen_ms,
+        expires_at=expires_ms(record),
+    )

@@ -1,0 +1,241 @@
+"""Putting a numbered claim together: picked as any claim is, pinned piece by piece, sealed by the commit that ends the last piece.
+
+Each piece is one commit under the lock: leases that do not end by themselves, the next page of the member list, and the
+consumer's record. Until the seal nobody has been told of the claim; whoever asks for its number goes on where the last
+piece ended, in this process or after a crash.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from fairlead.broker.claim import allowance, any_touched, take_or_wait
+from fairlead.broker.consumer_book import ConsumerState
+from fairlead.broker.consumer_close import finish
+from fairlead.broker.core import Core
+from fairlead.broker.queue_state import QueueState
+from fairlead.broker.runs import followers_of
+from fairlead.broker.states import states_of
+from fairlead.broker.timers import run_queue_due
+from fairlead.errors import ClaimNotNext, QueueNotFound
+from fairlead.model.consumer import ConsumerRecord, NumberedClaim
+from fairlead.model.facts import ConsumerSaved, Fact, Leased, MembersPinned
+from fairlead.model.lane import ROW_BYTES, row_place, row_size
+from fairlead.model.lease import NEVER_EXPIRES_MS, Claim, Lease
+
+#: Messages leased in one hold of the lock.
+PIECE = 2000
+#: Rows taken at a time where the bytes of the claim may run out.
+_HANDFUL = 256
+
+
+class Wanted(NamedTuple):
+    """What the caller asks for."""
+
+    name: str
+    generation: int
+    number: int
+    limit: int
+    max_bytes: int
+    up_to: int | None
+
+
+class _Run(NamedTuple):
+    """Where a piece ended in the middle of a stream: the last message taken, and whether nothing waits before it."""
+
+    lane: bytes
+    row: bytes
+    free: bool
+
+
+def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
+    finish(core, wanted.name)
+    filling = _Filling(core, wanted)
+    with core.lock:
+        core.check_open()
+        record = filling.look()
+        if record.phase != "open":
+            queue = filling.queue(record)
+            taken = take_or_wait(core, [queue.name], wanted.name, wait_ms, filling.piece)
+            if taken is None:
+                return NumberedClaim(wanted.number, 0, 0)
+            record = taken
+        else:
+            filling.touch()
+        commit = core.store.last_commit
+    while record.phase != "open":
+        with core.lock:
+            core.check_open()
+            record = filling.piece() or record
+            commit = core.store.last_commit
+    core.confirm(commit, synced=True)
+    return NumberedClaim(record.number, record.messages, record.bytes)
+
+
+class _Filling:
+    """One call's work on a claim. Others may work on the same one at the same time: each piece begins at what is stored."""
+
+    def __init__(self, core: Core, wanted: Wanted) -> None:
+        self.core = core
+        self.wanted = wanted
+        self.run: _Run | None = None
+
+    def look(self) -> ConsumerRecord:
+        """The consumer, for whom the number wanted is the next one or the one in hand."""
+        book, wanted = self.core.consumer_book, self.wanted
+        record = book.current(wanted.name, wanted.generation).record
+        book.check_not_over(record, wanted.number)
+        if wanted.number != record.last_closed + 1:
+            raise ClaimNotNext(wanted.name, wanted.number, record.last_closed)
+        return record
+
+    def queue(self, record: ConsumerRecord) -> QueueState:
+        queue = self.core.by_id.get(record.queue_id)
+        if queue is None:
+            raise QueueNotFound(record.queue)
+        return queue
+
+    def touch(self) -> None:
+        core = self.core
+        state = core.consumer_book.get(self.wanted.name)
+        record = msgspec.structs.replace(state.record, seen_ms=core.clock.now_ms())
+        core.commit([ConsumerSaved(record)])
+        core.consumer_book.seen(core.consumer_book.put(record), core.clock)
+
+    def piece(self) -> ConsumerRecord | None:
+        """One commit, under the lock: the record after it, or None when there is nothing to hand out and nothing was begun."""
+        core, wanted, before = self.core, self.wanted, self.look()
+        if before.phase == "open":
+            return before
+        queue = self.queue(before)
+        run_queue_due(core, queue)
+        most = 0 if queue.closed_to_claims else min(PIECE, wanted.limit - before.messages, allowance(core, queue, wanted.name))
+        picked: list[tuple[bytes, bytes, bool]] = []
+        if most > 0 and before.bytes < wanted.max_bytes:
+            picked = self._pick(queue, before, most)
+        if not picked and before.phase == "idle":
+            return None
+        return self._pinned(queue, before, picked, sealed=len(picked) < most or most < PIECE or before.messages + len(picked) >= wanted.limit)
+
+    def _pinned(self, queue: QueueState, before: ConsumerRecord, picked: list[tuple[bytes, bytes, bool]], *, sealed: bool) -> ConsumerRecord:
+        core, wanted, now_ms = self.core, self.wanted, self.core.clock.now_ms()
+        size = before.bytes + sum([row_size(row) for _, row, _ in picked])
+        granted = self._granted(before, now_ms)
+        after = msgspec.structs.replace(
+            before,
+            phase="open" if sealed or size >= wanted.max_bytes else "filling",
+            number=wanted.number,
+            claim_id=granted.claim_id,
+            messages=before.messages + len(picked),
+            bytes=size,
+            pages=before.pages + (1 if picked else 0),
+            seen_ms=now_ms,
+        )
+        facts: list[Fact] = [ConsumerSaved(after)]
+        leases: list[Lease] = []
+        if picked:
+            leases = self._leases(queue, granted, picked)
+            behind = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if follows]
+            fronts = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if not follows] if behind else leases
+            ids = [lease.row[8:24] for lease in leases]
+            facts += [Leased(granted, fronts, behind), MembersPinned(wanted.name, wanted.number, before.pages, b"".join(ids))]
+        core.commit(facts)
+        if leases:
+            core.leases.add(granted, leases)
+        state = core.consumer_book.put(after)
+        core.consumer_book.seen(state, core.clock)
+        core.wake_timer(now_ms + after.ttl_ms)
+        return after
+
+    def _granted(self, record: ConsumerRecord, now_ms: int) -> Claim:
+        if record.claim_id:
+            return self.core.leases.claim(record.claim_id)
+        return self.core.next_claim(record.name, "", now_ms, NEVER_EXPIRES_MS)
+
+    def _leases(self, queue: QueueState, granted: Claim, picked: list[tuple[bytes, bytes, bool]]) -> list[Lease]:
+        queue_id, claim_id, name = queue.queue_id, granted.claim_id, granted.consumer
+        leases = [Lease(queue_id, lane, row, claim_id, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, name) for lane, row, _ in picked]
+        if any_touched(leases):
+            for lease, state in zip(leases, states_of(self.core, leases), strict=True):
+                lease.deliveries = (state.deliveries if state else 0) + 1
+        return leases
+
+    # Picking: (lane, row, whether it follows another of its stream), in the order of the claim
+
+    def _pick(self, queue: QueueState, before: ConsumerRecord, most: int) -> list[tuple[bytes, bytes, bool]]:
+        core, wanted = self.core, self.wanted
+        room_bytes = wanted.max_bytes - before.bytes
+        now_ms = core.clock.monotonic_ms()
+        if core.store.streams_after(queue.queue_id, "", 1):
+            return self._pick_runs(queue, before, most, room_bytes, now_ms)
+        if core.store.counters(queue.queue_id).bytes <= room_bytes:
+            return [(lane, row, False) for lane, row in queue.scheduler.take(most, now_ms, wanted.up_to)]
+        picked: list[tuple[bytes, bytes, bool]] = []
+        while len(picked) < most and room_bytes > 0:
+            more = queue.scheduler.take(min(most - len(picked), self._handful(queue, room_bytes)), now_ms, wanted.up_to)
+            if not more:
+                break
+            picked += [(lane, row, False) for lane, row in more]
+            room_bytes -= sum([row_size(row) for _, row in more])
+        return picked
+
+    def _handful(self, queue: QueueState, room_bytes: int) -> int:
+        """What has been taken is paid for, so as few at a time as may fill what room is left."""
+        counters = self.core.store.counters(queue.queue_id)
+        mean_bytes = counters.bytes // max(1, counters.messages)
+        return max(1, min(_HANDFUL, room_bytes // (2 * mean_bytes + 1)))
+
+    def _pick_runs(self, queue: QueueState, before: ConsumerRecord, most: int, room_bytes: int, now_ms: int) -> list[tuple[bytes, bytes, bool]]:
+        """Heads by their turn, each with all that may follow it; first what is left of the run that the last piece broke off."""
+        core, up_to = self.core, self.wanted.up_to
+        picked: list[tuple[bytes, bytes, bool]] = []
+        run = self.run or self._last_run(queue, before)
+        while True:
+            if run is not None:
+                more = followers_of(core, queue, run[:2], most - len(picked), room_bytes, now_ms, free=run.free, up_to=up_to)
+                picked += [(lane, row, True) for lane, row in more]
+                room_bytes -= sum([row_size(row) for _, row in more])
+                self.run = run = _Run(*more[-1], run.free) if more else None
+            if len(picked) >= most or room_bytes <= 0:
+                return picked
+            head = queue.scheduler.take(1, now_ms, up_to)
+            if not head:
+                return picked
+            lane, row = head[0]
+            picked.append((lane, row, False))
+            room_bytes -= row_size(row)
+            self.run = run = _Run(lane, row, self._is_first(queue, row)) if len(row) > ROW_BYTES else None
+
+    def _is_first(self, queue: QueueState, row: bytes) -> bool:
+        record = self.core.store.streams(queue.queue_id, [row[ROW_BYTES:].decode()])[0]
+        return record is not None and record.first.seq == row_place(row)
+
+    def _last_run(self, queue: QueueState, before: ConsumerRecord) -> _Run | None:
+        """For a claim begun by another call, or before a crash: its last message may be in the middle of a run."""
+        if not before.messages:
+            return None
+        state: ConsumerState = self.core.consumer_book.get(before.name)
+        state.members = None
+        last = self.core.leases.find(state.load_members(self.core.store)[-1])
+        state.members = None
+        if last is None or len(last.row) <= ROW_BYTES:
+            return None
+        return _Run(last.lane, last.row, self._nothing_waits_before(queue, last))
+
+    def _nothing_waits_before(self, queue: QueueState, last: Lease) -> bool:
+        stream, seq = last.row[ROW_BYTES:].decode(), row_place(last.row)
+        record = self.core.store.streams(queue.queue_id, [stream])[0]
+        if record is None:
+            return False
+        at = record.first
+        while at.seq < seq:
+            lease = self.core.leases.find(at.id)
+            if lease is None or lease.claim_id != last.claim_id:
+                return False
+            behind = self.core.store.stream_rows(queue.queue_id, stream, at.seq, 1)
+            if not behind:
+                return False
+            at = behind[0]
+        return True

@@ -1,0 +1,235 @@
+"""How a numbered claim ends: one record flips, and its messages follow in bounded durable steps.
+
+Closing settles each member by the last word recorded about it, or completes it; releasing gives each back to its place.
+A crash between two steps leaves the record as it was after the last one, and the timer goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from fairlead.broker.consumer_book import ConsumerState
+from fairlead.broker.core import Core
+from fairlead.broker.hooking import Answers, has_failure_hook
+from fairlead.broker.moves import Moves
+from fairlead.broker.settle import Batch, ask_hooks
+from fairlead.broker.states import states_of
+from fairlead.errors import ClaimNotNext, ClaimReleased
+from fairlead.model.consumer import CloseResult, ConsumerRecord, Recorded
+from fairlead.model.durations import show_ms
+from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, InLease, NumberedClaimForgotten
+from fairlead.model.failure import FailureReason
+from fairlead.model.lease import Lease
+from fairlead.model.settle import Complete, Fail, LeaseRef, Release, Settlement
+
+#: Members of one step: completed ones cost little, and what is said of the others moves each on its own.
+STEP = 4000
+SAID_STEP = 500
+RELEASE_STEP = 1000
+#: A slow script may take its full time in each call.
+HOOKED_STEP = 100
+
+
+def close(core: Core, name: str, generation: int, up_to: int) -> CloseResult:
+    """Closed when the record has flipped; the answer comes when the steps are done."""
+    finish(core, name)
+    with core.lock:
+        core.check_open()
+        record = core.consumer_book.current(name, generation).record
+        if up_to == record.lost and up_to:
+            raise ClaimReleased(name, up_to, record.lost_why)
+        if up_to <= record.last_closed:
+            return CloseResult(record.last_closed, {})
+        if record.phase != "open" or up_to != record.number:
+            raise ClaimNotNext(name, up_to, record.last_closed)
+        _flip(core, record, "closing", seen_ms=core.clock.now_ms(), settled={})
+        commit = core.store.last_commit
+    core.confirm(commit, synced=True)
+    settled = finish(core, name)
+    core.confirm(synced=True)
+    return CloseResult(up_to, settled)
+
+
+def release(core: Core, name: str, why: str, *, dropping: bool = False) -> int:
+    """Let go of what the consumer has in hand, and of the consumer too when it is to be dropped. Returns how many messages it was."""
+    finish(core, name)
+    with core.lock:
+        core.check_open()
+        record = core.consumer_book.get(name).record
+        count = record.messages if record.in_hand else 0
+        if record.in_hand:
+            _let_go(core, record, why, dropping=dropping)
+        elif dropping:
+            core.commit([ConsumerDropped(name)])
+            core.consumer_book.remove(name)
+        commit = core.store.last_commit
+    core.confirm(commit, synced=True)
+    finish(core, name)
+    core.confirm(synced=True)
+    return count
+
+
+def end_those_away(core: Core) -> bool:
+    """Under the lock: consumers that were not seen for their time to live let go of what they have in hand."""
+    ended = core.consumer_book.ended(core.clock.monotonic_ms())
+    for state in ended:
+        _let_go(core, state.record, f"its consumer was not seen for {show_ms(state.record.ttl_ms)}")
+    return bool(ended)
+
+
+def _let_go(core: Core, record: ConsumerRecord, why: str, *, dropping: bool = False) -> None:
+    _flip(core, record, "releasing", lost=record.number, lost_why=why, dropping=dropping)
+
+
+def _flip(core: Core, record: ConsumerRecord, phase: str, **fields: object) -> None:
+    flipped = msgspec.structs.replace(record, phase=phase, last_closed=record.number, handled=0, **fields)
+    core.commit([ConsumerSaved(flipped)])
+    core.consumer_book.seen(core.consumer_book.put(flipped), core.clock)
+
+
+def finish(core: Core, name: str) -> dict[str, int]:
+    """Without the lock: all steps that are left; returns how the members of a closed claim were settled."""
+    foreground = core.consumer_book.foreground
+    with core.lock:
+        foreground[name] = foreground.get(name, 0) + 1
+    try:
+        while run_step(core, name):
+            pass
+    finally:
+        with core.lock:
+            foreground[name] -= 1
+            if not foreground[name]:
+                del foreground[name]
+    with core.lock:
+        state = core.consumer_book.find(name)
+        return dict(state.record.settled) if state is not None else {}
+
+
+def run_left_alone(core: Core) -> bool:
+    """Without the lock: a step of what a crash, or a caller that failed, has left behind. False when there is nothing."""
+    with core.lock:
+        if core.closed:
+            return False
+        name = core.consumer_book.left_alone()
+    return name is not None and run_step(core, name)
+
+
+def run_step(core: Core, name: str) -> bool:
+    """Without the lock: one bounded commit; False when nothing is under way for the consumer."""
+    with core.lock:
+        core.check_open()
+        state = core.consumer_book.find(name)
+        if state is None or not state.record.under_way:
+            return False
+        if state.record.phase == "releasing":
+            _release_step(core, state)
+            return True
+        step = _Step(core, state)
+        failures = step.failures()
+        if not failures:
+            _close_step(core, state, step, {})
+            return True
+    answers = ask_hooks(core, failures, closing=step.record.claim_id)
+    with core.lock:
+        core.check_open()
+        state = core.consumer_book.find(name)
+        # Somebody else may have done the step meanwhile.
+        if state is not None and state.record is step.record:
+            _close_step(core, state, step, answers)
+    return True
+
+
+class _Step:
+    """The next members of a claim that is being closed: those that are simply done, and what was said about the others."""
+
+    def __init__(self, core: Core, state: ConsumerState) -> None:
+        self.core = core
+        self.record = record = state.record
+        members, outcomes = state.load_members(core.store), state.load_outcomes(core.store)
+        queue = core.by_id.get(record.queue_id)
+        most_said = HOOKED_STEP if has_failure_hook(queue) else SAID_STEP
+        self.done: list[Lease] = []
+        self.said: list[Settlement] = []
+        self.handled = record.handled
+        for member in members[record.handled : record.handled + STEP]:
+            lease = core.leases.find(member)
+            # One that is gone went with its queue.
+            if lease is not None and lease.claim_id == record.claim_id:
+                outcome = outcomes.get(member) if outcomes else None
+                if outcome is None:
+                    self.done.append(lease)
+                else:
+                    self.said.append(_settlement(outcome, record.claim_id))
+            self.handled += 1
+            if len(self.said) >= most_said:
+                break
+        self.ended = self.handled >= len(members)
+
+    def failures(self) -> list[Settlement]:
+        """Those that a hook is asked about."""
+        if not has_failure_hook(self.core.by_id.get(self.record.queue_id)):
+            return []
+        return [item for item in self.said if isinstance(item, Fail)]
+
+
+def _settlement(said: Recorded, claim_id: int) -> Settlement:
+    handle = LeaseRef(said.id, claim_id)
+    if said.kind == "complete":
+        return Complete(handle, progress=said.progress)
+    if said.kind == "release":
+        return Release(handle, keep_order=said.keep_order)
+    retry_in = None if said.retry_in_ms is None else timedelta(milliseconds=said.retry_in_ms)
+    return Fail(handle, said.error, FailureReason(said.reason), said.progress, retry_in, said.dead)
+
+
+def _close_step(core: Core, state: ConsumerState, step: _Step, answers: Answers) -> None:
+    record = step.record
+    batch = Batch(core, answers, closing=record.claim_id)
+    results = batch.decide(step.said) if step.said else []
+    queue = core.by_id.get(record.queue_id)
+    if queue is not None and record.queue_id in core.retaining:
+        for lease, known in zip(step.done, states_of(core, step.done), strict=True):
+            batch.moves.retain(InLease(lease), known, queue)
+    else:
+        batch.moves.complete_all(step.done)
+    settled = Counter(record.settled)
+    settled.update([result.outcome for result in results])
+    if step.done:
+        settled["completed"] += len(step.done)
+    after = msgspec.structs.replace(record, handled=step.handled, settled=dict(settled))
+    batch.moves.facts += _facts(after, ended=step.ended)
+    batch.commit()
+    _put(core, after, ended=step.ended)
+
+
+def _release_step(core: Core, state: ConsumerState) -> None:
+    record = state.record
+    members = state.load_members(core.store)
+    found = [core.leases.find(member) for member in members[record.handled : record.handled + RELEASE_STEP]]
+    leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id and lease.queue_id in core.by_id]
+    moves = Moves(core, core.clock.now_ms())
+    for lease, known in zip(leases, states_of(core, leases), strict=True):
+        moves.release(lease, known)
+    after = msgspec.structs.replace(record, handled=record.handled + len(found))
+    ended = after.handled >= len(members)
+    moves.facts += _facts(after, ended=ended)
+    moves.commit()
+    _put(core, after, ended=ended)
+
+
+def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:
+    if not ended:
+        return [ConsumerSaved(after)]
+    last = ConsumerDropped(after.name) if after.dropping else ConsumerSaved(after.without_claim())
+    return [last, NumberedClaimForgotten(after.name, after.number)]
+
+
+def _put(core: Core, after: ConsumerRecord, *, ended: bool) -> None:
+    if ended and after.dropping:
+        core.consumer_book.remove(after.name)
+    else:
+        core.consumer_book.put(after.without_claim() if ended else after)
