@@ -267,7 +267,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     path = folded.pop("path", None)
     unknown = sorted(set(folded) - set(_FOLDED))
     if unknown:
-        raise InvalidRequest("every option", "one that fairlead knows", "; ".join(map(_say_unknown, unknown)))
+        raise InvalidRequest("every option", f"one that fairlead knows: {'; '.join(map(_say_unknown, unknown))}", ", ".join(unknown))
     if path is not None:
         if folded.get("queue", path) != path:
             raise InvalidRequest("option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"])
@@ -283,9 +283,9 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 def _say_unknown(folded: str) -> str:
     if folded.replace(".", "").replace("-", "") in _SECRETS:
-        return f"{folded} (options travel in plans and logs: name the key's file with apiKeyFile, or its environment variable with apiKeyEnv)"
+        return f"instead of {folded}, which would travel in plans and logs, name the key's file with apiKeyFile or its variable with apiKeyEnv"
     near = get_close_matches(folded, list(_FOLDED), 1, 0.5)
-    return f"{folded} (did you mean {_FOLDED[near[0]]}?)" if near else f"{folded} (there are {', '.join(OPTIONS)})"
+    return f"instead of {folded}, did you mean {_FOLDED[near[0]]}?" if near else f"there is nothing like {folded} among {', '.join(OPTIONS)}"
 
 
 def options_table() -> Iterator[str]:

@@ -231,11 +231,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slice)
         name, generation, number = partition.consumer, partition.generation, partition.number
         rows = Rows(self._schema, self._options.queue, receipt=f"{name}/{generation}/{number}", headers=self._options.include_headers)
-        batches = self._consumers.read_batches(
-            name, generation, number, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
-        )
         try:
-            for batch in batches:
+            for batch in self._consumers.read_batches(
+                name, generation, number, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
+            ):
                 yield rows.of(batch)
         except _LOST as lost:
             self._lose(lost)
