@@ -200,36 +200,47 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
     why = read_reason(reason)
     if not isinstance(error, str):
         raise InvalidRequest("error", "text", type(error))
-    text = bounded_error(error)
+    deaths = [(int(why), bounded_error(error))] * len(checked)
     with core.lock:
         source = core.queue(queue_name)
         if source.is_dead_letter_queue:
             raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue_name)
-        dead_letters = core.by_id[source.record.dlq_id]
-        now_ms = core.clock.now_ms()
-        raw_ids = core.ids.next(now_ms, len(checked))
+        stillborn = Stillborn(core, source, checked, deaths, core.clock.now_ms())
+        if checked:
+            core.store.check_room(sum(message.size for message in stillborn.fact.messages))
+            core.commit([stillborn.fact])
+            stillborn.announce(core)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return [show_id(message.id) for message in stillborn.fact.messages]
+
+
+class Stillborn:
+    """Checked messages on their way into the dead letters of a queue, each with its (reason, error)."""
+
+    def __init__(self, core: Core, source: QueueState, checked: Sequence[CheckedMessage], deaths: Sequence[tuple[int, str]], now_ms: int) -> None:
+        self._dead_letters = dead_letters = core.by_id[source.record.dlq_id]
         stored, states = [], []
-        for item, raw_id, place in zip(checked, raw_ids, core.places(), strict=False):
-            record = FailureRecord(now_ms, 0, why, text, "", "quarantine")
+        raw_ids = core.ids.next(now_ms, len(checked))
+        for item, raw_id, place, (reason, error) in zip(checked, raw_ids, core.places(), deaths, strict=False):
+            record = FailureRecord(now_ms, 0, reason, error, "", "quarantine")
             stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0, stream=item.stream))
             states.append(
                 MessageState(
                     dead_letters.queue_id,
                     place,
-                    reason=why,
+                    reason=reason,
                     rule="quarantine",
                     failures=(record,),
                     source_queue_id=source.queue_id,
                     dead_since_ms=now_ms,
                 )
             )
-        if stored:
-            core.store.check_room(sum(message.size for message in stored))
-            core.commit([Quarantined(dead_letters.queue_id, stored, states)])
-            for message, state in zip(stored, states, strict=True):
-                dead_letters.scheduler.add(DEAD_LETTER_LANE, message.row(state.place, Flag.STATE))
-            dead_letters.wake_waiters(len(stored))
-            core.look_ahead(dead_letters)
-        commit = core.store.last_commit
-    core.confirm(commit)
-    return [show_id(raw) for raw in raw_ids]
+        self.fact = Quarantined(dead_letters.queue_id, stored, states)
+
+    def announce(self, core: Core) -> None:
+        dead_letters = self._dead_letters
+        for message, state in zip(self.fact.messages, self.fact.states, strict=True):
+            dead_letters.scheduler.add(DEAD_LETTER_LANE, message.row(state.place, Flag.STATE))
+        dead_letters.wake_waiters(len(self.fact.messages))
+        core.look_ahead(dead_letters)

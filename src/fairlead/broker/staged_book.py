@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fairlead.broker.queue_state import NEVER_MS
-from fairlead.model.checks import CheckedMessage
-from fairlead.model.staging import Publishing, StagedChunk
+from fairlead.model.staging import ChunkBody, Publishing, StagedChunk
 from fairlead.store.port import Store
 
 
@@ -66,7 +65,7 @@ class StagedBook:
         for token, underway in self.publishing.items():
             for at, name in enumerate(underway.record.chunks):
                 chunk = self.writes[token][name]
-                if chunk.queue_id == queue_id:
+                if chunk.queue_id == queue_id and not chunk.dead:
                     messages += chunk.count - (0 if at else underway.record.offset)
                     size += chunk.bytes
         return messages, size
@@ -84,4 +83,4 @@ class Underway:
 
     def __init__(self, record: Publishing) -> None:
         self.record = record
-        self.loaded: dict[str, list[CheckedMessage]] = {}
+        self.loaded: dict[str, ChunkBody] = {}

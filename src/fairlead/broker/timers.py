@@ -15,8 +15,8 @@ from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, h
 from fairlead.broker.intents import ask_before_background_steps, next_background_ms, run_background_step
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
+from fairlead.broker.publish import finish_publishes, next_staging_ms, run_staging_step
 from fairlead.broker.queue_state import NEVER_MS, QueueState
-from fairlead.broker.staging import finish_publishes, next_staging_ms, publishes_left, run_staging_step
 from fairlead.broker.states import states_of
 from fairlead.decide.retry import HookAnswer
 from fairlead.errors import BrokerClosed, FairleadError
@@ -46,14 +46,13 @@ _log = logging.getLogger("fairlead.timers")
 def run_due(core: Core) -> None:
     """Everything that is due now, step by step, letting others have the lock in between."""
     while True:
-        worked = _expire_with_hooks(core) | run_left_alone(core)
+        worked = _expire_with_hooks(core) | run_left_alone(core) | finish_publishes(core)
         lanes = ask_before_background_steps(core)
-        finish_publishes(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            if not run_step(core, lanes) and not worked and not publishes_left(core):
+            if not run_step(core, lanes) and not worked:
                 return
 
 

@@ -7,7 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedMessage
+from fairlead.model.failure import bounded_error, read_reason
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
 class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a chunk without reading it. `bytes` are those of its messages, `stored_bytes` what it takes on disk.
 
-    `lanes` counts the different ones among its messages.
+    `lanes` counts the different ones among its messages. Those of a `dead` one become dead letters of its queue.
     """
 
     token: str
@@ -59,6 +61,7 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     lanes: int
     staged_ms: int
     expires_ms: int
+    dead: bool = False
 
 
 class Publishing(msgspec.Struct, frozen=True, array_like=True):
@@ -88,15 +91,39 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
     until_ms: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[CheckedMessage]).decode
+class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why a message that was never tried is a dead letter."""
+
+    reason: int
+    error: str
 
 
-def pack_chunk(messages: Sequence[CheckedMessage]) -> bytes:
-    """Checked and encoded once, so that publishing has only to number them."""
-    return _encode(messages)
+class ChunkBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Messages checked once, so that publishing has only to number them. `deaths` has one for all of them, one for each, or none."""
+
+    messages: list[CheckedMessage]
+    deaths: list[Death] = []
+
+    def death(self, at: int) -> Death:
+        return self.deaths[at if len(self.deaths) > 1 else 0]
 
 
-def unpack_chunk(body: bytes) -> list[CheckedMessage]:
-    """Raises `msgspec.DecodeError` (a `ValueError`) for what `pack_chunk` did not make."""
-    return _decode(body)
+pack_chunk = msgspec.msgpack.Encoder().encode
+#: Raises `msgspec.DecodeError` (a `ValueError`) for what `pack_chunk` did not make.
+unpack_chunk = msgspec.msgpack.Decoder(ChunkBody).decode
+
+
+def read_deaths(given: object, count: int) -> list[Death]:
+    """What a caller says of a chunk of dead messages: (reason, error) of all, or one for each."""
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        if len(given) == 2 and isinstance(given[0], (str, int)):
+            return [_read_death(given)]
+        if len(given) == count:
+            return [_read_death(one) for one in given]
+    raise InvalidRequest("dead", f"(reason, error), or {count} of them, one for each message", given)
+
+
+def _read_death(given: object) -> Death:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2 or not isinstance(given[1], str):
+        raise InvalidRequest("dead", "(reason, error)", given)
+    return Death(int(read_reason(given[0], "dead")), bounded_error(given[1]))

@@ -1,0 +1,239 @@
+"""From a staged write to messages: the decision, and the steps that follow from it whatever happens.
+
+What could be in the way of a write (a chunk or a queue that is gone, bounds, lanes, the disk) is looked at once, before the one
+record changes that publishes it. From then on it only goes forward: chunk by chunk in the order given, in bounded commits, each
+of which makes messages and forgets what they were made of. Whoever is interrupted leaves the rest to the timer, of this life
+or the next. A queue deleted meanwhile takes with it what was still to come, as it takes what had come already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlead.broker.core import Core
+from fairlead.broker.enqueue import Prepared, Stillborn, check_queue_bounds
+from fairlead.broker.moves import Moves
+from fairlead.broker.staged_book import Underway
+from fairlead.errors import StagedChunkMissing, StagedQueueGone, StoreCorrupt
+from fairlead.model.checks import CheckedMessage
+from fairlead.model.facts import ChunksDropped, PublishEnded, PublishesForgotten, PublishSaved
+from fairlead.model.limits import PUBLISH_STEP_BYTES, PUBLISH_STEP_MESSAGES, PUBLISHED_KEPT_MS, STEP_MESSAGES
+from fairlead.model.staging import ChunkBody, Published, Publishing, PublishResult, StagedChunk, unpack_chunk
+
+
+def publish(core: Core, token: str, names: tuple[str, ...]) -> PublishResult:
+    with core.lock:
+        core.check_open()
+        done, underway = core.store.published(token), core.staged.publishing.get(token)
+        if done is not None:
+            result = PublishResult("already", done.count)
+        elif underway is not None:
+            result = PublishResult("already", underway.record.count)
+        else:
+            record = _decide(core, token, names)
+            core.commit([PublishSaved(record)])
+            core.staged.publishing[token] = Underway(record)
+            result = PublishResult("published", record.count)
+        core.staged.foreground[token] += 1
+        commit = core.store.last_commit
+    try:
+        core.confirm(commit, synced=True)
+        # Two who publish the same write make its steps by turns, and both return when the last is made.
+        while _step(core, token):
+            pass
+        core.confirm(synced=True)
+    finally:
+        with core.lock:
+            core.staged.foreground[token] -= 1
+            if core.staged.foreground[token] <= 0:
+                del core.staged.foreground[token]
+            if token in core.staged.publishing:
+                core.wake_timer(core.clock.now_ms())
+    return result
+
+
+def _decide(core: Core, token: str, names: tuple[str, ...]) -> Publishing:
+    """The last moment at which a write can be refused."""
+    known = core.staged.writes.get(token, {})
+    for name in names:
+        if name not in known:
+            raise StagedChunkMissing(token, name)
+        if known[name].queue_id not in core.by_id:
+            raise StagedQueueGone(token, name, known[name].queue)
+    listed = [known[name] for name in names]
+    living = [chunk for chunk in listed if not chunk.dead]
+    for queue_id in {chunk.queue_id for chunk in living}:
+        _check_fits(core, token, queue_id, [chunk for chunk in living if chunk.queue_id == queue_id])
+    count, size = sum(chunk.count for chunk in listed), sum(chunk.bytes for chunk in listed)
+    core.store.check_room(size)
+    now_ms = core.clock.now_ms()
+    staged_ms = min((chunk.staged_ms for chunk in known.values()), default=now_ms)
+    return Publishing(token, names, now_ms, staged_ms, len(names), count, size, tuple(sorted({chunk.queue for chunk in listed})))
+
+
+def _check_fits(core: Core, token: str, queue_id: int, chunks: list[StagedChunk]) -> None:
+    queue = core.by_id[queue_id]
+    check_queue_bounds(core, queue, sum(chunk.count for chunk in chunks), sum(chunk.bytes for chunk in chunks))
+    if not queue.scheduler.has_room_for(sum(chunk.lanes for chunk in chunks)):
+        queue.scheduler.check_lanes({message.lane for chunk in chunks for message in _read(core, token, chunk.chunk).messages})
+
+
+def _read(core: Core, token: str, name: str) -> ChunkBody:
+    body = core.store.staged_body(token, name)
+    try:
+        return unpack_chunk(body or b"")
+    except msgspec.DecodeError as why:
+        raise StoreCorrupt(f"staged chunk {name!r} of {token!r}", f"it does not decode ({why})") from None
+
+
+def _step(core: Core, token: str) -> bool:
+    """Without the lock: read what the next step needs, then make it in one commit. False when all is done."""
+    with core.lock:
+        core.check_open()
+        underway = core.staged.publishing.get(token)
+        if underway is None:
+            return False
+        record, chunks = underway.record, core.staged.writes.get(token, {})
+        wanted = _next_chunks(record, chunks)
+        loaded = underway.loaded
+    loaded = {chunk.chunk: loaded.get(chunk.chunk) or _read(core, token, chunk.chunk) for chunk in wanted}
+    with core.lock:
+        core.check_open()
+        if core.staged.publishing.get(token) is underway and underway.record is record:
+            underway.loaded = loaded
+            _advance(core, underway, wanted)
+        # Else somebody made this step meanwhile, or a failed commit had everything read anew.
+        return token in core.staged.publishing
+
+
+def _next_chunks(record: Publishing, chunks: dict[str, StagedChunk]) -> list[StagedChunk]:
+    """The first chunks to come, of one kind and one queue, that together make a step."""
+    wanted: list[StagedChunk] = []
+    messages = size = 0
+    for name in record.chunks:
+        chunk = chunks[name]
+        if wanted and (chunk.queue_id, chunk.dead) != (wanted[0].queue_id, wanted[0].dead):
+            break
+        wanted.append(chunk)
+        messages, size = messages + chunk.count, size + chunk.bytes
+        if messages - record.offset >= PUBLISH_STEP_MESSAGES or size >= PUBLISH_STEP_BYTES:
+            break
+    return wanted
+
+
+def _advance(core: Core, underway: Underway, wanted: Sequence[StagedChunk]) -> None:
+    """One commit: some messages, and the record of what is left."""
+    record = underway.record
+    token, chunks = record.token, core.staged.writes.get(record.token, {})
+    parts, done, offset = _cut(wanted, underway.loaded, record.offset)
+    left = record.chunks[done:]
+    dropped = [*(record.chunks[:done] if left else chunks)][:STEP_MESSAGES]
+    ended = len(dropped) == len(chunks)
+    after = msgspec.structs.replace(record, chunks=left, offset=offset)
+    # As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from there.
+    moves = Moves(core, record.published_ms)
+    added = _add(core, moves, wanted, parts)
+    if dropped:
+        moves.facts.append(ChunksDropped(token, dropped))
+    moves.facts.append(PublishEnded(ended_record(record)) if ended else PublishSaved(after))
+    moves.commit()
+    if added is not None:
+        added.announce(core)
+    if dropped:
+        core.staged.drop(token, dropped)
+    if ended:
+        del core.staged.publishing[token]
+        core.staged.next_forget_ms = min(core.staged.next_forget_ms, record.published_ms + PUBLISHED_KEPT_MS)
+        core.wake_timer(core.staged.next_forget_ms)
+    else:
+        underway.record = after
+        underway.loaded = {name: body for name, body in underway.loaded.items() if name in left}
+
+
+def _cut(wanted: Sequence[StagedChunk], loaded: dict[str, ChunkBody], offset: int) -> tuple[list[tuple[ChunkBody, int, int]], int, int]:
+    """What a step takes of each chunk (from, to), how many chunks are done with it, and the offset in the first that is not."""
+    parts: list[tuple[ChunkBody, int, int]] = []
+    room, size = PUBLISH_STEP_MESSAGES, 0
+    for chunk in wanted:
+        body = loaded[chunk.chunk]
+        end = min(len(body.messages), offset + room)
+        if size + chunk.bytes > PUBLISH_STEP_BYTES:
+            end = _end_by_size(body.messages, offset, end, PUBLISH_STEP_BYTES - size)
+        parts.append((body, offset, end))
+        if end < len(body.messages):
+            return parts, len(parts) - 1, end
+        room, size, offset = room - (end - offset), size + chunk.bytes, 0
+    return parts, len(parts), 0
+
+
+def _end_by_size(messages: list[CheckedMessage], start: int, end: int, room: int) -> int:
+    """The first always fits: a step that takes none would never end."""
+    for at in range(start, end):
+        room -= len(messages[at].payload) + len(messages[at].headers)
+        if room <= 0:
+            return at + 1
+    return end
+
+
+def _add(core: Core, moves: Moves, wanted: Sequence[StagedChunk], parts: list[tuple[ChunkBody, int, int]]) -> Prepared | Stillborn | None:
+    queue = core.by_id.get(wanted[0].queue_id) if wanted else None
+    if queue is None:
+        return None
+    taken = [message for body, start, end in parts for message in body.messages[start:end]]
+    if wanted[0].dead:
+        deaths = [body.death(at) for body, start, end in parts for at in range(start, end)]
+        stillborn = Stillborn(core, queue, taken, [(death.reason, death.error) for death in deaths], moves.now_ms)
+        if taken:
+            moves.facts.append(stillborn.fact)
+        return stillborn
+    prepared = Prepared(queue.name, taken, bounded=False)
+    prepared.add_to(core, moves, moves.places())
+    return prepared
+
+
+def ended_record(record: Publishing) -> Published:
+    until_ms = record.published_ms + PUBLISHED_KEPT_MS
+    return Published(record.token, record.chunk_count, record.count, record.bytes, record.queues, record.staged_ms, record.published_ms, until_ms)
+
+
+def drop_some(core: Core, token: str) -> int:
+    names = [*core.staged.writes[token]][:STEP_MESSAGES]
+    core.commit([ChunksDropped(token, names)])
+    core.staged.drop(token, names)
+    return len(names)
+
+
+# What the timer does
+
+
+def finish_publishes(core: Core) -> bool:
+    """Without the lock: a step of each write whose caller is gone. False when there is none."""
+    with core.lock:
+        if core.closed or not core.staged.publishing:
+            return False
+        tokens = [token for token in core.staged.publishing if token not in core.staged.foreground]
+    for token in tokens:
+        _step(core, token)
+    return bool(tokens)
+
+
+def run_staging_step(core: Core, now_ms: int) -> bool:
+    """Writes nobody published in time go; tokens published long ago are forgotten."""
+    book = core.staged
+    if next_staging_ms(core) > now_ms:
+        return False
+    late = book.expired(now_ms)
+    if late:
+        drop_some(core, late[0])
+    rows = core.store.published_over(now_ms, STEP_MESSAGES)
+    if rows:
+        core.commit([PublishesForgotten(rows)])
+    book.look_ahead(core.store)
+    return bool(late or rows)
+
+
+def next_staging_ms(core: Core) -> int:
+    """Wall-clock."""
+    return min(core.staged.next_expiry_ms, core.staged.next_forget_ms)
