@@ -16,6 +16,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import pyarrow as pa
+
+from fairlead.client.async_streams import AsyncConsumers, AsyncStaging, in_threads
 from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
@@ -83,6 +86,8 @@ class AsyncClient:
         self.runbooks = AsyncRunbooks(client.runbooks, self)
         self.keys = AsyncKeys(client.keys, self)
         self.audit = AsyncAudit(client.audit, self)
+        self.consumers = AsyncConsumers(client.consumers, self._core.crew)
+        self.staging = AsyncStaging(client.staging, self._core.crew)
 
     @property
     def consumer(self) -> str:
@@ -118,6 +123,8 @@ class AsyncClient:
     find = _in_thread(Client.find)
     twin = _in_thread(Client.twin)
     peek = _in_thread(Client.peek)
+    browse = _in_thread(Client.browse)
+    browse_splits = _in_thread(Client.browse_splits)
     failure_metrics = _in_thread(Client.failure_metrics)
     explain = _in_thread(Client.explain)
     explain_queue = _in_thread(Client.explain_queue)
@@ -163,6 +170,11 @@ class AsyncClient:
         puller = Puller(self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer)
         puller.start()
         return AsyncConsumption(puller, self)
+
+    def browse_batches(
+        self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
+    ) -> AsyncIterator[pa.RecordBatch]:
+        return in_threads(self._core.crew, self._client.browse_batches(queue, view=view, low=low, high=high, payloads=payloads))
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
         """A plain `with`: the span is that of the task around it."""

@@ -11,10 +11,14 @@ import pytest
 import fairlead
 from fairlead import Broker, Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Start, errors
 from fairlead.aio import AsyncAudit, AsyncClient, AsyncConfig, AsyncKeys, AsyncRunbooks
+from fairlead.broker.consumers import Consumers
 from fairlead.broker.runbooks import Runbooks
 from fairlead.broker.runtime_config import RuntimeConfig
+from fairlead.broker.staging import Staging
+from fairlead.client.async_streams import AsyncConsumers, AsyncStaging
 from fairlead.client.client import Client
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
+from fairlead.client.streams import ClientConsumers, ClientStaging
 from fairlead.server.guarded_groups import GuardedAudit, GuardedKeys
 from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until
@@ -31,7 +35,11 @@ NOT_REMOTE = {
     "queues_of": "for a server's guard, which looks up whose a message is",
 }
 #: What a client has beside the engine's verbs.
-CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span"}
+CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches"}
+#: The same with record batches in the hand.
+IN_BATCHES = {"read_batches", "record_batch", "stage_batch"}
+#: Of a group, what only a server's guard asks.
+FOR_GUARDS = {"queues_of"}
 
 
 def public(kind: type) -> set[str]:
@@ -68,20 +76,29 @@ def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: st
         (GuardedKeys, AsyncKeys),
         (GuardedAudit, ClientAudit),
         (GuardedAudit, AsyncAudit),
+        (Consumers, ClientConsumers),
+        (Consumers, AsyncConsumers),
+        (Staging, ClientStaging),
+        (Staging, AsyncStaging),
     ],
 )
 def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: type, kind: type) -> None:
-    assert public(kind) == public(engines)
-    for verb in public(engines):
+    verbs = public(engines) - FOR_GUARDS
+    assert public(kind) - IN_BATCHES == verbs
+    for verb in verbs:
         assert parameters(getattr(kind, verb)) == parameters(getattr(engines, verb))
 
 
 def test_every_verb_of_administration_is_one_the_client_has() -> None:
     verbs = {name for name in ADMIN if "." not in name}
     assert verbs <= public(Client)
-    groups = {"config": ClientConfig, "runbooks": ClientRunbooks, "keys": ClientKeys, "audit": ClientAudit}
-    grouped = {f"{group}.{verb}" for group, kind in groups.items() for verb in public(kind)}
-    assert grouped == {name for name in ADMIN if "." in name}
+    groups = {
+        "config": ClientConfig, "runbooks": ClientRunbooks, "keys": ClientKeys, "audit": ClientAudit, "consumers": ClientConsumers,
+        "staging": ClientStaging,
+    }  # fmt: skip
+    own_channels = {"consumers.claim", "consumers.read", "consumers.record", "staging.stage"}
+    grouped = {f"{group}.{verb}" for group, kind in groups.items() for verb in public(kind) - IN_BATCHES}
+    assert grouped - own_channels == {name for name in ADMIN if "." in name}
 
 
 def test_both_ways_to_connect_take_the_same_options() -> None:

@@ -18,11 +18,11 @@ from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_each, check_messages, check_text
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import ChunkStaged
-from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS
 from fairlead.model.message import NewMessage
 from fairlead.model.staging import (
     ChunkBody,
+    Dead,
     Published,
     PublishResult,
     Refusal,
@@ -32,8 +32,6 @@ from fairlead.model.staging import (
     pack_chunk,
     read_deaths,
 )
-
-Dead = tuple[FailureReason | str | int, str]
 
 _LISTED_PUBLISHED = 1000
 

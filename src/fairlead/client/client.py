@@ -8,7 +8,7 @@ the way is tried again for as long as `retry_for` says. Thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Requests
+from fairlead.client.streams import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.tls import TlsChoice, chosen_tls
 from fairlead.client.traces import Traces
 from fairlead.client.transport import FlightTransport
@@ -35,6 +36,7 @@ from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Handle, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
+from fairlead.wire.calls import BrowseCall
 from fairlead.wire.schemas import ADMIN_CALL
 from fairlead.wire.tracing import ambient
 from fairlead.wire.views import ADMIN, decode_result, encode_arguments
@@ -88,6 +90,8 @@ class Client:
         self.runbooks = ClientRunbooks(self)
         self.keys = ClientKeys(self)
         self.audit = ClientAudit(self)
+        self.consumers = ClientConsumers(self)
+        self.staging = ClientStaging(self)
 
     @property
     def consumer(self) -> str:
@@ -316,6 +320,21 @@ class Client:
         self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
     ) -> list[MessageInfo]:
         return self._admin("peek", queue=queue, limit=limit, where=where, key=key, after=after)
+
+    def browse(
+        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+    ) -> list[MessageInfo]:
+        return self._admin("browse", queue=queue, view=view, low=low, high=high, limit=limit, after=after)
+
+    def browse_splits(self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1) -> list[tuple[str, str]]:
+        return self._admin("browse_splits", queue=queue, view=view, n=n)
+
+    def browse_batches(
+        self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """All pages of `browse` as record batches with every column of `wire.schemas.BROWSED`, defaults filled in."""
+        self._core.check()
+        return browse_batches(self._core, BrowseCall(queue, view, low, high, payloads=payloads))
 
     def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
         return self._admin("failure_metrics", queue=queue, streams=streams)

@@ -9,7 +9,10 @@ import msgspec
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedMessage
-from fairlead.model.failure import bounded_error, read_reason
+from fairlead.model.failure import FailureReason, bounded_error, read_reason
+
+#: Why a message is staged as a dead letter: a reason, and the text of the error.
+Dead = tuple[FailureReason | str | int, str]
 
 
 class Refusal(msgspec.Struct, frozen=True):

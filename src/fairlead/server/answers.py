@@ -15,7 +15,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
 from fairlead.server.guard import GuardedBroker
-from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
+from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, NumberedCall, RecordCall, SettleCall, StageCall, decode
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
 from fairlead.wire.rows import read_message_rows
@@ -89,6 +89,29 @@ def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) ->
     )
 
 
+def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
+    wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
+    claimed = broker.consumers.claim(
+        call.name, call.generation, call.number, limit=call.limit, max_bytes=call.max_bytes, wait=wait, up_to=call.up_to
+    )
+    return Answer(claimed=claimed)
+
+
+def record(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    call = decode(metadata, RecordCall)
+    items: list[Any] = decode_settlements(_rows(batch))
+    broker.consumers.record(call.name, call.generation, call.number, items, part=call.part)
+    return Answer(), None, []
+
+
+def stage(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    call = decode(metadata, StageCall)
+    staged = broker.staging.stage(
+        call.token, call.chunk, call.queue, decode_messages(_rows(batch)), ttl=call.ttl, skip_invalid=call.skip_invalid, dead=call.dead
+    )
+    return Answer(staged=staged), None, []
+
+
 def claim_by_credit(broker: GuardedBroker, call: ClaimCall) -> Iterator[list[Delivery]]:
     """As messages become claimable, until the credit is used up or the wait is over."""
     if not 0 < call.credit <= _MOST_CREDIT:
@@ -124,6 +147,8 @@ ANSWERS: dict[str, Callable[[GuardedBroker, bytes, pa.RecordBatch | None], Answe
     "settle": settle,
     "exchange": exchange,
     "admin": admin,
+    "record": record,
+    "stage": stage,
 }
 
 

@@ -7,7 +7,7 @@ nobody but itself, and what the engine gave out for a client that is gone comes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -24,7 +24,8 @@ from fairlead.server.flight_listener import FlightListener
 from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
-from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
+from fairlead.server.streamed import STREAMED, Part
+from fairlead.wire.calls import Answer, ClaimCall, NumberedCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
 from fairlead.wire.rows import are_few, delivery_rows
@@ -232,6 +233,14 @@ class _Channel:
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
+        if self._verb == "claim_numbered":
+            with self._limits.waiting_call():
+                answer = answers.claim_numbered(self._broker, decode(metadata, NumberedCall))
+            self._write(answer)
+            return
+        if self._verb in STREAMED:
+            self._stream(STREAMED[self._verb](self._broker, metadata))
+            return
         with self._limits.call(size):
             answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
         if self._verb == "exchange":
@@ -249,6 +258,18 @@ class _Channel:
                 left -= len(deliveries)
                 self._hand_out(deliveries, Answer(done=False), in_rows=call.in_rows)
             self._write(Answer(now_ms=self._broker.clock.now_ms(), credit=left))
+
+    def _stream(self, parts: Iterator[Part]) -> None:
+        """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it between two parts."""
+        while True:
+            with self._limits.call():
+                self._broker.grants()
+                part = next(parts, None)
+            if part is None:
+                self._write(Answer())
+                return
+            queues, body = part
+            self._write(Answer(queues=queues, done=False), body)
 
     def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:
         """What cannot be written never left: it goes back to its place, and no attempt is counted.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,9 @@ from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, LeaseRef, Release, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult, Explanation, MessageInfo, QueueInfo, QueueStats
 from fairlead.server.audit_details import Entry, count_of, details_of
+from fairlead.server.guarded_consumers import GuardedConsumers
 from fairlead.server.guarded_groups import GuardedAudit, GuardedConfig, GuardedKeys, GuardedRunbooks
+from fairlead.server.guarded_staging import GuardedStaging
 from fairlead.server.hidden import hide, without_header
 from fairlead.server.scopes import scoped, scoped_id, scoped_ids
 
@@ -65,7 +67,7 @@ WORK: dict[str, Right] = {
     "nack": Right.CONSUME,
 }
 #: Looking at a queue takes any right on it; what was sent is hidden without `read-payload`.
-LOOKS = ("failure_metrics", "explain_queue")
+LOOKS = ("failure_metrics", "explain_queue", "browse_splits")
 
 #: Stands in a settle for what is not the caller's: no message has it.
 _NOBODY = bytes(16)
@@ -115,6 +117,14 @@ class GuardedBroker:
     @property
     def runbooks(self) -> GuardedRunbooks:
         return GuardedRunbooks(self, self._broker)
+
+    @property
+    def consumers(self) -> GuardedConsumers:
+        return GuardedConsumers(self, self._broker)
+
+    @property
+    def staging(self) -> GuardedStaging:
+        return GuardedStaging(self, self._broker)
 
     # Rights
 
@@ -283,6 +293,23 @@ class GuardedBroker:
                 after = show_id(_NOBODY)
         return self._shown("peek", self._broker.peek(queue, limit=limit, where=where, key=key, after=after))
 
+    def browse(
+        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+    ) -> list[MessageInfo]:
+        self.need_some(queue)
+        return self._shown("browse", self._broker.browse(queue, view=view, low=low, high=high, limit=limit, after=after))
+
+    def browse_pages(self, queue: str, view: Any, low: Any, high: Any, after: Any) -> Iterator[list[MessageInfo]]:
+        """All pages from there on; that they were read is written down once, with the first."""
+        told = False
+        while True:
+            self.need_some(queue)
+            infos = self._broker.browse(queue, view=view, low=low, high=high, limit=10_000, after=after)
+            if not infos:
+                return
+            yield self._visible(infos) if told else self._shown("browse", infos)
+            told, after = True, infos[-1].id
+
     # How it is done
 
     def _need_all(self, right: Right, queues: object) -> None:
@@ -334,15 +361,23 @@ class GuardedBroker:
         return message_id if self._sees_everything() else self._broker.full_id(message_id, queue, self.sees)
 
     def _shown(self, verb: str, infos: list[MessageInfo]) -> list[MessageInfo]:
-        """Without what the caller may not read, or nobody may; what it does read is written down."""
-        readable = {queue: self.may(Right.READ_PAYLOAD, queue) for queue in {info.queue for info in infos}}
+        """What `_visible` leaves; what the caller does read of it is written down."""
+        readable = self._readable(infos)
         read = [info for info in infos if readable[info.queue]]
         if read:
             with self.writes_down(verb, read[0].queue, first=read[0].id) as entry:
                 entry.count = len(read)
+        return self._visible(infos)
+
+    def _visible(self, infos: list[MessageInfo]) -> list[MessageInfo]:
+        """Without what the caller may not read, or nobody may."""
+        readable = self._readable(infos)
         # Error texts are seen by all who may look, so that what is redacted is struck from them before anything is hidden.
         shown = infos if self._redaction is None else self._redaction.shown(infos)
         return [info if readable[info.queue] else hide(info) for info in shown]
+
+    def _readable(self, infos: list[MessageInfo]) -> dict[str, bool]:
+        return {queue: self.may(Right.READ_PAYLOAD, queue) for queue in {info.queue for info in infos}}
 
 
 def _guarded(verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any], None], *, written: bool = False) -> Callable[..., Any]:

@@ -13,9 +13,11 @@ import msgspec
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.access import AuditRecord, KeyInfo, NewKey
+from fairlead.model.consumer import CloseResult, ConsumerInfo
 from fairlead.model.facts import Intent
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import SettleResult
+from fairlead.model.staging import PublishResult, StagedWrite
 from fairlead.model.views import (
     Explanation,
     FailureMetrics,
@@ -29,7 +31,10 @@ from fairlead.wire.depth import check_depth
 
 
 class Verb(NamedTuple):
-    """`repeatable`: carried out twice it ends as if carried out once, and says the same; so a lost answer may be asked for again."""
+    """`repeatable`: carried out twice it ends as if carried out once, so a lost answer may be asked for again.
+
+    The answer is the same, or says that it was done before.
+    """
 
     gives: Any
     repeatable: bool = False
@@ -83,6 +88,20 @@ ADMIN: dict[str, Verb] = {
     "runbooks.save": Verb(None, repeatable=True),
     "runbooks.get": Verb(str, repeatable=True),
     "runbooks.list": Verb(dict[str, str], repeatable=True),
+    "browse": Verb(list[MessageInfo], repeatable=True),
+    "browse_splits": Verb(list[tuple[str, str]], repeatable=True),
+    "consumers.register": Verb(ConsumerInfo, repeatable=True),
+    "consumers.choose": Verb(None, repeatable=True),
+    "consumers.close": Verb(CloseResult, repeatable=True),
+    "consumers.heartbeat": Verb(ConsumerInfo, repeatable=True),
+    "consumers.ceiling": Verb(int, repeatable=True),
+    "consumers.release": Verb(int),
+    "consumers.drop": Verb(None),
+    "consumers.list": Verb(list[ConsumerInfo], repeatable=True),
+    "consumers.show": Verb(ConsumerInfo, repeatable=True),
+    "staging.publish": Verb(PublishResult, repeatable=True),
+    "staging.discard": Verb(int, repeatable=True),
+    "staging.list": Verb(list[StagedWrite], repeatable=True),
 }
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -92,7 +111,7 @@ _results = {name: msgspec.msgpack.Decoder(verb.gives) for name, verb in ADMIN.it
 
 def encode_arguments(arguments: Mapping[str, object]) -> bytes:
     try:
-        return _encode({name: _plain(value) for name, value in arguments.items()})
+        return _encode({name: plain(value) for name, value in arguments.items()})
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
         raise InvalidRequest("arguments", "plain values", str(wrong)) from None
 
@@ -136,7 +155,7 @@ def _convert(value: object, kind: type, field: str) -> Any:
     return kind(**value)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Durations as the text that the engine reads; records as maps; enums as their values."""
     if isinstance(value, timedelta):
         return f"{round(value.total_seconds() * 1000)}ms"
@@ -145,13 +164,13 @@ def _plain(value: object) -> object:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, (msgspec.Struct,)):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, DeadFilter):
-        return {name: _plain(getattr(value, name)) for name in DeadFilter.__annotations__}
+        return {name: plain(getattr(value, name)) for name in DeadFilter.__annotations__}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     return value

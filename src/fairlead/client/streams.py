@@ -1,0 +1,223 @@
+"""`client.consumers` and `client.staging`: what is read and written in bulk, and so that a repetition changes nothing."""
+# mypy: disable-error-code="no-any-return"
+# What an admin verb gives is known from the table in wire/views.py, which types do not see.
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.client.core import Core
+from fairlead.client.streamed import Piece, ask_for_batches
+from fairlead.errors import InvalidRequest, ProtocolMismatch
+from fairlead.model.checks import check_each, check_messages
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration, to_ms
+from fairlead.model.ids import show_id
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Complete, Fail, Release
+from fairlead.model.staging import Dead, PublishResult, Refusal, StagedWrite, StageResult
+from fairlead.wire.calls import BrowseCall, NumberedCall, ReadCall, RecordCall, StageCall, encode_call
+from fairlead.wire.deliveries import decode_deliveries
+from fairlead.wire.messages import encode_messages
+from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
+from fairlead.wire.settlements import encode_settlements, settlement_row
+from fairlead.wire.views import plain
+from fairlead.wire.whole import fill_defaults, fit
+
+if TYPE_CHECKING:
+    from fairlead.client.client import Client
+
+_POLL_MS = 20_000
+_POLL_IN_MAIN_THREAD_MS = 1000
+_SHORT_MS = 25
+
+
+class ClientConsumers:
+    """`client.consumers`: durable consumers and their numbered claims."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._core = client._core
+
+    def register(self, name: str, queue: str, *, ttl: Duration = "7d") -> ConsumerInfo:
+        return self._client._admin("consumers.register", name=name, queue=queue, ttl=ttl)
+
+    def claim(
+        self,
+        name: str,
+        generation: int,
+        number: int,
+        *,
+        limit: int = 10_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        wait: Duration | None = None,
+        up_to: int | None = None,
+    ) -> NumberedClaim:
+        """A long wait is several requests, so that a dead connection is noticed, and an interrupt heard."""
+        core, clock = self._core, self._core.clock
+        core.check()
+        wait_ms = 0 if wait is None else to_ms(wait, "wait")
+        most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
+        until_ms = clock.monotonic_ms() + wait_ms
+
+        def metadata() -> bytes:
+            left_ms = min(max(until_ms - clock.monotonic_ms(), 0), most_ms) if wait_ms else 0
+            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, left_ms, up_to))
+
+        while True:
+            began_ms = clock.monotonic_ms()
+            answer, _ = core.ask("claim_numbered", metadata, timeout_ms=most_ms + core.options.timeout_ms)
+            if answer.claimed is None:
+                raise ProtocolMismatch("a numbered claim", "an answer without one")
+            now_ms = clock.monotonic_ms()
+            if answer.claimed.count or now_ms >= until_ms:
+                return answer.claimed
+            if now_ms - began_ms < _SHORT_MS:
+                # A server that is about to stop ends all waits at once.
+                core.pauses.wait(_SHORT_MS)
+
+    def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
+        for page in self._read_pages(name, generation, number, slice=slice, slices=slices):
+            yield from page
+
+    def read_batches(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """The deliveries of a slice as record batches of at most 10,000 rows or about 8 MiB, with every column of `wire.schemas.DELIVERIES`.
+
+        Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows that have none,
+        and all payloads with `payloads=False`.
+        """
+        for _, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, payloads=payloads)):
+            yield fill_defaults(batch, DELIVERIES)
+
+    def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
+        if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+            raise InvalidRequest("items", "a list of Complete, Fail, Release", type(items))
+        self._record(RecordCall(name, generation, number, part), encode_settlements([settlement_row(item) for item in items]))
+
+    def record_batch(self, name: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = "") -> None:
+        """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
+        self._record(RecordCall(name, generation, number, part), fit(batch, SETTLEMENTS))
+
+    def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
+        self._client._admin("consumers.choose", name=name, generation=generation, number=number, parts=parts, add=add)
+
+    def close(self, name: str, generation: int, up_to: int) -> CloseResult:
+        return self._client._admin("consumers.close", name=name, generation=generation, up_to=up_to)
+
+    def heartbeat(self, name: str, generation: int) -> ConsumerInfo:
+        return self._client._admin("consumers.heartbeat", name=name, generation=generation)
+
+    def ceiling(self, name: str, generation: int) -> int:
+        return self._client._admin("consumers.ceiling", name=name, generation=generation)
+
+    def release(self, name: str) -> int:
+        return self._client._admin("consumers.release", name=name)
+
+    def drop(self, name: str) -> None:
+        self._client._admin("consumers.drop", name=name)
+
+    def list(self) -> builtins.list[ConsumerInfo]:
+        return self._client._admin("consumers.list")
+
+    def show(self, name: str) -> ConsumerInfo:
+        return self._client._admin("consumers.show", name=name)
+
+    def _read_pages(self, name: str, generation: int, number: int, *, slice: int, slices: int) -> Iterator[Sequence[Delivery]]:
+        for answer, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices)):
+            yield decode_deliveries(batch, answer.queues)
+
+    def _record(self, call: RecordCall, batch: pa.RecordBatch) -> None:
+        self._core.check()
+        self._core.ask("record", encode_call(call), batch, name="consumers.record")
+
+
+class ClientStaging:
+    """`client.staging`: chunks of messages that become visible together."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._core = client._core
+
+    def stage(
+        self,
+        token: str,
+        chunk: str,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        ttl: Duration = "1d",
+        skip_invalid: bool = False,
+        dead: Dead | Sequence[Dead] | None = None,
+    ) -> StageResult:
+        if skip_invalid is not True:
+            return self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), encode_messages(check_messages(messages)))
+        checked, wrong = check_each(messages)
+        left_out = {row: error.message for row, error in wrong}
+        sent = [row for row in range(len(messages)) if row not in left_out]
+        if isinstance(dead, list) and len(dead) == len(messages):
+            dead = [dead[row] for row in sent]
+        staged = self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), encode_messages(checked))
+        refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
+        return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
+
+    def stage_batch(
+        self,
+        token: str,
+        chunk: str,
+        queue: str,
+        batch: pa.RecordBatch,
+        *,
+        ttl: Duration = "1d",
+        skip_invalid: bool = False,
+        dead: Dead | Sequence[Dead] | None = None,
+    ) -> StageResult:
+        """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are needed."""
+        return self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), fit(batch, MESSAGES))
+
+    def publish(self, token: str, chunks: Sequence[str]) -> PublishResult:
+        return self._client._admin("staging.publish", token=token, chunks=chunks)
+
+    def discard(self, token: str) -> int:
+        return self._client._admin("staging.discard", token=token)
+
+    def list(self) -> list[StagedWrite]:
+        return self._client._admin("staging.list")
+
+    def _stage(self, call: StageCall, batch: pa.RecordBatch) -> StageResult:
+        self._core.check()
+        answer, _ = self._core.ask("stage", encode_call(call), batch, name="staging.stage")
+        if answer.staged is None:
+            raise ProtocolMismatch("what was staged", "an answer without it")
+        return answer.staged
+
+
+def _pieces(core: Core, call: ReadCall) -> Iterator[Piece]:
+    rows = 0
+
+    def rest() -> bytes:
+        return encode_call(msgspec.structs.replace(call, skip=rows))
+
+    for answer, batch in ask_for_batches(core, "read", rest):
+        rows += batch.num_rows
+        yield answer, batch
+
+
+def browse_batches(core: Core, call: BrowseCall) -> Iterator[pa.RecordBatch]:
+    after = call.after
+
+    def rest() -> bytes:
+        return encode_call(msgspec.structs.replace(call, after=after))
+
+    for _, batch in ask_for_batches(core, "browse", rest):
+        found = fill_defaults(batch, BROWSED)
+        after = show_id(found.column("id")[-1].as_py())
+        yield found

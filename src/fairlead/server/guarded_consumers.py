@@ -1,0 +1,93 @@
+"""`consumers.*` as one caller may use them.
+
+A durable consumer belongs to its queue, not to the key that made it, because it outlives keys: were its name a key's own, a new
+key would not find what an old one holds. To those without any right on the queue it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairlead.broker.broker import Broker
+from fairlead.errors import ConsumerNotFound, ConsumerTaken, Forbidden
+from fairlead.model.access import Right
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.settle import Complete, Fail, Release
+
+if TYPE_CHECKING:
+    from fairlead.server.guard import GuardedBroker
+
+
+class GuardedConsumers:
+    def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
+        self._guard = guard
+        self._consumers = broker.consumers
+
+    def register(self, name: str, queue: str, *, ttl: Duration = "7d") -> ConsumerInfo:
+        self._guard.need(Right.CONSUME, queue)
+        try:
+            return self._consumers.register(name, queue, ttl=ttl)
+        except ConsumerTaken as taken:
+            if self._guard.sees(taken.queue):
+                raise
+            raise ConsumerTaken(name, "another one", queue) from None
+
+    def claim(self, name: str, generation: int, number: int, **options: Any) -> NumberedClaim:
+        self._need(name)
+        return self._consumers.claim(name, generation, number, **options)
+
+    def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
+        self._need(name)
+        return self._consumers.read(name, generation, number, slice=slice, slices=slices)
+
+    def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
+        self._need(name)
+        self._consumers.record(name, generation, number, items, part=part)
+
+    def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
+        self._need(name)
+        self._consumers.choose(name, generation, number, parts, add=add)
+
+    def close(self, name: str, generation: int, up_to: int) -> CloseResult:
+        self._need(name)
+        return self._consumers.close(name, generation, up_to)
+
+    def heartbeat(self, name: str, generation: int) -> ConsumerInfo:
+        self._need(name)
+        return self._consumers.heartbeat(name, generation)
+
+    def ceiling(self, name: str, generation: int) -> int:
+        self._need(name)
+        return self._consumers.ceiling(name, generation)
+
+    def release(self, name: str) -> int:
+        queue = self._need(name, Right.ADMIN)
+        with self._guard.writes_down("consumers.release", queue, consumer=name) as entry:
+            entry.count = self._consumers.release(name)
+        return entry.count
+
+    def drop(self, name: str) -> None:
+        queue = self._need(name, Right.ADMIN)
+        with self._guard.writes_down("consumers.drop", queue, consumer=name):
+            self._consumers.drop(name)
+
+    def list(self) -> list[ConsumerInfo]:
+        self._guard.grants()
+        return [info for info in self._consumers.list() if self._guard.sees(info.queue)]
+
+    def show(self, name: str) -> ConsumerInfo:
+        self._guard.grants()
+        info = self._consumers.show(name)
+        if not self._guard.sees(info.queue):
+            raise ConsumerNotFound(name)
+        return info
+
+    def _need(self, name: str, right: Right = Right.CONSUME) -> str:
+        """The queue of that consumer."""
+        queue = self.show(name).queue
+        if not self._guard.may(right, queue):
+            raise Forbidden(right, queue)
+        return queue
