@@ -43,7 +43,8 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(run: Run, data: Path, 
     seen = {(check["area"], check["name"]) for check in found["checks"]}
     assert seen == {
         *(("machine", name) for name in ("python", "clock", "open files", "hook host", "hook confinement")),
-        *(("packages", name) for name in ("needed", "client", "server", "otel", "spark")),
+        *(("packages", name) for name in ("needed", "client", "server", "otel")),
+        *(("spark", name) for name in ("packages", "java")),
         *(("data", name) for name in ("format", "rights", "disk space", "file system", "open in", "modes", "clock", "fsync")),
         *(("server", name) for name in ("flight", "grpc", "http")),
         ("certificates", "tls"),

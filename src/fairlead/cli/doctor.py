@@ -20,6 +20,7 @@ from fairlead.cli.machine_checks import machine, packages
 from fairlead.cli.output import clean, console, show
 from fairlead.cli.security_checks import security
 from fairlead.cli.server_checks import server
+from fairlead.cli.spark_checks import spark
 from fairlead.config import Settings
 from fairlead.config.load import SETTINGS
 from fairlead.model.addresses import split_address
@@ -40,7 +41,7 @@ def doctor(
         str | None, typer.Option("--http", metavar="HOST:PORT", help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.")
     ] = None,
 ) -> None:
-    """Check this machine, the packages, a data directory (--data), a server (--addr) and its certificates (--tls-ca).
+    """Check this machine, the packages, Spark, a data directory (--data), a server (--addr) and its certificates (--tls-ca).
 
     Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
     """
@@ -57,6 +58,7 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
     data, addr = asked.data or asked.data_from_env, asked.addr or asked.addr_from_env
     yield from _carefully("machine", machine())
     yield from _carefully("packages", packages())
+    yield from _carefully("spark", spark(os.environ))
     if data is None:
         yield Finding("data", "directory", "info", "none chosen", "say --data DIR to have one looked at")
     else:

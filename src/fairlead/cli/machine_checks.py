@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -94,7 +93,6 @@ def packages() -> Iterator[Finding]:
     yield extra("needed", CORE)
     for name, contents in EXTRAS.items():
         yield extra(name, contents)
-    yield spark()
 
 
 def extra(name: str, contents: Mapping[str, str]) -> Finding:
@@ -116,11 +114,3 @@ def extra(name: str, contents: Mapping[str, str]) -> Finding:
     level: Level = "bad" if broken or (missing and name == "needed") else "ok" if not missing else "info" if name == "otel" else "warn"
     install = "pip install fairlead" if name == "needed" else f"pip install 'fairlead[{name}]'"
     return Finding("packages", name, level, "; ".join(part for part in found if part), install if missing or broken else "")
-
-
-def spark() -> Finding:
-    java, pyspark = shutil.which("java"), find_spec("pyspark") is not None
-    if pyspark and java:
-        return Finding("packages", "spark", "info", f"pyspark {metadata.version('pyspark')}, java at {java}")
-    missing = " and ".join(name for name, there in (("pyspark", pyspark), ("java", bool(java))) if not there)
-    return Finding("packages", "spark", "info", f"{missing} not installed (needed for fairlead[spark])")

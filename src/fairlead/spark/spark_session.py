@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config.server import is_loopback
 from fairlead.errors import SparkNotReady
 from fairlead.spark.class_data import class_data_options
+from fairlead.spark.installed import require_packages
 from fairlead.spark.java import Java, find_java, use_java
 from fairlead.spark.user_cache import digest, kept_file, user_cache
 
@@ -57,7 +57,7 @@ def session(
     Raises `SparkNotReady` if pyspark or a Java is missing, or if the session that runs has another master or settings.
     JAVA_HOME, SPARK_LOCAL_IP and PYSPARK_PYTHON are set in this process for the JVM that is started, the last two only if unset.
     """
-    require_pyspark()
+    require_packages()
     from pyspark.sql import SparkSession
 
     config = dict(config or {})
@@ -141,16 +141,6 @@ def stays_here(master: str) -> bool:
     if local_cores(master) is not None:
         return True
     return master.startswith("spark://") and all(is_loopback(address) for address in master.removeprefix("spark://").split(","))
-
-
-def require_pyspark() -> None:
-    """Raise what to do if pyspark is missing or not the one the data source is written for."""
-    try:
-        version = metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        raise SparkNotReady("pyspark 4.3", "none for this Python", "It comes with: pip install 'fairlead[spark]'") from None
-    if not version.startswith("4.3."):
-        raise SparkNotReady("pyspark 4.3", f"pyspark {version}", "Install the one that fits: pip install 'fairlead[spark]'")
 
 
 def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str]) -> SparkSession:
