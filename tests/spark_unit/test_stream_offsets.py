@@ -64,6 +64,9 @@ class Consumers:
             raise ClaimNotNext(name, up_to, self.last_closed)
         return CloseResult(self.last_closed, {})
 
+    def choose(self, name: str, generation: int, number: int, parts: list[str]) -> None:
+        self._info(f"choose {parts} in {number}", generation)
+
     def release(self) -> None:
         assert self.open is not None
         self.lost = self.last_closed = self.open[0]
@@ -159,9 +162,35 @@ def test_a_restart_within_a_batch_reads_the_claim_of_its_log_and_makes_none(cons
     first.stop()
     again = reader(numPartitions="3")
     assert again.partitions(at(0), at(1)) == [Slice("etl", 2, 1, n, 3) for n in range(3)]
-    assert consumers.calls[-2:] == ["register", "heartbeat"]
+    assert consumers.calls[-3:] == ["register", "heartbeat", "choose [] in 1"]
     assert again.latestOffset(at(1), LIMIT) == at(2)
     again.stop()
+
+
+def test_what_was_settled_in_a_run_counts_no_more_once_it_is_repeated_and_not_before(consumers: Consumers):
+    forgets = "choose [] in 1"
+    consumers.waiting = 25
+    first = reader()
+    first.latestOffset(first.initialOffset(), LIMIT)
+    first.partitions(at(0), at(1)), first.partitions(at(0), at(1))
+    first.stop()
+    assert forgets not in consumers.calls
+    # Spark has batch 0 in its log of offsets: it runs it again, and may plan it more than once.
+    again = reader()
+    again.partitions(at(0), at(1)), again.partitions(at(0), at(1))
+    again.stop()
+    assert consumers.calls.count(forgets) == 1
+    # A new checkpoint is given the open claim for its own first batch.
+    fresh = reader()
+    fresh.latestOffset(fresh.initialOffset(), LIMIT)
+    fresh.stop()
+    assert consumers.calls.count(forgets) == 2
+    # Batch 0 is in its log of commits as well: what was settled counts, and the claim is closed.
+    committed = reader()
+    assert committed.latestOffset(at(1), LIMIT) == at(2)
+    committed.stop()
+    assert consumers.calls.count(forgets) == 2
+    assert "choose [] in 2" not in consumers.calls
 
 
 def test_a_claim_that_spark_had_not_written_down_is_given_again(consumers: Consumers):

@@ -22,8 +22,9 @@ from pyspark.sql.types import StructType
 
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, InvalidRequest, Rejected
 from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM
 from fairlead.spark.connection import client_for
-from fairlead.spark.options import MOST_BYTES, MOST_MESSAGES, Options
+from fairlead.spark.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +40,10 @@ _LONGEST_BEAT_S = 30.0
 
 #: The broker does not have what the checkpoint speaks of.
 _LOST = (ClaimReleased, ClaimClosed, ClaimNotNext)
+_WHAT_TO_DO = (
+    "The checkpoint of this query speaks of a claim that the broker no longer has. With the option failOnDataLoss = false the query goes on "
+    "without it; with a new checkpoint it starts with what is in the queue. Either way messages that the sink has may come again."
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if not claim.count:
             return start
-        self._in_hand = number
+        self._take_up(number)
         # A consumer that was made anew counts from 1: its claims must not be taken for those that the checkpoint has seen.
         return Offset(at.consumer, number, at.resets + (number <= at.number)).as_json()
 
@@ -139,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if number != self._in_hand:
             if not self._is_open(number):
                 return []
-            self._in_hand = number
+            self._take_up(number)
         slices = self._options.partition_count
         return [Slice(self._options.consumer, generation, number, at, slices) for at in range(slices)]
 
@@ -208,19 +213,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lose(ClaimNotNext(name, number, now.last_closed))
         return False
 
+    def _take_up(self, number: int) -> None:
+        """What was chosen in a run that this one repeats must not count beside what this one is going to choose."""
+        known = self._consumer()
+        if number != self._in_hand and number == known.open:
+            self._consumers.choose(known.name, known.generation, number, [])
+        self._in_hand = number
+
     def _lose(self, lost: FairleadError) -> None:
         if self._options.fail_on_data_loss:
+            lost.add_note(_WHAT_TO_DO)
             raise lost
         log.warning("failOnDataLoss is false, so the query goes on: %s", lost)
 
     def _limits(self, limit: ReadLimit) -> tuple[int, int]:
         messages, size = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
         if isinstance(limit, ReadAllAvailable):
-            return MOST_MESSAGES, MOST_BYTES
+            return MAX_CLAIM, MAX_ANSWER_BYTES
         if isinstance(limit, ReadMaxRows):
-            return max(1, min(limit.max_rows, MOST_MESSAGES)), size
+            return max(1, min(limit.max_rows, MAX_CLAIM)), size
         if isinstance(limit, ReadMaxBytes):
-            return messages, max(1, min(limit.max_bytes, MOST_BYTES))
+            return messages, max(1, min(limit.max_bytes, MAX_ANSWER_BYTES))
         return messages, size
 
     # In a task
