@@ -2,6 +2,7 @@
 
 Every message is in exactly one place, and where its own record says; nothing stands in a place without a message;
 counters, leases and claims, times to live and dedup rows agree with the messages. Works in pages: memory holds the ids.
+What holds about staged writes is in staged_laws.py, about numbered claims in consumer_laws.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, move_row, row
 from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState, lane_of
 from fairlead.model.queue import Counters, QueueRecord
+from fairlead.store.consumer_laws import check_consumers
 from fairlead.store.port import Store
+from fairlead.store.staged_laws import check_staged
 
 _PAGE = 2000
 _FIRST_ID, _LAST_ID = b"\0" * 16, b"\xff" * 16
@@ -26,7 +29,7 @@ T = TypeVar("T")
 
 def check_laws(store: Store) -> list[str]:
     """Every broken law, as a sentence that names the message or queue; empty when all hold."""
-    return _Check(store).run()
+    return _Check(store).run() + check_staged(store) + check_consumers(store)
 
 
 class _Check:

@@ -15,9 +15,9 @@ MEMTABLE_BYTES = 64 * MIB
 #: Families with a write per message get room for rows to be written and deleted before they are flushed.
 _WRITE_BUFFER = {"messages": 32 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
 _SMALL_WRITE_BUFFER = 4 * MIB
-_POINT_LOOKUPS = ("messages", "state", "leases", "dedup")
+_POINT_LOOKUPS = ("messages", "state", "leases", "dedup", "published")
 #: Rows here are deleted from the front while a scan starts at the front.
-_QUEUE_SHAPED = ("ready", "waiting", "ttl", "dedup_end")
+_QUEUE_SHAPED = ("ready", "waiting", "ttl", "dedup_end", "published_end")
 
 
 def database_options(cache: Cache) -> Options:

@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator
 
 from fairlead.errors import StoreCorrupt
 from fairlead.store.rocks import codec
-from fairlead.store.rocks.layout import FAMILIES
+from fairlead.store.rocks.layout import FAMILIES, number, numbered_key
 from fairlead.store.rocks.questions import Questions
 
 _PAGE = 2000
+#: A chunk, and what one call said about a claim, may have hundreds of megabytes.
+_CHUNK_PAGE = 1
 _MOST_PROBLEMS = 1000
 #: Families whose keys begin with a queue id.
 _OF_A_QUEUE = ("ready", "waiting", "done", "ttl", "dedup", "dedup_end", "streams", "stream_rows", "counters")
+
+#: Families of what a consumer has in hand.
+_OF_A_CLAIM = ("claim_members", "claim_outcomes", "claim_choices")
 
 
 def check_records(store: Questions) -> list[str]:
@@ -44,6 +49,22 @@ def _check_page(store: Questions, family: str, page: list[tuple[bytes, bytes]], 
         problems += [f"{family} {key.hex()} has no message" for key, body in zip(keys, store._get("messages", keys), strict=True) if body is None]
     if family == "dedup":
         _check_dedup(store, page, problems)
+    if family in _OF_A_CLAIM:
+        in_hand = {numbered_key(record.name, record.number) for record in store.consumers() if record.phase != "idle"}
+        claims = [(key, key[: 10 + int.from_bytes(key[:2], "big")]) for key, _ in page]
+        problems += [f"{family} {key.hex()} belongs to a claim that is over" for key, claim in claims if claim not in in_hand]
+    if family in _TWINS:
+        twin, twin_key = _TWINS[family]
+        found = store._get(twin, [twin_key(key, raw) for key, raw in page])
+        problems += [f"{family} {key.hex()} has no row in {twin}" for (key, _), row in zip(page, found, strict=True) if row is None]
+
+
+#: A row of the family has one in another, under a key that follows from it.
+_TWINS: dict[str, tuple[str, Callable[[bytes, bytes], bytes]]] = {
+    "staged": ("staged_chunks", lambda key, raw: key),
+    "published": ("published_end", lambda key, raw: number(codec.decode_published(key, raw).until_ms) + key),
+    "published_end": ("published", lambda key, raw: key[8:]),
+}
 
 
 def _check_dedup(store: Questions, page: list[tuple[bytes, bytes]], problems: list[str]) -> None:
@@ -60,8 +81,8 @@ def _check_dedup(store: Questions, page: list[tuple[bytes, bytes]], problems: li
 
 
 def _pages(store: Questions, family: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    start = b""
-    while page := store._scan(family, start, None, _PAGE):
+    start, size = b"", _CHUNK_PAGE if family in ("staged", "claim_outcomes") else _PAGE
+    while page := store._scan(family, start, None, size):
         yield page
         start = page[-1][0] + b"\0"
 
