@@ -1,0 +1,656 @@
+"""Staged writes: nobody sees them until they are published, and then they are there, all of them, in order, once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from fairlead import Complete, NewMessage, Settings
+from fairlead.broker import publish as publishing
+from fairlead.errors import (
+    FairleadError,
+    InvalidRequest,
+    LimitReached,
+    QueueFull,
+    QueueNotFound,
+    StagedChunkMissing,
+    StagedQueueGone,
+    StoreFull,
+    TooManyLanes,
+)
+from fairlead.model.facts import ChunksDropped, Enqueued, Fact, PublishEnded, PublishSaved
+from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.store.laws import check_laws
+from tests.integration.world import Background, World
+
+DAY = 86_400_000
+STEP = 4
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "PUBLISH_STEP_MESSAGES", STEP)
+
+
+def texts(prefix: str, count: int, **options: Any) -> list[NewMessage]:
+    return [NewMessage(f"{prefix}{n}".encode(), **options) for n in range(count)]
+
+
+def stage(world: World, token: str, chunk: str, count: int = 1, queue: str = "q", **options: Any) -> None:
+    world.broker.staging.stage(token, chunk, queue, texts(chunk, count, **options))
+
+
+def taken(world: World, queue: str = "q") -> list[str]:
+    deliveries = world.broker.claim(queue, limit=1000, max_per_stream=1000)
+    world.broker.settle([Complete(delivery) for delivery in deliveries])
+    return [delivery.payload.decode() for delivery in deliveries]
+
+
+class Killed(BaseException):
+    """What a kill is to a test within one process: nothing of the broker runs any more."""
+
+
+def killed_at(world: World, commit: int) -> None:
+    """The broker dies before its n-th commit from here on."""
+    left = iter(range(commit - 1))
+
+    def on_commit(facts: Any) -> None:
+        if next(left, None) is None:
+            raise Killed
+
+    world.store.on_commit = on_commit
+
+
+def commits(world: World) -> list[list[Fact]]:
+    seen: list[list[Fact]] = []
+    world.store.on_commit = lambda facts: seen.append(list(facts))
+    return seen
+
+
+def test_what_is_staged_is_seen_by_nobody(world: World) -> None:
+    stage(world, "t", "a", 3, stream="s", dedup_key="once")
+    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.broker.claim("q") == []
+    assert world.broker.twin("q", "once") is None
+    assert world.broker.browse("q") == []
+
+
+def test_published_chunks_become_messages_in_the_order_given(world: World) -> None:
+    for name in "abc":
+        stage(world, "t", name, 3)
+    result = world.broker.staging.publish("t", ["c", "a", "b"])
+    assert (result.outcome, result.count) == ("published", 9)
+    assert taken(world) == ["c0", "c1", "c2", "a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+def test_streams_keep_the_order_of_chunks_across_steps(world: World) -> None:
+    for name in "ab":
+        stage(world, "t", name, 2 * STEP + 1, stream="s")
+    world.broker.staging.publish("t", ["b", "a"])
+    assert taken(world) == [f"b{n}" for n in range(2 * STEP + 1)] + [f"a{n}" for n in range(2 * STEP + 1)]
+
+
+def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(world: World) -> None:
+    for name, count in (("a", 1), ("b", 2), ("c", 2 * STEP), ("d", 1)):
+        stage(world, "t", name, count)
+    seen = commits(world)
+    world.broker.staging.publish("t", [*"abcd"])
+    steps = [sum(len(fact.messages) for fact in facts if isinstance(fact, Enqueued)) for facts in seen]
+    assert steps == [0, STEP, STEP, STEP]
+    assert [any(isinstance(fact, PublishEnded) for fact in facts) for facts in seen] == [False, False, False, True]
+
+
+def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "PUBLISH_STEP_BYTES", 25)
+    world.broker.staging.stage("t", "a", "q", [NewMessage(b"x" * 10) for _ in range(3)])
+    world.broker.staging.stage("t", "b", "q", [NewMessage(b"y" * 100) for _ in range(2)])
+    seen = commits(world)
+    world.broker.staging.publish("t", ["a", "b"])
+    steps = [[len(m.payload) for fact in facts if isinstance(fact, Enqueued) for m in fact.messages] for facts in seen]
+    assert steps == [[], [10, 10, 10], [100], [100]]
+
+
+def test_a_chunk_staged_again_replaces_the_first(world: World) -> None:
+    stage(world, "t", "a", 5)
+    world.broker.staging.stage("t", "a", "q", [NewMessage(b"new")])
+    (write,) = world.broker.staging.list()
+    assert (write.chunks, write.messages) == (1, 1)
+    assert world.broker.staging.publish("t", ["a"]).count == 1
+    assert taken(world) == ["new"]
+
+
+def test_chunks_that_are_not_listed_are_dropped(world: World) -> None:
+    for name in "abc":
+        stage(world, "t", name)
+    world.broker.staging.publish("t", ["b"])
+    assert taken(world) == ["b0"]
+    assert world.store.staged_chunks() == []
+    (write,) = world.broker.staging.list()
+    assert (write.published, write.chunks, write.messages) == (True, 1, 1)
+
+
+def test_a_write_of_no_chunks_is_published_and_remembered(world: World) -> None:
+    stage(world, "t", "left over")
+    assert world.broker.staging.publish("t", []).count == 0
+    assert world.store.staged_chunks() == []
+    stage(world, "t", "a")
+    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+    assert taken(world) == []
+
+
+def test_an_empty_chunk_is_a_chunk(world: World) -> None:
+    world.broker.staging.stage("t", "empty", "q", [])
+    stage(world, "t", "a")
+    assert world.broker.staging.publish("t", ["empty", "a"]).count == 1
+    assert taken(world) == ["a0"]
+
+
+def test_publishing_twice_is_once_also_after_a_restart(world: World) -> None:
+    stage(world, "t", "a", 3)
+    world.broker.staging.publish("t", ["a"])
+    world.restart()
+    for chunks in (["a"], ["other"], []):
+        again = world.broker.staging.publish("t", chunks)
+        assert (again.outcome, again.count) == ("already", 3)
+    assert taken(world) == ["a0", "a1", "a2"]
+
+
+def test_a_published_token_is_remembered_for_seven_days(world: World) -> None:
+    stage(world, "t", "a")
+    world.broker.staging.publish("t", ["a"])
+    world.clock.advance(ms=7 * DAY - 1)
+    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+    world.restart(away_ms=1)
+    world.broker.run_due()
+    assert world.broker.staging.list() == []
+    stage(world, "t", "a")
+    assert world.broker.staging.publish("t", ["a"]).outcome == "published"
+
+
+def test_what_is_staged_for_a_published_token_is_checked_and_not_kept(world: World) -> None:
+    stage(world, "t", "a")
+    world.broker.staging.publish("t", ["a"])
+    assert world.broker.staging.stage("t", "b", "q", texts("b", 2)).count == 2
+    with pytest.raises(InvalidRequest):
+        world.broker.staging.stage("t", "b", "q", [NewMessage("text")])  # type: ignore[arg-type]
+    assert world.store.staged_chunks() == []
+
+
+def test_a_missing_chunk_is_told_and_changes_nothing(world: World) -> None:
+    stage(world, "t", "a")
+    before = world.store.last_commit
+    with pytest.raises(StagedChunkMissing) as refused:
+        world.broker.staging.publish("t", ["a", "b"])
+    assert (refused.value.token, refused.value.chunk) == ("t", "b")
+    with pytest.raises(StagedChunkMissing):
+        world.broker.staging.publish("unknown", ["a"])
+    assert world.store.last_commit == before
+    stage(world, "t", "b")
+    world.broker.staging.publish("t", ["a", "b"])
+    assert taken(world) == ["a0", "b0"]
+
+
+def test_one_write_may_go_to_several_queues(world: World) -> None:
+    world.broker.create_queue("r")
+    for name, queue in (("a", "q"), ("b", "r"), ("c", "q")):
+        stage(world, "t", name, 2, queue)
+    assert world.broker.staging.list()[0].queues == ["q", "r"]
+    world.broker.staging.publish("t", [*"abc"])
+    assert (taken(world, "q"), taken(world, "r")) == (["a0", "a1", "c0", "c1"], ["b0", "b1"])
+
+
+def test_delays_and_lives_are_counted_from_the_publish(world: World) -> None:
+    stage(world, "t", "a", delay="10s")
+    stage(world, "t", "b", ttl="20s")
+    world.clock.advance(ms=60_000)
+    world.broker.staging.publish("t", ["a", "b"])
+    assert world.counts("q") == (1, 1, 0, 0)
+    world.clock.advance(ms=9_999)
+    assert world.counts("q") == (1, 1, 0, 0)
+    world.clock.advance(ms=1)
+    assert world.counts("q") == (2, 0, 0, 0)
+    world.clock.advance(ms=10_000)
+    assert taken(world) == ["a0"]
+
+
+def test_delays_are_counted_from_the_publish_also_when_a_crash_puts_off_its_steps(world: World) -> None:
+    stage(world, "t", "a", STEP + 1, delay="10s")
+    killed_at(world, 2)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["a"])
+    world.restart(away_ms=8_000)
+    world.broker.run_due()
+    assert world.counts("q") == (0, STEP + 1, 0, 0)
+    world.clock.advance(ms=2_000)
+    assert len(taken(world)) == STEP + 1
+
+
+def test_dedup_keys_hold_within_a_write_across_steps_and_against_the_queue(world: World) -> None:
+    world.broker.enqueue("q", b"first", dedup_key="known")
+    world.broker.staging.stage("t", "a", "q", [NewMessage(b"again", dedup_key="known"), *texts("a", STEP), NewMessage(b"x", dedup_key="own")])
+    world.broker.staging.stage("t", "b", "q", [NewMessage(b"y", dedup_key="own")])
+    assert world.broker.staging.publish("t", ["a", "b"]).count == STEP + 3
+    assert taken(world) == ["first", *[f"a{n}" for n in range(STEP)], "x"]
+
+
+def test_the_hook_is_asked_when_a_chunk_is_staged_and_what_it_says_stands(world: World) -> None:
+    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked', weight = 3 } end")
+    stage(world, "t", "a")
+    world.broker.update_queue("q", on_enqueue=None)
+    world.broker.staging.publish("t", ["a"])
+    (delivery,) = world.broker.claim("q")
+    assert (delivery.fairness_key, delivery.weight) == ("hooked", 3)
+
+
+def test_a_waiting_claim_is_woken_by_a_publish(world: World) -> None:
+    stage(world, "t", "a")
+    waiting = Background(lambda: world.broker.claim("q", wait="1h"))
+    while not world.broker._core.by_name["q"].waiters:
+        threading.Event().wait(0.001)
+    world.broker.staging.publish("t", ["a"])
+    assert [delivery.payload for delivery in waiting.result()] == [b"a0"]
+
+
+# What is wrong with messages is found when they are staged
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        NewMessage(b"x" * (MAX_PAYLOAD_BYTES + 1)),
+        NewMessage(b"", fairness_key="k" * (MAX_KEY_BYTES + 1)),
+        NewMessage(b"", headers={"n": 1}),  # type: ignore[dict-item]
+        NewMessage(b"", delay="soon"),
+        NewMessage(None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_bad_message_refuses_its_chunk_or_is_left_out_and_named(memory_world: World, bad: NewMessage) -> None:
+    world = memory_world
+    messages = [NewMessage(b"good"), bad, NewMessage(b"also good")]
+    with pytest.raises(InvalidRequest) as refused:
+        world.broker.staging.stage("t", "a", "q", messages)
+    assert "messages[1]" in refused.value.message
+    assert world.broker.staging.list() == []
+    result = world.broker.staging.stage("t", "a", "q", messages, skip_invalid=True)
+    assert (result.count, result.bytes) == (2, 13)
+    assert [refusal.row for refusal in result.refused] == [1]
+    assert result.refused[0].error.startswith("expected ")
+    world.broker.staging.publish("t", ["a"])
+    assert taken(world) == ["good", "also good"]
+
+
+def test_a_queue_that_is_not_there_or_holds_dead_letters_is_refused_when_staging(world: World) -> None:
+    with pytest.raises(QueueNotFound):
+        stage(world, "t", "a", queue="nowhere")
+    with pytest.raises(InvalidRequest):
+        stage(world, "t", "a", queue="q.dlq")
+    assert world.broker.staging.list() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda staging: staging.stage("", "a", "q", []), "token"),
+        (lambda staging: staging.stage("t" * 513, "a", "q", []), "token"),
+        (lambda staging: staging.stage("t", "", "q", []), "chunk"),
+        (lambda staging: staging.stage("t", "a", "q", [], ttl="0s"), "ttl"),
+        (lambda staging: staging.stage("t", "a", "q", [], ttl=5), "ttl"),
+        (lambda staging: staging.stage("t", "a", "q", [], skip_invalid="yes"), "skip_invalid"),
+        (lambda staging: staging.stage("t", "a", "q", "text", skip_invalid=True), "messages"),
+        (lambda staging: staging.publish("t", "ab"), "chunks"),
+        (lambda staging: staging.publish("t", [1]), "chunks"),
+        (lambda staging: staging.publish("t", ["a", "a"]), "chunks"),
+        (lambda staging: staging.publish("t", [str(n) for n in range(10_001)]), "chunks"),
+        (lambda staging: staging.publish(None, []), "token"),
+        (lambda staging: staging.discard(7), "token"),
+        (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead="bad"), "dead"),
+        (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("nonsense", "e")), "dead"),
+        (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("unknown", 5)), "dead"),
+        (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")] * 3, dead=[("unknown", "e")] * 2), "dead"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused_by_name(memory_world: World, call: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        call(memory_world.broker.staging)
+    assert refused.value.field == field
+
+
+# Bounds
+
+
+def test_staged_bytes_are_bounded_and_those_of_a_replaced_chunk_do_not_count(quick_path: Any) -> None:
+    world = World("memory", quick_path, Settings(max_staged_bytes=3000))
+    world.broker.create_queue("q")
+    for _ in range(3):
+        world.broker.staging.stage("t", "a", "q", [NewMessage(b"x" * 2000)])
+    with pytest.raises(LimitReached) as refused:
+        world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
+    assert (refused.value.what, refused.value.limit) == ("staged bytes", 3000)
+    world.broker.staging.discard("t")
+    world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
+    assert 2000 < world.broker._core.staged.stored_bytes < 2100
+    world.restart()
+    assert 2000 < world.broker._core.staged.stored_bytes < 2100
+    world.broker.staging.publish("t", ["b"])
+    assert world.broker._core.staged.stored_bytes == 0
+    world.close()
+
+
+def test_chunks_are_bounded_in_a_write_and_in_all(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = memory_world
+    monkeypatch.setattr("fairlead.broker.staging.MAX_WRITE_CHUNKS", 2)
+    monkeypatch.setattr("fairlead.broker.staging.MAX_STAGED_CHUNKS", 3)
+    for name in "aba":
+        stage(world, "t", name)
+    with pytest.raises(LimitReached):
+        stage(world, "t", "c")
+    stage(world, "u", "a")
+    with pytest.raises(LimitReached):
+        stage(world, "v", "a")
+
+
+def test_a_full_queue_refuses_to_stage_and_to_publish_and_is_never_overfull(world: World) -> None:
+    world.broker.update_queue("q", max_messages=10)
+    with pytest.raises(QueueFull):
+        stage(world, "t", "x", 11)
+    stage(world, "t", "a", 6)
+    stage(world, "t", "b", 6)
+    with pytest.raises(QueueFull):
+        world.broker.staging.publish("t", ["a", "b"])
+    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.broker.staging.publish("t", ["a"]).count == 6
+
+
+def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
+    world.broker.update_queue("q", max_messages=STEP + 3, max_bytes=1000)
+    stage(world, "t", "a", STEP + 2)
+    told: list[FairleadError] = []
+
+    def others(facts: Any) -> None:
+        if any(isinstance(fact, Enqueued) for fact in facts) and not told:
+            core = world.broker._core
+            told.extend(error for error in [_refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 2, 0))] if error)
+            assert _refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 1, 0)) is None
+
+    world.store.on_commit = others
+    world.broker.staging.publish("t", ["a"])
+    assert [error.code for error in told] == ["queue_full"]
+    assert world.counts("q") == (STEP + 2, 0, 0, 0)
+
+
+def _refusal(call: Any) -> FairleadError | None:
+    try:
+        call()
+    except FairleadError as error:
+        return error
+    return None
+
+
+def test_too_many_lanes_refuse_a_publish_before_it_begins(quick_path: Any) -> None:
+    world = World("memory", quick_path, Settings(lanes_per_queue=3))
+    world.broker.create_queue("q")
+    world.broker.enqueue("q", b"", fairness_key="0")
+    world.broker.staging.stage("t", "a", "q", [NewMessage(b"", fairness_key=str(n)) for n in range(4)])
+    world.broker.staging.stage("t", "b", "q", [NewMessage(b"", fairness_key=str(n)) for n in range(3)])
+    with pytest.raises(TooManyLanes):
+        world.broker.staging.publish("t", ["a"])
+    assert world.broker.staging.publish("t", ["b"]).count == 3
+    world.close()
+
+
+# Time, discarding, queues that go
+
+
+def test_a_write_nobody_publishes_goes_with_its_youngest_chunk(world: World) -> None:
+    world.broker.staging.stage("t", "a", "q", texts("a", 1), ttl="1h")
+    world.clock.advance(ms=1_800_000)
+    world.broker.staging.stage("t", "b", "q", texts("b", 1), ttl="1h")
+    assert world.broker.staging.list()[0].expires_at == world.clock.now_ms() + 3_600_000
+    world.clock.advance(ms=3_599_999)
+    assert world.broker.staging.list()[0].chunks == 2
+    world.clock.advance(ms=1)
+    assert world.broker.staging.list() == []
+    assert world.store.staged_chunks() == []
+    with pytest.raises(StagedChunkMissing):
+        world.broker.staging.publish("t", ["a"])
+
+
+def test_a_write_whose_time_is_over_while_the_broker_is_away_goes_at_the_first_chance(world: World) -> None:
+    stage(world, "t", "a")
+    stage(world, "u", "a")
+    world.restart(away_ms=DAY)
+    world.broker.run_due()
+    assert world.broker.staging.list() == []
+
+
+def test_discarding_drops_what_is_staged_and_nothing_that_is_published(world: World) -> None:
+    for name in "abc":
+        stage(world, "t", name)
+    stage(world, "u", "a")
+    assert world.broker.staging.discard("t") == 3
+    assert world.broker.staging.discard("t") == 0
+    world.broker.staging.publish("u", ["a"])
+    assert world.broker.staging.discard("u") == 0
+    assert world.broker.staging.publish("u", ["a"]).outcome == "already"
+    assert taken(world) == ["a0"]
+
+
+def test_a_queue_deleted_since_refuses_the_publish_also_when_another_of_its_name_is_there(world: World) -> None:
+    world.broker.create_queue("r")
+    stage(world, "t", "a", queue="r")
+    stage(world, "t", "b")
+    world.broker.delete_queue("r")
+    world.broker.create_queue("r")
+    with pytest.raises(StagedQueueGone) as refused:
+        world.broker.staging.publish("t", ["b", "a"])
+    assert (refused.value.chunk, refused.value.queue) == ("a", "r")
+    assert world.counts("q") == (0, 0, 0, 0)
+    stage(world, "t", "a", queue="r")
+    assert world.broker.staging.publish("t", ["b", "a"]).outcome == "published"
+
+
+def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_other_queues_get_theirs(world: World) -> None:
+    world.broker.create_queue("r")
+    stage(world, "t", "a", 2 * STEP, queue="r")
+    stage(world, "t", "b", 2)
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["a", "b"])
+    world.restart()
+    world.broker._core.staged.foreground["t"] += 1  # hold the timer off until the queue is gone
+    assert world.counts("r") == (STEP, 0, 0, 0)
+    world.broker.delete_queue("r")
+    world.broker._core.staged.foreground.clear()
+    world.broker.run_due()
+    assert taken(world) == ["b0", "b1"]
+    assert world.broker.staging.publish("t", ["a", "b"]).outcome == "already"
+    assert world.store.staged_chunks() == []
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("commit", [1, 2, 3, 4])
+def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world: World, commit: int) -> None:
+    for name in "ab":
+        stage(world, "t", name, STEP + 1, stream="s")
+    killed_at(world, commit)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["b", "a"])
+    assert check_laws(world.store.inner) == []
+    world.restart()
+    world.broker.run_due()
+    whole = [f"{name}{n}" for name in "ba" for n in range(STEP + 1)]
+    assert taken(world) == ([] if commit == 1 else whole)
+    assert world.broker.staging.publish("t", ["b", "a"]).outcome == ("published" if commit == 1 else "already")
+    assert taken(world) == (whole if commit == 1 else [])
+
+
+def test_whoever_publishes_what_a_crash_left_gets_the_answer_when_all_is_there(world: World) -> None:
+    stage(world, "t", "a", 3 * STEP)
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["a"])
+    world.restart()
+    assert world.counts("q") == (STEP, 0, 0, 0)
+    again = world.broker.staging.publish("t", ["a"])
+    assert (again.outcome, again.count) == ("already", 3 * STEP)
+    assert world.counts("q") == (3 * STEP, 0, 0, 0)
+
+
+def test_what_is_staged_or_discarded_amid_a_publish_changes_nothing(world: World) -> None:
+    stage(world, "t", "a", 2 * STEP)
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["a"])
+    world.restart()
+    stage(world, "t", "a", 1)
+    assert world.broker.staging.discard("t") == 0
+    assert [write.published for write in world.broker.staging.list()] == [True]
+    world.broker.run_due()
+    assert taken(world) == [f"a{n}" for n in range(2 * STEP)]
+
+
+def test_a_publish_outlives_the_time_to_live_of_its_chunks(world: World) -> None:
+    stage(world, "t", "a", 2 * STEP)
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["a"])
+    world.restart(away_ms=2 * DAY)
+    world.broker.run_due()
+    assert len(taken(world)) == 2 * STEP
+
+
+def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -> None:
+    stage(world, "t", "a", 3 * STEP)
+    full = [True]
+
+    def count_first(facts: Any) -> None:
+        if any(isinstance(fact, Enqueued) for fact in facts):
+            world.store.on_commit = refuse
+
+    def refuse(facts: Any) -> None:
+        if full[0]:
+            raise StoreFull("here", 0, 1)
+
+    world.store.on_commit = count_first
+    with pytest.raises(StoreFull):
+        world.broker.staging.publish("t", ["a"])
+    assert world.counts("q") == (STEP, 0, 0, 0)
+    full[0] = False
+    world.broker.run_due()
+    assert taken(world) == [f"a{n}" for n in range(3 * STEP)]
+    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+
+
+def test_a_disk_that_is_full_before_the_decision_changes_nothing(world: World) -> None:
+    stage(world, "t", "a")
+
+    def refuse(facts: Any) -> None:
+        assert isinstance(facts[0], PublishSaved)
+        raise StoreFull("here", 0, 1)
+
+    world.store.on_commit = refuse
+    with pytest.raises(StoreFull):
+        world.broker.staging.publish("t", ["a"])
+    world.store.on_commit = lambda facts: None
+    world.broker.run_due()
+    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.broker.staging.publish("t", ["a"]).outcome == "published"
+
+
+def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(world: World) -> None:
+    stage(world, "t", "a", 5 * STEP)
+    held, go = threading.Event(), threading.Event()
+
+    def hold_the_first_step(facts: Any) -> None:
+        if any(isinstance(fact, Enqueued) for fact in facts):
+            held.set()
+            assert go.wait(20)
+
+    world.store.on_commit = hold_the_first_step
+    callers = [Background(lambda: (world.broker.staging.publish("t", ["a"]), world.broker.stats("q").ready)) for _ in range(2)]
+    assert held.wait(20)
+    go.set()
+    results = [caller.result() for caller in callers]
+    assert sorted(result.outcome for result, _ in results) == ["already", "published"]
+    assert [seen for _, seen in results] == [5 * STEP, 5 * STEP]
+    assert taken(world) == [f"a{n}" for n in range(5 * STEP)]
+
+
+def test_the_lock_is_let_go_between_steps(world: World) -> None:
+    """Others have messages enqueued between those of a write: only its own order is promised."""
+    stage(world, "t", "a", 3 * STEP)
+    confirmed: list[int] = []
+    seen = commits(world)
+
+    class Between:
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+            confirmed.append(len(seen))
+
+    lock = world.broker._core.lock
+    world.broker._core.lock = Between()  # type: ignore[assignment]
+    try:
+        world.broker.staging.publish("t", ["a"])
+    finally:
+        world.broker._core.lock = lock
+    assert {1, 2, 3, 4} <= set(confirmed)
+
+
+# Dead letters
+
+
+def test_a_dead_chunk_becomes_dead_letters_with_the_others(world: World) -> None:
+    world.broker.staging.stage("t", "bad", "q", [NewMessage(b"x"), NewMessage(b"y", headers={"h": "1"})], dead=("validation_failure", "no price"))
+    stage(world, "t", "good", 2)
+    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.broker.staging.publish("t", ["bad", "good"]).count == 4
+    assert world.counts("q") == (2, 0, 0, 2)
+    letters = world.broker.browse("q", view="dead")
+    assert [(letter.payload, letter.rule, letter.failures[0].error) for letter in letters] == [
+        (b"x", "quarantine", "no price"), (b"y", "quarantine", "no price"),
+    ]  # fmt: skip
+    assert world.broker.redrive("q.dlq").moved == 2
+    assert taken(world) == ["good0", "good1", "x", "y"]
+
+
+def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are_left_out(world: World) -> None:
+    messages = [NewMessage(b"0"), NewMessage(None), *texts("", STEP + 1)]  # type: ignore[arg-type]
+    deaths = [("handler_exception", f"error {n}") for n in range(len(messages))]
+    result = world.broker.staging.stage("t", "bad", "q", messages, skip_invalid=True, dead=deaths)
+    assert [refusal.row for refusal in result.refused] == [1]
+    killed_at(world, 3)
+    with pytest.raises(Killed):
+        world.broker.staging.publish("t", ["bad"])
+    world.restart()
+    world.broker.run_due()
+    errors = [letter.failures[0].error for letter in world.broker.browse("q", view="dead")]
+    assert errors == [f"error {n}" for n in range(len(messages)) if n != 1]
+
+
+def test_dead_chunks_take_no_room_in_a_full_queue_and_ask_no_hook(world: World) -> None:
+    world.broker.update_queue("q", max_messages=1, on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked' } end")
+    world.broker.enqueue("q", b"full")
+    world.broker.staging.stage("t", "bad", "q", texts("x", 3), dead=(7, "poison"))
+    world.broker.staging.publish("t", ["bad"])
+    assert {letter.fairness_key for letter in world.broker.browse("q", view="dead")} == {"default"}
+    assert world.counts("q") == (1, 0, 0, 3)
+
+
+def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
+    world = disk_world
+    for token in "tuv":
+        stage(world, token, "a", 3)
+    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.discard("u")
+    seen = commits(world)
+    world.clock.advance(ms=DAY)
+    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [ChunksDropped("v", ["a"])]
+    store: Any = world.store.inner
+    assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
