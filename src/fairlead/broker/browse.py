@@ -36,7 +36,7 @@ _FIRST_ID, _BEHIND_ALL = b"\0" * 16, b"\xff" * 17
 
 def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int, after: str) -> list[MessageInfo]:
     check_count(limit, "limit", most=10_000)
-    start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0" if after else b"")
+    start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0")
     end = _bound(high, "high", _BEHIND_ALL)
     while True:
         with core.lock:
@@ -61,7 +61,7 @@ def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, s
     with core.lock:
         queue_id = _viewed(core, name, view).queue_id
     ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id in page})
-    cuts = sorted({ids[len(ids) * part // n] for part in range(1, n)}) if ids else []
+    cuts = sorted({ids[at] for part in range(1, n) if (at := len(ids) * part // n)})
     bounds = ["", *[show_id(cut) for cut in cuts], ""]
     return [*pairwise(bounds)]
 
@@ -141,7 +141,7 @@ def _infos(core: Core, queue: QueueState, messages: list[Message]) -> list[Messa
     for message, state in zip(messages, core.store.states([message.id for message in messages]), strict=True):
         if (state.queue_id if state else message.queue_id) == queue.queue_id:
             spot = core.leases.find(message.id) or _resting(message, state)
-            found.append(info_of(message, state, spot, names.get))
+            found.append(info_of(message, state, spot, names.get, core.consumer_book))
     return found
 
 
