@@ -175,7 +175,7 @@ def _never_before_chosen(claims: dict[int, Claim], lines: Iterable[Line]) -> Ite
         if line["ev"] == "done" and line["do"] == "record":
             words[line["number"], line["part"]] |= {item[1] for item in line["items"]}
         elif line["ev"] == "done" and line["do"] == "choose":
-            chosen[line["number"]] = set(line["parts"])
+            chosen[line["number"]] = set(line["parts"]) | (chosen.get(line["number"], set()) if line["add"] else set())
         elif line["ev"] == "begin" and line["do"] == "close":
             for number in range(closed + 1, line["up_to"] + 1):
                 told = set[str]().union(*(words[number, part] for part in chosen.get(number, ())))

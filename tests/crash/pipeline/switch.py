@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ EVENTS = ("claim", "read", "stage", "publish", "close")
 #: Those of `operation = "settle"`.
 SETTLE_EVENTS = ("record", "choose")
 PATIENCE_S = 60.0
+#: The environment variable with the directory of the pipeline: it tells who belongs to it, whatever session or parent they have.
+MARK = "FAIRLEAD_CRASH_HOME"
 
 When = Literal["before", "after"]
 BEFORE_AND_AFTER: tuple[When, When] = ("before", "after")
@@ -97,8 +100,27 @@ def kill_session(session: int) -> None:
     """SIGKILL to every process of a session, again until none is left: one may have been starting another."""
     if session == os.getsid(0):
         raise ValueError("expected a session of its own, got ours")
+    _kill_all(lambda: processes_of(session))
+
+
+def kill_marked(home: Path) -> None:
+    """Whatever is left of a pipeline, executors too."""
+    _kill_all(lambda: marked(home))
+
+
+def marked(home: Path) -> list[int]:
+    mark = f"{MARK}={home}".encode()
+    found = []
+    for pid, state, _ in _all_processes():
+        with suppress(OSError):
+            if state not in "ZX" and mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+def _kill_all(find: Callable[[], list[int]]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while alive := processes_of(session):
+    while alive := find():
         for pid in alive:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -81,8 +81,8 @@ def record(number: int, tags: list[str], part: str) -> Line:
     return {"ev": "done", "do": "record", "number": number, "part": part, "items": [["complete", f"id-{tag}"] for tag in tags]}
 
 
-def choose(number: int, *parts: str) -> Line:
-    return {"ev": "done", "do": "choose", "number": number, "parts": list(parts)}
+def choose(number: int, *parts: str, add: bool = False) -> Line:
+    return {"ev": "done", "do": "choose", "number": number, "parts": list(parts), "add": add}
 
 
 SETTLED = [
@@ -95,12 +95,14 @@ BURIED = Found(dead=[("m4", 1)])
 
 def test_settlements_as_they_should_be_have_no_problems() -> None:
     assert check_settled(KINDS, SETTLED, BURIED) == []
+    assert check_settled(KINDS, [*SETTLED[:4], choose(1, "p2", add=True), *SETTLED[4:]], BURIED) == []
 
 
 @pytest.mark.parametrize(
     ("lines", "found", "problem"),
     [
         ([*SETTLED[:3], choose(1, "p2"), *SETTLED[4:]], BURIED, "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1"),
+        ([*SETTLED[:4], choose(1, "p2"), *SETTLED[4:]], BURIED, "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1"),
         ([*SETTLED[:3], *SETTLED[4:]], BURIED, "closed without a word"),
         ([*SETTLED, claim(3, ["m1"])], BURIED, "complete: m1 was claimed with attempts [0, 0], expected [0]"),
         (SETTLED[:6], BURIED, "fail: m2 was claimed with attempts [0], expected [0, 1]"),

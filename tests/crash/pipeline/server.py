@@ -1,0 +1,136 @@
+"""`fairlead serve` with a switch in it: every call of a numbered claim or a staged write passes by, and is written into the ledger.
+
+Settings come from the environment, as `ServerProcess` gives them; the only argument is the directory of orders and ledger.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fairlead.broker.broker import Broker
+from fairlead.config import ServerSettings
+from fairlead.config.load import load_settings
+from fairlead.errors import ServerStopping
+from fairlead.model.handles import read_handle
+from fairlead.model.ids import show_id
+from fairlead.server import logs
+from fairlead.server.access import Access
+from fairlead.server.doors import Door
+from fairlead.server.limits import Limits
+from fairlead.server.serve import Server, open_doors, run
+
+from .ledger import SINK, Ledger, read_tag, sink_tag
+from .switch import Switch
+
+LEDGER = "ledger.jsonl"
+
+
+def main(directory: str) -> None:
+    home = Path(directory)
+    settings = load_settings(None, os.environ, {})
+    logs.set_up(settings.log)
+    ledger, switch = Ledger(home / LEDGER), Switch(home)
+
+    def make_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
+        watch(broker, switch, ledger)
+        return open_doors(broker, settings, limits, None, Access(broker))
+
+    server = Server(settings, make_doors)
+    code = 1
+    try:
+        run(server, ready=lambda: print(json.dumps({"addresses": server.addresses}), flush=True))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def watch(broker: Broker, switch: Switch, ledger: Ledger) -> None:
+    """From now on whoever asks this broker, whatever way, passes by the switch."""
+    watched = Watched(broker, switch, ledger)
+    for group, verbs in ((broker.consumers, ("claim", "read", "record", "choose", "close")), (broker.staging, ("stage", "publish"))):
+        for verb in verbs:
+            setattr(group, verb, functools.partial(getattr(watched, verb), getattr(group, verb)))
+
+
+class Watched:
+    """The verbs, each given the broker's own to carry it out."""
+
+    def __init__(self, broker: Broker, switch: Switch, ledger: Ledger) -> None:
+        self._broker = broker
+        self._read = broker.consumers.read
+        self._switch = switch
+        self._ledger = ledger
+
+    def claim(self, act: Callable[..., Any], name: str, generation: int, number: int, **options: Any) -> Any:
+        def members(answer: Any) -> dict[str, Any]:
+            if not answer.count:
+                return {"number": number, "members": []}
+            return {"number": number, "members": [[d.id, read_tag(d.payload), d.attempts] for d in self._read(name, generation, number)]}
+
+        return self._pass("claim", lambda: act(name, generation, number, **options), members, number=number, generation=generation)
+
+    def read(
+        self, act: Callable[..., Any], name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, **options: Any
+    ) -> Iterator[Any]:
+        told = {"number": number, "slice": slice, "slices": slices}
+        op, nth = self._begin("read", told)
+        tags = []
+        try:
+            for delivery in act(name, generation, number, slice=slice, slices=slices, **options):
+                tags.append(read_tag(delivery.payload))
+                yield delivery
+        except BaseException as error:
+            self._ledger.refused(op, "read", error)
+            raise
+        self._end("read", op, nth, told | {"tags": tags})
+
+    def record(self, act: Callable[..., Any], name: str, generation: int, number: int, items: Any, *, part: str = "") -> Any:
+        told = {"number": number, "part": part, "items": [[type(item).__name__.lower(), show_id(read_handle(item.delivery)[0])] for item in items]}
+        return self._pass("record", lambda: act(name, generation, number, items, part=part), lambda _: told, number=number)
+
+    def choose(self, act: Callable[..., Any], name: str, generation: int, number: int, parts: Any, *, add: bool = False) -> Any:
+        told = {"number": number, "parts": list(parts), "add": add}
+        return self._pass("choose", lambda: act(name, generation, number, parts, add=add), lambda _: told, number=number)
+
+    def close(self, act: Callable[..., Any], name: str, generation: int, up_to: int) -> Any:
+        visible = [sink_tag(info.payload) for info in self._broker.peek(SINK, limit=10_000)]
+        told = {"up_to": up_to, "visible": visible}
+        return self._pass("close", lambda: act(name, generation, up_to), lambda done: {"up_to": up_to, "settled": done.settled}, **told)
+
+    def stage(self, act: Callable[..., Any], token: str, chunk: str, queue: str, messages: Any, **options: Any) -> Any:
+        tags = [sink_tag(message.payload) for message in messages]
+        told = {"token": token, "chunk": chunk, "tags": tags}
+        return self._pass("stage", lambda: act(token, chunk, queue, messages, **options), lambda done: {"count": done.count}, **told)
+
+    def publish(self, act: Callable[..., Any], token: str, chunks: Any) -> Any:
+        told = {"token": token, "chunks": list(chunks)}
+        return self._pass("publish", lambda: act(token, chunks), lambda done: {"outcome": done.outcome, "count": done.count}, **told)
+
+    def _pass(self, event: str, act: Callable[[], Any], tell: Callable[[Any], dict[str, Any]], **told: Any) -> Any:
+        op, nth = self._begin(event, told)
+        try:
+            answer = act()
+            done = tell(answer)
+        except BaseException as error:
+            self._ledger.refused(op, event, error)
+            raise
+        self._end(event, op, nth, done)
+        return answer
+
+    def _begin(self, event: str, told: dict[str, Any]) -> tuple[str, int]:
+        nth = self._switch.count(event)
+        op = self._ledger.begin(event, nth=nth, **told)
+        if (window := self._switch.pass_by(event, "before", nth)) is not None:
+            self._ledger.write(ev="killed", do="kill", window=str(window))
+            raise ServerStopping()
+        return op, nth
+
+    def _end(self, event: str, op: str, nth: int, done: dict[str, Any]) -> None:
+        self._ledger.done(op, event, **done)
+        if (window := self._switch.pass_by(event, "after", nth)) is not None:
+            self._ledger.write(ev="killed", do="kill", window=str(window))
