@@ -102,7 +102,7 @@ class ConsumerBook:
         return state
 
     def check_not_over(self, record: ConsumerRecord, number: int) -> None:
-        if number == record.lost:
+        if number and number == record.lost:
             raise ClaimReleased(record.name, number, record.lost_why)
         if number <= record.last_closed:
             raise ClaimClosed(record.name, number, record.last_closed)

@@ -81,6 +81,7 @@ class _Filling:
         self.core = core
         self.wanted = wanted
         self.run: _Run | None = None
+        self._begun = False
 
     def look(self) -> ConsumerRecord:
         """The consumer, for whom the number wanted is the next one or the one in hand."""
@@ -191,22 +192,27 @@ class _Filling:
         """Heads by their turn, each with all that may follow it; first what is left of the run that the last piece broke off."""
         core, up_to = self.core, self.wanted.up_to
         picked: list[tuple[bytes, bytes, bool]] = []
-        run = self.run or self._last_run(queue, before)
+        run = self.run if self._begun else self._last_run(queue, before)
+        self._begun, self.run = True, None
         while True:
+            room = most - len(picked)
+            if room <= 0 or room_bytes <= 0:
+                self.run = run
+                return picked
             if run is not None:
-                more = followers_of(core, queue, run[:2], most - len(picked), room_bytes, now_ms, free=run.free, up_to=up_to)
+                more = followers_of(core, queue, run[:2], room, room_bytes, now_ms, free=run.free, up_to=up_to)
                 picked += [(lane, row, True) for lane, row in more]
                 room_bytes -= sum([row_size(row) for _, row in more])
-                self.run = run = _Run(*more[-1], run.free) if more else None
-            if len(picked) >= most or room_bytes <= 0:
-                return picked
+                if len(more) == room or room_bytes <= 0:
+                    run = _Run(*more[-1], run.free or self._is_first(queue, run.row))
+                    continue
             head = queue.scheduler.take(1, now_ms, up_to)
             if not head:
                 return picked
             lane, row = head[0]
             picked.append((lane, row, False))
             room_bytes -= row_size(row)
-            self.run = run = _Run(lane, row, self._is_first(queue, row)) if len(row) > ROW_BYTES else None
+            run = _Run(lane, row, False) if len(row) > ROW_BYTES else None
 
     def _is_first(self, queue: QueueState, row: bytes) -> bool:
         record = self.core.store.streams(queue.queue_id, [row[ROW_BYTES:].decode()])[0]
@@ -227,15 +233,13 @@ class _Filling:
     def _nothing_waits_before(self, queue: QueueState, last: Lease) -> bool:
         stream, seq = last.row[ROW_BYTES:].decode(), row_place(last.row)
         record = self.core.store.streams(queue.queue_id, [stream])[0]
-        if record is None:
-            return False
-        at = record.first
-        while at.seq < seq:
-            lease = self.core.leases.find(at.id)
-            if lease is None or lease.claim_id != last.claim_id:
+        page = [record.first] if record is not None else []
+        while page:
+            earlier = [row for row in page if row.seq < seq]
+            leases = [self.core.leases.find(row.id) for row in earlier]
+            if not all(lease is not None and lease.claim_id == last.claim_id for lease in leases):
                 return False
-            behind = self.core.store.stream_rows(queue.queue_id, stream, at.seq, 1)
-            if not behind:
-                return False
-            at = behind[0]
-        return True
+            if len(earlier) < len(page):
+                return True
+            page = self.core.store.stream_rows(queue.queue_id, stream, page[-1].seq, _HANDFUL)
+        return False

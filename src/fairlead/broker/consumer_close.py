@@ -104,6 +104,8 @@ def finish(core: Core, name: str) -> dict[str, int]:
             foreground[name] -= 1
             if not foreground[name]:
                 del foreground[name]
+                # What this caller could not finish is the timer's from now on.
+                core.timer.notify_all()
     with core.lock:
         state = core.consumer_book.find(name)
         return dict(state.record.settled) if state is not None else {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import dropwhile, islice
 from typing import TypeVar
 
+from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.core import Core
 from fairlead.broker.locate import behind_fronts, locate, stream_members
 from fairlead.broker.queue_state import QueueState
@@ -245,7 +246,7 @@ def infos_of(core: Core, spots: Iterable[Whereabouts]) -> list[MessageInfo]:
     states = core.store.states(ids)
     name_of = _names(core)
     return [
-        info_of(message, state, spot, name_of)
+        info_of(message, state, spot, name_of, core.consumer_book)
         for spot, message, state in zip(listed, core.messages(ids), states, strict=True)
         if message is not None
     ]
@@ -265,7 +266,9 @@ def _where(spot: Whereabouts) -> str:
     return "waiting" if isinstance(spot, InWaiting) else "done" if isinstance(spot, InDone) else "ready"
 
 
-def info_of(message: Message, touched: MessageState | None, spot: Whereabouts, name_of: Callable[[int], str | None]) -> MessageInfo:
+def info_of(
+    message: Message, touched: MessageState | None, spot: Whereabouts, name_of: Callable[[int], str | None], consumers: ConsumerBook
+) -> MessageInfo:
     state = touched or _UNTOUCHED
     lease = spot if isinstance(spot, Lease) else None
     due_ms = spot.due_ms if isinstance(spot, InWaiting) else None
@@ -292,7 +295,7 @@ def info_of(message: Message, touched: MessageState | None, spot: Whereabouts, n
         rule=state.rule,
         due_at=None if due_ms == HELD else due_ms,
         expires_at=message.expires_ms if row_flags(spot.row) & Flag.TTL else None,
-        lease_until=lease.expires_ms if lease and not lease.pinned else None,
+        lease_until=consumers.lease_until(lease) if lease else None,
         consumer=lease.consumer if lease else None,
         source=name_of(state.source_queue_id),
         dead_since=state.dead_since_ms or None,

@@ -305,5 +305,5 @@ def _sleep_ms(core: Core) -> int:
     lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
     step_ms = next_background_ms(core)
     rated_ms = NEVER_MS if step_ms is None else step_ms - core.clock.monotonic_ms()
-    consumer_ms = core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
+    consumer_ms = 0 if core.consumer_book.left_alone() else core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
     return max(1, min(wall_ms, lease_ms, rated_ms, consumer_ms, LONGEST_SLEEP_MS))

@@ -125,7 +125,12 @@ class Counts:
         label, count = self._labels.of(leases[0].queue_id), len(leases)
         self._count(names.DELIVERED, count, label)
         self._claim_sizes.add(count)
-        self._claims[fact.claim.claim_id] = _Granted(self._clock.monotonic_ms(), label, count)
+        granted = self._claims.get(fact.claim.claim_id)
+        if granted is None:
+            self._claims[fact.claim.claim_id] = _Granted(self._clock.monotonic_ms(), label, count)
+        else:
+            # A numbered claim is put together piece by piece.
+            granted.live += count
         # An id begins with its millisecond. Whatever happened to a message before (a delay, a release, a redrive) is in its state.
         fresh = [row[8:14] for row in [lease.row for lease in leases] if not row[26] & _STATE]
         if fresh:
