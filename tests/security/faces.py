@@ -78,7 +78,12 @@ class _Waited:
         return _Waited(getattr(self._found, verb))
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return AioFace.wait(self._found(*args, **options))
+        asked = self._found(*args, **options)
+        return AioFace.wait(_listed(asked) if hasattr(asked, "__aiter__") else asked)
+
+
+async def _listed(found: Any) -> list[Any]:
+    return [one async for one in found]
 
 
 class FilaFace:
@@ -191,7 +196,7 @@ def outcome_at(face: Any, call: Callable[[Any, Thing], object], thing: Thing) ->
 def anonymous(text: str, thing: Thing) -> str:
     for field, value in thing._asdict().items():
         for shown in (value.id, value.lease) if field == "leased" else (str(value),):
-            text = re.sub(rf"\b{re.escape(shown)}\b" if field == "intent" else re.escape(shown), f"<{field}>", text)
+            text = re.sub(rf"\b{re.escape(shown)}\b" if field in ("intent", "generation") else re.escape(shown), f"<{field}>", text)
     for characters in (30, 12):
         text = text.replace(thing.ready[:characters], "<start>").replace(thing.ready[-characters:], "<end>")
     return text

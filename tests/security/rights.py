@@ -44,6 +44,22 @@ class Thing(NamedTuple):
     key: str
     path: str
     token: str
+    generation: int = 1
+
+    @property
+    def consumer(self) -> str:
+        """A durable one with a message in claim 1."""
+        return f"etl-{self.queue}"
+
+    @property
+    def write(self) -> str:
+        """What is staged, in a chunk `c`."""
+        return f"write-{self.queue}"
+
+    @property
+    def burial(self) -> str:
+        """What is staged as a dead letter, in a chunk `c`."""
+        return f"burial-{self.queue}"
 
     @property
     def weight(self) -> str:
@@ -95,6 +111,14 @@ TABLE: dict[str, Row] = {
     "twin": Row((P,), lambda x, t: x.twin(t.queue, "nobody has this key")),
     "exchange: enqueue": Row((P,), lambda x, t: _exchanged(x, enqueue={t.queue: [NewMessage(b"new")]})),
     "quarantine": Row((QUARANTINE,), lambda x, t: x.quarantine(t.queue, [NewMessage(b"bad")], error="bad")),
+    "staging.stage": Row((P,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"new")]).count),
+    "staging.stage: as dead letters": Row(
+        (QUARANTINE,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"bad")], dead=("unknown", "bad")).count
+    ),
+    "staging.publish": Row((P,), lambda x, t: x.staging.publish(t.write, ["c"]).outcome, HIDDEN, seen=FORBIDDEN),
+    "staging.publish: dead letters": Row((QUARANTINE,), lambda x, t: x.staging.publish(t.burial, ["c"]).outcome, HIDDEN, seen=FORBIDDEN),
+    "staging.discard": Row((P,), lambda x, t: x.staging.discard(t.write), HIDDEN, seen=FORBIDDEN),
+    "staging.list": Row((), lambda x, t: [write.messages for write in x.staging.list() if write.token == t.write], HIDDEN),
     # Messages out
     "claim": Row((C,), lambda x, t: len(x.claim(t.queue))),
     "claim: with a token": Row((C,), lambda x, t: len(x.claim(t.queue, token=t.token))),
@@ -109,6 +133,18 @@ TABLE: dict[str, Row] = {
     "exchange: extend": Row((C,), lambda x, t: _exchanged(x, extend=[Extend(t.leased)]), HIDDEN),
     "ack": Row((C,), lambda x, t: x.ack(t.queue, t.leased.id).outcome),
     "nack": Row((C,), lambda x, t: x.nack(t.queue, t.leased.id, "no").outcome),
+    "consumers.register": Row((C,), lambda x, t: x.consumers.register(f"{t.consumer}.new", t.queue).queue),
+    "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.generation, 1).count, HIDDEN, seen=FORBIDDEN),
+    "consumers.read": Row((C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.generation, 1)], HIDDEN, seen=FORBIDDEN),
+    "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.generation, 1, []), HIDDEN, seen=FORBIDDEN),
+    "consumers.choose": Row((C,), lambda x, t: x.consumers.choose(t.consumer, t.generation, 1, ["p"]), HIDDEN, seen=FORBIDDEN),
+    "consumers.close": Row((C,), lambda x, t: x.consumers.close(t.consumer, t.generation, 1).settled, HIDDEN, seen=FORBIDDEN),
+    "consumers.heartbeat": Row((C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.generation).open, HIDDEN, seen=FORBIDDEN),
+    "consumers.ceiling": Row((C,), lambda x, t: x.consumers.ceiling(t.consumer, t.generation) > 0, HIDDEN, seen=FORBIDDEN),
+    "consumers.release": Row((A,), lambda x, t: x.consumers.release(t.consumer), HIDDEN, seen=FORBIDDEN),
+    "consumers.drop": Row((A,), lambda x, t: x.consumers.drop(t.consumer), HIDDEN, seen=FORBIDDEN),
+    "consumers.list": Row((), lambda x, t: [info.name for info in x.consumers.list() if info.name == t.consumer], HIDDEN),
+    "consumers.show": Row((), lambda x, t: x.consumers.show(t.consumer).open, HIDDEN),
     # It reaches only what the key itself has claimed, so anybody may say it.
     "goodbye": Row(None, lambda x, t: x.goodbye("me")),
     # Queues
@@ -145,6 +181,9 @@ TABLE: dict[str, Row] = {
     "stats: of the dead letters": Row((), lambda x, t: x.stats(t.queue + ".dlq", keys=True).ready),
     "peek": Row((), lambda x, t: [info.id for info in x.peek(t.queue)]),
     "peek: dead letters": Row((), lambda x, t: [info.id for info in x.peek(t.queue + ".dlq")]),
+    "browse": Row((), lambda x, t: [info.id for info in x.browse(t.queue)]),
+    "browse: dead letters": Row((), lambda x, t: [info.id for info in x.browse(t.queue, view="dead")]),
+    "browse_splits": Row((), lambda x, t: len(x.browse_splits(t.queue))),
     "failure_metrics": Row((), lambda x, t: x.failure_metrics(t.queue).queue),
     "explain_queue": Row((), lambda x, t: x.explain_queue(t.queue).subject),
     "find": Row((), lambda x, t: x.find(t.ready).id, HIDDEN),
@@ -191,6 +230,11 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
     assert all(result.outcome == "dead" for result in x.settle([Fail(delivery, dead=True) for delivery in x.claim(queue, limit=4)]))
     x.enqueue(queue, b"secret", headers={"h": "secret"})
     (leased,) = x.claim(queue, consumer="holder")
+    generation = x.consumers.register(f"etl-{queue}", queue).generation
+    x.enqueue(queue, b"secret", headers={"h": "secret"})
+    assert x.consumers.claim(f"etl-{queue}", generation, 1).count == 1
+    x.staging.stage(f"write-{queue}", "c", queue, [NewMessage(b"secret")])
+    x.staging.stage(f"burial-{queue}", "c", queue, [NewMessage(b"secret")], dead=("unknown", "bad"))
     held, _ = x.enqueue_many(queue, [NewMessage(b"secret", stream="s"), NewMessage(b"secret", stream="s")])
     x.hold(queue, [held])
     ready, *_ = x.enqueue_many(queue, [message] * 2)
@@ -204,7 +248,7 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
     x.config.set("plain", "x")
     project = queue.partition("/")[0]
     x.runbooks.save(project, runbook(project))
-    return Thing(queue, ready, held, dead, DeliveryRef(leased.id, leased.lease), intent, key, path, token)
+    return Thing(queue, ready, held, dead, DeliveryRef(leased.id, leased.lease), intent, key, path, token, generation)
 
 
 def _until(is_so: Callable[[], bool]) -> None:

@@ -27,9 +27,9 @@ NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
 #: What a `Broker` has that no caller of a server can ask for.
 NOT_FOR_CALLERS = {"clock", "observe", "measures", "queue_names", "queues_of", "full_id", "run_due", "interrupt_waits", "close"}
-GROUPS = {"config", "keys", "audit", "runbooks"}
+GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What a guard has beside verbs; no door hands these on.
-GUARDS_OWN = {"caller", "clock", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down", "put_back"}
+GUARDS_OWN = {"caller", "clock", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down", "put_back", "browse_pages"}
 
 
 class InProcess:
@@ -64,7 +64,8 @@ def everything_in(broker: Broker) -> object:
     queues = {info.name: (info, broker.stats(info.name, keys=True)) for info in broker.queues()}
     messages = [broker.peek(name, where=where, limit=100) for name in queues for where in ("ready", "waiting", "leased", "done")]
     keys = [(info.id, info.grants, info.expires_at) for info in broker.keys.list()]
-    return queues, messages, keys, broker.config.list(), broker.runbooks.list(), broker.intents(), broker.audit.read(limit=10_000)
+    bulk = broker.consumers.list(), broker.staging.list()
+    return queues, messages, keys, bulk, broker.config.list(), broker.runbooks.list(), broker.intents(), broker.audit.read(limit=10_000)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -101,7 +102,7 @@ def test_a_verb_is_allowed_to_every_key_with_its_right(name: str) -> None:
 def test_every_verb_is_in_the_table() -> None:
     broker = Broker(MemoryStore(), clock=ManualClock())
     verbs = {name.partition(":")[0] for name in TABLE}
-    hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange"}
+    hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange", "consumers.claim", "consumers.read", "consumers.record", "staging.stage"}
     assert verbs == set(ADMIN) | hot
     assert {name for name in vars(Broker) if not name.startswith("_")} - NOT_FOR_CALLERS == {verb for verb in verbs if "." not in verb}
     assert {name for name in vars(broker) if not name.startswith("_")} == GROUPS

@@ -111,16 +111,16 @@ class Staging:
         core.confirm(commit)
         return dropped
 
-    def queues_of(self, token: str) -> builtins.list[str]:
-        """Those that the write goes to, for whoever asks who may publish it; none when it is not known."""
+    def queues_of(self, token: str) -> builtins.list[tuple[str, bool | None]]:
+        """Where the write goes, and whether as dead letters (None: it is published, and that is no longer known); for a server's guard."""
         core, token = self._core, check_name(token, "token")
         with core.lock:
             core.check_open()
             underway, done = core.staged.publishing.get(token), core.store.published(token)
-            queues = {chunk.queue for chunk in core.staged.writes.get(token, {}).values()}
+            found: set[tuple[str, bool | None]] = {(chunk.queue, chunk.dead) for chunk in core.staged.writes.get(token, {}).values()}
             for record in (underway.record if underway is not None else None, done):
-                queues.update(() if record is None else record.queues)
-        return sorted(queues)
+                found.update(() if record is None else [(queue, None) for queue in record.queues])
+        return sorted(found, key=str)
 
     def list(self) -> list[StagedWrite]:
         """Writes in the order of their first chunks: those staged, and the thousand last published that are remembered."""

@@ -7,7 +7,8 @@ key would not find what an old one holds. To those without any right on the queu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
 from fairlead.errors import ConsumerNotFound, ConsumerTaken, Forbidden
@@ -19,6 +20,10 @@ from fairlead.model.settle import Complete, Fail, Release
 
 if TYPE_CHECKING:
     from fairlead.server.guard import GuardedBroker
+
+
+#: After how many deliveries of a reading its caller's right is looked at again.
+_LOOKED_AT = 1000
 
 
 class GuardedConsumers:
@@ -35,13 +40,26 @@ class GuardedConsumers:
                 raise
             raise ConsumerTaken(name, "another one", queue) from None
 
-    def claim(self, name: str, generation: int, number: int, **options: Any) -> NumberedClaim:
+    def claim(
+        self,
+        name: str,
+        generation: int,
+        number: int,
+        *,
+        limit: int = 10_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        wait: Duration | None = None,
+        up_to: int | None = None,
+    ) -> NumberedClaim:
+        """A caller that lost its right meanwhile is not told what there is; the claim stays with its consumer, for whoever goes on."""
         self._need(name)
-        return self._consumers.claim(name, generation, number, **options)
+        claimed = self._consumers.claim(name, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to)
+        self._need(name)
+        return claimed
 
     def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
         self._need(name)
-        return self._consumers.read(name, generation, number, slice=slice, slices=slices)
+        return self._still_allowed(name, self._consumers.read(name, generation, number, slice=slice, slices=slices))
 
     def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
         self._need(name)
@@ -84,6 +102,11 @@ class GuardedConsumers:
         if not self._guard.sees(info.queue):
             raise ConsumerNotFound(name)
         return info
+
+    def _still_allowed(self, name: str, deliveries: Iterator[Delivery]) -> Iterator[Delivery]:
+        while page := [*islice(deliveries, _LOOKED_AT)]:
+            self._need(name)
+            yield from page
 
     def _need(self, name: str, right: Right = Right.CONSUME) -> str:
         """The queue of that consumer."""

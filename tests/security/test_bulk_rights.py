@@ -1,0 +1,200 @@
+"""Durable consumers, staged writes and browsing belong to queues: what that means beyond the table of rights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import fairlead
+from fairlead import Fail, NewMessage, errors
+from fairlead.broker.broker import Broker
+from fairlead.decide.redact import Redaction
+from fairlead.server.access import Access
+from fairlead.server.bootstrap import BOOTSTRAP_FILE
+from fairlead.server.guard import GuardedBroker
+from fairlead.store.memory import MemoryStore
+from fairlead.testing import run_server
+from fairlead.wire.schemas import BROWSED
+from tests.integration.world import Background, wait_until
+from tests.security.scene import Scene, refusal
+from tests.security.test_changed_while_open import ENDS
+
+SECRET = "4111-canary-1111"
+
+
+@pytest.fixture
+def queues(scene: Scene) -> Scene:
+    for queue in ("ours/q", "theirs/q"):
+        scene.broker.create_queue(queue, retry="none")
+    return scene
+
+
+def test_a_consumer_is_found_by_every_key_of_its_queue_and_so_outlives_the_one_that_made_it(queues: Scene) -> None:
+    old, new = queues.key("consume:ours/*"), queues.with_grants("consume:ours/q")
+    queues.broker.enqueue("ours/q", b"1")
+    generation = queues.as_key(old).consumers.register("etl", "ours/q").generation
+    assert queues.as_key(old).consumers.claim("etl", generation, 1).count == 1
+    queues.broker.keys.revoke(old.info.id)
+    assert new.consumers.claim("etl", generation, 1).count == 1
+    assert [delivery.payload for delivery in new.consumers.read("etl", generation, 1)] == [b"1"]
+
+
+def test_a_name_that_somebody_else_uses_is_refused_without_saying_where(queues: Scene) -> None:
+    queues.with_grants("consume:theirs/*").consumers.register("etl", "theirs/q")
+    with pytest.raises(errors.ConsumerTaken) as taken:
+        queues.with_grants("consume:ours/*").consumers.register("etl", "ours/q")
+    assert "theirs" not in f"{taken.value} {taken.value.fields}"
+    with pytest.raises(errors.ConsumerTaken, match="theirs/q"):
+        queues.with_grants("consume:*").consumers.register("etl", "ours/q")
+
+
+def test_a_published_write_stays_published_for_another_key(queues: Scene) -> None:
+    old, new = queues.with_grants("produce:ours/*"), queues.with_grants("produce:ours/*")
+    old.staging.stage("daily", "c", "ours/q", [NewMessage(b"1")])
+    old.staging.publish("daily", ["c"])
+    new.staging.stage("daily", "c", "ours/q", [NewMessage(b"1")])
+    assert new.staging.publish("daily", ["c"]).outcome == "already"
+    assert queues.broker.stats("ours/q").ready == 1
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_nobody_can_keep_others_from_writing_unnoticed_by_using_their_token_first(queues: Scene, published: bool) -> None:
+    theirs, ours = queues.with_grants("produce:theirs/*"), queues.with_grants("produce:ours/*")
+    theirs.staging.stage("daily", "c", "theirs/q", [NewMessage(b"theirs")])
+    if published:
+        theirs.staging.publish("daily", ["c"])
+    with pytest.raises(errors.InvalidRequest, match="token") as refused:
+        ours.staging.stage("daily", "c", "ours/q", [NewMessage(b"ours")])
+    assert "theirs" not in str(refused.value)
+    assert refusal(lambda: ours.staging.publish("daily", ["c"])) == "staged_chunk_missing"
+    assert ours.staging.discard("daily") == 0
+    assert ours.staging.list() == []
+    assert [write.published for write in theirs.staging.list()] == [published]
+
+
+def test_a_write_to_two_queues_takes_the_right_on_both(queues: Scene) -> None:
+    everywhere = queues.with_grants("produce:*")
+    for queue in ("ours/q", "theirs/q"):
+        everywhere.staging.stage("both", queue, queue, [NewMessage(b"1")])
+    ours = queues.with_grants("produce:ours/*")
+    assert refusal(lambda: ours.staging.publish("both", ["ours/q"])) == "staged_chunk_missing"
+    assert refusal(lambda: queues.with_grants("produce:ours/*", "consume:theirs/*").staging.publish("both", ["ours/q"])) == "forbidden"
+    assert everywhere.staging.publish("both", ["ours/q", "theirs/q"]).count == 2
+
+
+def test_dead_letters_are_published_with_the_right_to_quarantine_alone(queues: Scene) -> None:
+    judge = queues.with_grants("quarantine:ours/*")
+    assert refusal(lambda: judge.staging.stage("t", "c", "ours/q", [NewMessage(b"1")])) == "forbidden"
+    judge.staging.stage("t", "c", "ours/q", [NewMessage(b"1")], dead=("validation_failure", "bad"))
+    assert judge.staging.publish("t", ["c"]).count == 1
+    assert judge.staging.publish("t", ["c"]).outcome == "already"
+    assert queues.broker.stats("ours/q").dead == 1
+
+
+def test_what_operators_do_to_consumers_and_writes_is_written_down(queues: Scene) -> None:
+    admin = queues.with_grants("admin:ours/*", "consume:ours/*", "produce:ours/*")
+    queues.broker.enqueue("ours/q", b"1")
+    generation = admin.consumers.register("etl", "ours/q").generation
+    admin.consumers.claim("etl", generation, 1)
+    admin.consumers.release("etl")
+    admin.consumers.drop("etl")
+    admin.staging.stage("t", "c", "ours/q", [NewMessage(b"1")])
+    admin.staging.discard("t")
+    told = [(entry.verb, entry.queue, entry.count, entry.details) for entry in queues.broker.audit.read()]
+    assert told == [
+        ("staging.discard", "ours/q", 1, {"token": "t"}),
+        ("consumers.drop", "ours/q", None, {"consumer": "etl"}),
+        ("consumers.release", "ours/q", 1, {"consumer": "etl"}),
+    ]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_reading_ends_when_its_key_loses_the_right(queues: Scene, how: str) -> None:
+    end, error = ENDS[how]
+    key = queues.key("consume:ours/*")
+    guard = queues.as_key(key)
+    queues.broker.enqueue_many("ours/q", [NewMessage(b"1")] * 2500)
+    generation = guard.consumers.register("etl", "ours/q").generation
+    guard.consumers.claim("etl", generation, 1)
+    reading = guard.consumers.read("etl", generation, 1)
+    next(reading)
+    end(queues.broker.keys, key.info.id)
+    read = []
+    # Whoever has no right on the queue any more does not see the consumer either.
+    with pytest.raises((error, errors.ConsumerNotFound)):
+        read.extend(reading)
+    assert len(read) < 1000
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_of(queues: Scene, how: str) -> None:
+    end, error = ENDS[how]
+    key = queues.key("consume:ours/*")
+    guard = queues.as_key(key)
+    generation = guard.consumers.register("etl", "ours/q").generation
+    claim = Background(lambda: guard.consumers.claim("etl", generation, 1, wait="1h"))
+    wait_until(lambda: queues.broker.stats("ours/q").consumers == 1)
+    end(queues.broker.keys, key.info.id)
+    queues.broker.enqueue("ours/q", b"1")
+    with pytest.raises((error, errors.ConsumerNotFound)):
+        claim.result()
+    other = queues.with_grants("consume:ours/*")
+    assert other.consumers.claim("etl", generation, 1).count == 1
+
+
+# Browsing shows what people may see
+
+
+def browsed(guard: GuardedBroker, **options: Any) -> list[Any]:
+    return [info for page in guard.browse_pages("q", options.get("view", "messages"), "", "", "") for info in page]
+
+
+WAYS: dict[str, Callable[..., list[Any]]] = {"a page": lambda guard, **options: guard.browse("q", **options), "all pages": browsed}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_redacted_is_not_browsed(way: str) -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue("q", retry="none")
+        broker.enqueue("q", json.dumps({"card": SECRET}).encode(), headers={"authorization": SECRET})
+        broker.settle([Fail(broker.claim("q")[0], error=f"card {SECRET} declined")])
+        guard = Access(broker, redaction=Redaction(("authorization",), ("$.card",))).admit(None, "a test")
+        (info,) = WAYS[way](guard, view="dead")
+        assert SECRET not in f"{info!r} {info.payload!r} {info.headers!r}"
+        assert "payload $.card" in info.hidden
+
+
+def test_whoever_browses_all_is_written_down_once() -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue("q")
+        broker.enqueue_many("q", [NewMessage(b"1")] * 30_000)
+        guard = Access(broker).admit(None, "a test")
+        assert len(browsed(guard)) == 30_000
+        assert [(entry.verb, entry.queue) for entry in broker.audit.read()] == [("browse", "q")]
+
+
+def test_batches_of_what_one_may_not_read_say_so_in_a_column(tmp_path: Any) -> None:
+    with run_server(tmp_path / "data", settings={"durability": "os", "auth.mode": "keys"}) as server:
+        root = fairlead.connect(server.address, api_key=(tmp_path / "data" / BOOTSTRAP_FILE).read_text().strip())
+        root.create_queue("q")
+        root.enqueue("q", b"secret", headers={"h": "secret"})
+        keys = {grants: root.keys.create("k", grants.split()).secret for grants in ("redrive:q", "redrive:q read-payload:q", "redrive:other")}
+        found = {}
+        for grants, secret in keys.items():
+            with fairlead.connect(server.address, api_key=secret) as client:
+                found[grants] = outcome_of(lambda client=client: pa.Table.from_batches(client.browse_batches("q"), BROWSED).to_pylist())  # type: ignore[misc]
+        root.close()
+    assert found["redrive:other"] == "forbidden"
+    assert [(row["payload"], row["hidden"]) for row in found["redrive:q"]] == [(b"", ["payload", "headers", "carry"])]
+    assert [(row["payload"], row["hidden"]) for row in found["redrive:q read-payload:q"]] == [(b"secret", [])]
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except errors.FairleadError as refused:
+        return refused.code
