@@ -64,6 +64,10 @@ class Consumers:
             raise ClaimNotNext(name, up_to, self.last_closed)
         return CloseResult(self.last_closed, {})
 
+    def stats(self, queue: str) -> SimpleNamespace:
+        self._info("stats")
+        return SimpleNamespace(ready=self.waiting, leased=self.open[1] if self.open else 0)
+
     def choose(self, name: str, generation: int, number: int, parts: list[str]) -> None:
         self._info(f"choose {parts} in {number}", generation)
 
@@ -92,7 +96,7 @@ class Consumers:
 @pytest.fixture
 def consumers(monkeypatch: pytest.MonkeyPatch) -> Consumers:
     made = Consumers()
-    monkeypatch.setattr(stream_read, "client_for", lambda options: SimpleNamespace(consumers=made))
+    monkeypatch.setattr(stream_read, "client_for", lambda options: SimpleNamespace(consumers=made, stats=made.stats))
     return made
 
 
@@ -138,10 +142,25 @@ def test_a_claim_waits_for_messages_unless_only_what_is_there_now_is_wanted(cons
     source.latestOffset(source.initialOffset(), LIMIT)
     assert consumers.asked["wait"]
     assert consumers.asked["up_to"] is None
+    consumers.waiting = 1
     source.prepareForTriggerAvailableNow()
     source.latestOffset(at(0), LIMIT)
     assert consumers.asked["wait"] is None
     assert consumers.asked["up_to"] == 99
+    source.stop()
+
+
+def test_what_is_there_now_is_claimed_once_even_if_every_batch_gives_all_of_it_back(consumers: Consumers):
+    consumers.waiting = 25
+    source = reader()
+    source.prepareForTriggerAvailableNow()
+    offsets = [source.initialOffset()]
+    while (following := source.latestOffset(offsets[-1], LIMIT)) != offsets[-1]:
+        assert source.latestOffset(offsets[-1], LIMIT) == following
+        offsets.append(following)
+        consumers.waiting = 25
+    assert offsets == [at(0), at(1), at(2), at(3)]
+    assert consumers.last_closed == 3
     source.stop()
 
 

@@ -96,6 +96,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The offset up to which everything is closed, and the number that comes next.
         self._settled: tuple[Offset, int] | None = None
         self._ceiling: int | None = None
+        #: How many messages may still be claimed up to the ceiling.
+        self._left = 0
         self._stopped: threading.Event | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,12 +122,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """What is released goes back to its place before the ceiling: counting ends a query that would release it again and again."""
         self._ceiling = self._consumers.ceiling(self._options.consumer, self._consumer().generation)
+        there = client_for(self._options).stats(self._options.queue)
+        self._left = there.ready + there.leased
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         at = Offset.of(start, self._options.consumer)
         number = self._close(at)
         messages, size = self._limits(limit)
+        if self._ceiling is not None and self._left <= 0 and number != self._in_hand:
+            return start
         # Up to the ceiling nothing is going to come that is not there already.
         wait = _IDLE_WAIT if self._ceiling is None else None
         claim = self._consumers.claim(
@@ -133,6 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if not claim.count:
             return start
+        if number != self._in_hand:
+            self._left -= claim.count
         self._take_up(number)
         # A consumer that was made anew counts from 1: its claims must not be taken for those that the checkpoint has seen.
         return Offset(at.consumer, number, at.resets + (number <= at.number)).as_json()
