@@ -1,0 +1,374 @@
+"""Outcomes recorded with a claim, and what becomes of its messages when it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release
+from fairlead.broker import consumer_close, consumers
+from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
+from fairlead.model.facts import Completed, ConsumerSaved, Fact
+from fairlead.model.settle import DeliveryRef
+from fairlead.store.laws import check_laws
+from tests.integration.consumers.scene import Reader, payloads, shown
+from tests.integration.world import Background, World, wait_until
+
+
+def test_messages_without_an_outcome_are_completed_and_nothing_before_the_close(world: World) -> None:
+    world.fill("q", count=5)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Complete(taken[0])])
+    assert world.counts("q") == (0, 0, 5, 0)
+    assert reader.close(1).settled == {"completed": 5}
+    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.store.inner.ids_between(b"\0" * 16, b"\xff" * 16, 10) == []
+
+
+def test_each_message_gets_the_outcome_recorded_for_it(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(6)])
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(
+        1,
+        [
+            Complete(taken[0], progress=1),
+            Fail(taken[1], "no", "handler_exception", progress=4),
+            Fail(taken[2], "later", retry_in="1m"),
+            Fail(DeliveryRef(taken[3].id, taken[3].lease), "never", dead=True),
+            Release(taken[4]),
+        ],
+    )
+    world.restart()
+    result = reader.close(1)
+    assert result.last_closed == 1
+    assert result.settled == {"completed": 2, "retry": 2, "dead": 1, "released": 1}
+    assert world.counts("q") == (2, 1, 0, 1)
+    (released, failed) = world.broker.claim("q", limit=10)
+    assert (released.payload, released.attempts, released.deliveries) == (b"4", 0, 2)
+    assert (failed.payload, failed.attempts, int(failed.progress) & 4, failed.failures[-1].error) == (b"1", 1, 4, "no")
+    assert failed.failures[-1].consumer == "etl"
+    (dead,) = world.broker.peek("q.dlq")
+    assert (dead.payload, dead.failures[-1].error) == (b"3", "never")
+
+
+def test_the_last_word_on_a_message_counts(world: World) -> None:
+    world.fill("q", count=3)
+    reader = Reader(world)
+    a, b, c = reader.take(1)
+    reader.record(1, [Fail(a, dead=True), Fail(b), Release(c), Fail(c, dead=True)])
+    reader.record(1, [Complete(a), Release(b)])
+    assert reader.close(1).settled == {"completed": 1, "released": 1, "dead": 1}
+
+
+def test_what_is_recorded_under_a_part_counts_only_if_the_part_is_chosen(world: World) -> None:
+    world.fill("q", count=4)
+    reader = Reader(world)
+    a, b, c, d = reader.take(1)
+    reader.record(1, [Fail(a, dead=True), Fail(b, dead=True)], part="first try")
+    reader.record(1, [Release(a)], part="second try")
+    reader.record(1, [Fail(c, dead=True)])
+    reader.record(1, [Fail(d, dead=True)], part="never chosen")
+    reader.choose(1, ["first try"])
+    reader.choose(1, ["second try", "said nothing"])
+    world.restart()
+    assert reader.close(1).settled == {"released": 1, "completed": 2, "dead": 1}
+
+
+def test_a_choice_may_add_to_the_one_before(world: World) -> None:
+    world.fill("q", count=3)
+    reader = Reader(world)
+    a, b, c = reader.take(1)
+    for part, delivery in (("x", a), ("y", b), ("z", c)):
+        reader.record(1, [Fail(delivery, dead=True)], part=part)
+    reader.choose(1, ["x"])
+    reader.choose(1, ["y", "x"], add=True)
+    assert reader.close(1).settled == {"dead": 2, "completed": 1}
+
+
+def test_a_replay_says_it_again_under_another_part_and_the_first_run_leaves_nothing_behind(world: World) -> None:
+    world.fill("q", count=2)
+    reader = Reader(world)
+    first = reader.take(1)
+    reader.record(1, [Fail(delivery, dead=True) for delivery in first], part="0")
+    reader.choose(1, ["0"])
+    world.restart()
+    reader.register()
+    again = reader.take(1)
+    assert shown(again) == shown(first)
+    reader.choose(1, [])
+    reader.record(1, [Release(again[1])], part="1")
+    reader.choose(1, ["1"])
+    assert reader.close(1).settled == {"completed": 1, "released": 1}
+
+
+def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_none_is_kept(world: World) -> None:
+    world.fill("q", count=3)
+    reader = Reader(world)
+    inside = reader.take(1, limit=2)
+    (outside,) = world.broker.claim("q")
+    for items in ([Complete(inside[0]), Complete(outside)], [Complete(DeliveryRef(inside[0].id, "1"))], [Complete(DeliveryRef("nonsense", "1"))]):
+        with pytest.raises(InvalidRequest):
+            reader.record(1, items)
+    with pytest.raises(InvalidRequest):
+        reader.record(1, [Extend(inside[0])])  # type: ignore[list-item]
+    assert world.store.inner.claim_outcomes("etl", 1, 0, 10) == []
+    with pytest.raises(ClaimNotNext):
+        reader.record(2, [])
+
+
+def test_outcomes_have_a_bound_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_RECORDED_BYTES", 2000)
+    world.fill("q", count=1)
+    reader = Reader(world)
+    (only,) = reader.take(1)
+    reader.record(1, [Fail(only, "e" * 1500)])
+    with pytest.raises(LimitReached, match="bytes of outcomes"):
+        reader.record(1, [Fail(only, "e" * 1500)])
+    assert reader.close(1).settled == {"retry": 1}
+
+
+def test_closing_twice_is_closing_once(world: World) -> None:
+    world.fill("q", count=4)
+    reader = Reader(world)
+    taken = reader.take(1, limit=2)
+    assert reader.close(0) .last_closed == 0
+    assert reader.close(1).settled == {"completed": 2}
+    again = reader.close(1)
+    assert (again.last_closed, again.settled) == (1, {})
+    with pytest.raises(ClaimNotNext):
+        reader.close(2)
+    reader.claim(2)
+    assert reader.close(1).settled == {}
+    assert world.counts("q") == (0, 0, 2, 0)
+    with pytest.raises(ClaimClosed):
+        reader.read(1)
+    with pytest.raises(ClaimClosed):
+        reader.record(1, [Fail(taken[0])])
+
+
+def test_a_reading_that_a_close_overtakes_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.broker.consumer_read._PAGE_MESSAGES", 2)
+    world.fill("q", count=5)
+    reader = Reader(world)
+    reader.claim(1)
+    reading = world.broker.consumers.read("etl", reader.generation, 1)
+    next(reading), next(reading)
+    reader.close(1)
+    with pytest.raises(ClaimClosed):
+        next(reading)
+
+
+def test_completed_messages_are_kept_where_their_queue_keeps_them(world: World) -> None:
+    world.broker.update_queue("q", retain_completed="1h")
+    world.fill("q", count=3)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Complete(taken[0], progress=2)])
+    assert reader.close(1).settled == {"completed": 3}
+    kept = {info.id: int(info.progress) for info in world.broker.peek("q", where="done")}
+    assert kept == {taken[0].id: 2, taken[1].id: 0, taken[2].id: 0}
+
+
+def test_dedup_keys_and_times_to_live_end_with_their_messages(world: World) -> None:
+    world.broker.update_queue("q", dedup="live")
+    first = world.broker.enqueue("q", b"", dedup_key="d", ttl="1h")
+    reader = Reader(world)
+    reader.claim(1)
+    assert world.broker.enqueue("q", b"", dedup_key="d") == first
+    reader.close(1)
+    assert world.broker.enqueue("q", b"", dedup_key="d") != first
+
+
+def test_a_message_whose_time_to_live_ends_in_a_claim_stays_in_it_and_is_completed_by_the_close(world: World) -> None:
+    world.fill("q", count=3, ttl="1m")
+    reader = Reader(world)
+    seen = shown(reader.take(1))
+    world.clock.advance(ms=3600_000)
+    assert shown(reader.read(1)) == seen
+    reader.record(1, [Release(delivery) for delivery in reader.read(1)[:1]])
+    assert reader.close(1).settled == {"expired": 1, "completed": 2}
+
+
+def test_the_hook_is_asked_about_failures_without_the_lock(world: World) -> None:
+    script = """function on_failure(msg)
+        if msg.error == "now" then return { action = "dlq" } end
+        return { action = "retry", delay_ms = 60000 }
+    end"""
+    world.broker.update_queue("q", on_failure=script)
+    world.fill("q", count=4)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Fail(taken[0], "now"), Fail(taken[1], "later"), Fail(taken[2], "now", retry_in="0s")])
+    assert reader.close(1).settled == {"dead": 1, "retry": 2, "completed": 1}
+    assert world.counts("q") == (1, 1, 0, 1)
+
+
+# Streams
+
+
+def test_a_stream_goes_on_in_order_when_its_claim_is_closed(world: World) -> None:
+    world.broker.update_queue("q", retry_in_stream={"policy": "fixed", "cooldown": "1m"})
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(5)])
+    reader = Reader(world)
+    taken = reader.take(1, limit=4)
+    reader.record(1, [Fail(taken[1], "no"), *[Release(delivery, keep_order=True) for delivery in taken[2:]]])
+    assert reader.close(1).settled == {"completed": 1, "retry": 1, "released": 2}
+    assert reader.claim(2).count == 0
+    world.clock.advance(ms=60_000)
+    assert payloads(reader.take(2)) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_release_in_a_claim_lets_a_message_pass_one_that_waits(world: World) -> None:
+    world.broker.update_queue("q", retry_in_stream={"policy": "fixed", "cooldown": "1m"})
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(3)])
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Fail(taken[0], "no"), Release(taken[1]), Release(taken[2])])
+    reader.close(1)
+    assert payloads(reader.take(2)) == [b"1", b"2"]
+
+
+# Steps
+
+
+def test_many_messages_are_closed_in_steps_and_others_get_the_lock_in_between(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_close, "STEP", 10)
+    monkeypatch.setattr(consumer_close, "SAID_STEP", 3)
+    world.fill("q", count=35)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Fail(delivery, dead=True) for delivery in taken[12:18]])
+    steps: list[int] = []
+    world.store.on_commit = lambda facts: steps.extend(fact.record.handled for fact in facts if isinstance(fact, ConsumerSaved))
+    assert reader.close(1).settled == {"completed": 29, "dead": 6}
+    assert steps == [0, 10, 15, 18, 28, 0]
+
+
+def test_messages_without_an_outcome_go_by_the_thousand(memory_world: World) -> None:
+    memory_world.fill("q", count=9000)
+    reader = Reader(memory_world)
+    reader.claim(1)
+    sizes: list[int] = []
+    memory_world.store.on_commit = lambda facts: sizes.extend(len(fact.leases) for fact in facts if isinstance(fact, Completed))
+    assert reader.close(1).settled == {"completed": 9000}
+    assert sizes == [4000, 4000, 1000]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(world: World, monkeypatch: pytest.MonkeyPatch, hooked: bool) -> None:
+    monkeypatch.setattr(consumer_close, "STEP", 4)
+    monkeypatch.setattr(consumer_close, "HOOKED_STEP", 1)
+    if hooked:
+        world.broker.update_queue("q", on_failure='function on_failure(msg) return { action = "dlq" } end')
+    world.fill("q", count=11)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Fail(delivery, "x", **({} if hooked else {"dead": True})) for delivery in taken[5:8]])
+    fail_after(world, 3)
+    with pytest.raises(StoreFull):
+        reader.close(1)
+    world.restart()
+    assert check_laws(world.store.inner) == []
+    before = world.broker.stats("q")
+    assert 0 < before.leased < 11
+    world.broker.run_due()
+    assert world.counts("q") == (0, 0, 0, 3)
+    shown_now = world.broker.consumers.show("etl")
+    assert (shown_now.last_closed, shown_now.open) == (1, 0)
+    assert reader.close(1).settled == {}
+    assert world.store.inner.claim_members("etl", 1) == []
+
+
+def test_a_close_that_broke_off_is_finished_by_whoever_asks_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_close, "STEP", 4)
+    world.fill("q", count=15)
+    reader = Reader(world)
+    reader.claim(1, limit=10)
+    fail_after(world, 2)
+    with pytest.raises(StoreFull):
+        reader.close(1)
+    world.store.on_commit = lambda facts: None
+    assert reader.claim(2).count == 5
+    assert world.counts("q") == (0, 0, 5, 0)
+
+
+def test_two_who_close_at_once_close_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_close, "STEP", 3)
+    world.fill("q", count=100)
+    reader = Reader(world)
+    reader.claim(1)
+    calls = [Background(lambda: reader.close(1)) for _ in range(3)]
+    assert sorted(call.result().settled.get("completed", 0) for call in calls)[-1] == 100
+    assert world.counts("q") == (0, 0, 0, 0)
+
+
+def test_a_close_that_the_timer_has_to_finish_wakes_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that goes by itself."""
+    from fairlead import Broker
+    from fairlead.store.memory import MemoryStore
+    from tests.integration.world import WatchedStore
+
+    monkeypatch.setattr(consumer_close, "STEP", 2)
+    store = WatchedStore(MemoryStore())
+    with Broker(store, durability="os") as broker:  # type: ignore[arg-type]
+        broker.create_queue("q")
+        broker.enqueue_many("q", [NewMessage(b"") for _ in range(9)])
+        generation = broker.consumers.register("etl", "q").generation
+        broker.consumers.claim("etl", generation, 1)
+        left = [3]
+
+        def fail_once(facts: Sequence[Fact]) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise StoreFull("here", 0, 1)
+
+        store.on_commit = fail_once
+        with pytest.raises(StoreFull):
+            broker.consumers.close("etl", generation, 1)
+        wait_until(lambda: broker.stats("q").leased == 0)
+
+
+def test_what_is_answered_is_synced_also_where_nothing_else_is(disk_world: World) -> None:
+    disk_world.fill("q", count=3)
+    reader = Reader(disk_world)
+    store = disk_world.store.inner
+    taken: list = []
+    for call in (
+        reader.register,
+        lambda: reader.claim(1),
+        lambda: taken.extend(reader.read(1)),
+        lambda: reader.record(1, [Release(taken[0])]),
+        lambda: reader.choose(1, ["a"]),
+        lambda: reader.close(1),
+    ):
+        before, commits = store.syncs, store.last_commit
+        call()
+        assert store.syncs > before or store.last_commit == commits
+    assert disk_world.broker._core.synced is False
+
+
+def test_dead_letters_can_be_read_by_number_too(world: World) -> None:
+    world.broker.quarantine("q", [NewMessage(b"a"), NewMessage(b"b")], error="bad")
+    reader = Reader(world, queue="q.dlq")
+    taken = reader.take(1)
+    assert [(d.payload, d.source, d.failures[-1].error) for d in taken] == [(b"a", "q", "bad"), (b"b", "q", "bad")]
+    assert world.broker.redrive("q.dlq").moved == 0
+    assert world.broker.retry("q", filter=DeadFilter()).changed == ()
+    reader.record(1, [Fail(taken[0])])
+    assert reader.close(1).settled == {"released": 1, "completed": 1}
+    assert world.counts("q") == (0, 0, 0, 1)
+
+
+def fail_after(world: World, commits: int) -> None:
+    """The store is full from the n-th commit on, until this is undone."""
+    left = [commits]
+
+    def full(facts: Sequence[Fact]) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreFull("here", 0, 1)
+
+    world.store.on_commit = full
