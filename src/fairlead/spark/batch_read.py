@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fairlead.model.ids import first_id_of, show_id
-from fairlead.model.names import dead_letter_name
+from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
 
@@ -50,9 +50,8 @@ class BatchReader(DataSourceReader):
 
         assert isinstance(partition, Range)
         options = self._options
-        rows = Rows(
-            self._schema, dead_letter_name(options.queue) if options.view == "dead" else options.queue, headers=options.include_headers
-        )
+        is_dead = options.view == "dead" and not is_dead_letter_name(options.queue)
+        rows = Rows(self._schema, dead_letter_name(options.queue) if is_dead else options.queue, headers=options.include_headers)
         batches = client_for(options).browse_batches(
             options.queue, view=options.view, low=partition.low, high=partition.high, payloads=options.include_payload
         )

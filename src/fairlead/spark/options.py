@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_CONSUMER_BYTES
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES
 from fairlead.model.names import check_queue_name
 
 Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write"]
@@ -27,9 +27,6 @@ READS: tuple[Direction, ...] = ("batch read", "stream read")
 WRITES: tuple[Direction, ...] = ("batch write", "stream write")
 ALL: tuple[Direction, ...] = (*READS, *WRITES)
 
-#: The broker's own bounds of one numbered claim.
-MOST_MESSAGES = 100_000
-MOST_BYTES = 256 * 1024 * 1024
 _MOST_PARTITIONS = 10_000
 _MOST_BY_DEFAULT = 16
 
@@ -168,11 +165,11 @@ class Options:
         shown="7d",
     )
     max_messages_per_trigger: int = _option(
-        20_000, _whole(1, MOST_MESSAGES), ("stream read",), "most messages of one micro-batch; up to 100000", shown="20000"
+        20_000, _whole(1, MAX_CLAIM), ("stream read",), "most messages of one micro-batch; up to 100000", shown="20000"
     )
     max_bytes_per_trigger: int = _option(
-        MOST_BYTES // 4,
-        _size(1, MOST_BYTES),
+        MAX_ANSWER_BYTES // 4,
+        _size(1, MAX_ANSWER_BYTES),
         ("stream read",),
         "most bytes of payloads and headers of one micro-batch, or one message if it is larger; up to 256m",
         shown="64m",

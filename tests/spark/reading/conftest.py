@@ -1,0 +1,108 @@
+"""One server for all tests of reading, a queue and a consumer for each, and queries that are waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fairlead
+from fairlead.testing import ServerProcess, run_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+#: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
+PATIENCE_S = 180
+
+_numbers = count(1)
+
+Each = Callable[["DataFrame", int], None]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with run_server(tmp_path_factory.mktemp("server") / "data", settings={"durability": "os"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: ServerProcess) -> Iterator[fairlead.Client]:
+    with fairlead.connect(server.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def queue(client: fairlead.Client) -> str:
+    name = f"read-{next(_numbers)}"
+    client.create_queue(name)
+    return name
+
+
+@pytest.fixture
+def query(spark: SparkSession, server: ServerProcess, queue: str, tmp_path: Path) -> Iterator[Query]:
+    made = Query(spark, server, queue, tmp_path / "checkpoint")
+    yield made
+    for running in made.started:
+        running.stop()
+
+
+class Query:
+    """A streaming query on the test's queue, with a consumer of the queue's name; run again, it goes on with its checkpoint."""
+
+    def __init__(self, spark: SparkSession, server: ServerProcess, queue: str, checkpoint: Path) -> None:
+        self.spark, self.server, self.queue, self.checkpoint = spark, server, queue, checkpoint
+        self.started: list[StreamingQuery] = []
+
+    def frame(self, **options: object) -> DataFrame:
+        given = {"endpoint": self.server.address, "consumer": self.queue, "numPartitions": 2, **options}
+        return self.spark.readStream.format("fairlead").options(**given).load(self.queue)
+
+    def start(self, each: Each, *, available_now: bool = False, frame: DataFrame | None = None, **options: object) -> StreamingQuery:
+        writer = (self.frame(**options) if frame is None else frame).writeStream.foreachBatch(each)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        started = (writer.trigger(availableNow=True) if available_now else writer).start()
+        self.started.append(started)
+        return started
+
+    def run(self, each: Each | None = None, **options: object) -> list[list[Row]]:
+        """With what is there now, to its end, which must be a good one. Returns the rows of each batch."""
+        batches: list[list[Row]] = []
+
+        def collect(frame: DataFrame, batch: int) -> None:
+            batches.append(frame.collect())
+            if each is not None:
+                each(frame, batch)
+
+        running = self.start(collect, available_now=True, **options)
+        assert running.awaitTermination(PATIENCE_S), "the query did not end"
+        assert running.exception() is None
+        return batches
+
+    def fail(self, each: Each | None = None, **options: object) -> str:
+        """To its end, which must be a bad one. Returns what it says."""
+        return failure_of(self.start(each or _ignore, available_now=True, **options))
+
+
+def _ignore(frame: DataFrame, batch: int) -> None:
+    frame.count()
+
+
+def failure_of(query: StreamingQuery) -> str:
+    from pyspark.errors import StreamingQueryException
+
+    with pytest.raises(StreamingQueryException) as ended:
+        assert query.awaitTermination(PATIENCE_S), "the query goes on"
+    return str(ended.value)
+
+
+def wait_until(what: str, condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so: {what}"
+        time.sleep(0.05)
