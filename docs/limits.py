@@ -43,6 +43,11 @@ ROWS = {
     Limit.AUTHENTICATION: Row("calls without a valid key, where keys are asked for", "none", "all", "`Unauthenticated`"),
     Limit.QUEUES: Row("queues", "store.max_queues", "all", "`LimitReached`"),
     Limit.CONFIG: Row("configuration keys, and characters of their values", "`MAX_CONFIG_KEYS`, `MAX_CONFIG_CHARACTERS`", "all", "`LimitReached`"),
+    Limit.STAGED: Row(
+        "what staged writes take on disk; also their chunks, `MAX_STAGED_CHUNKS` in all and `MAX_WRITE_CHUNKS` of one write",
+        "store.max_staged_bytes", "all", "`LimitReached`",
+    ),
+    Limit.DURABLE_CONSUMERS: Row("durable consumers", "`MAX_CONSUMERS`", "all", "`LimitReached`"),
     Limit.LANES: Row(
         "(fairness key, throttle keys) pairs with ready messages, of all queues; of one: `store.lanes_per_queue`",
         "store.active_lanes", "all", "`TooManyLanes`",

@@ -49,6 +49,7 @@ MEANINGS = {
     "store.active_lanes": "(fairness key, throttle keys) pairs that may have ready messages; beyond is `TooManyLanes`",
     "store.lanes_per_queue": "of which one queue may have so many",
     "store.max_queues": "queues there may be, dead-letter queues not counted; beyond is `LimitReached`",
+    "store.max_staged_bytes": "what staged writes may take on disk until they are published; beyond is `LimitReached`",
     "store.body_cache_bytes": "recent bodies held in memory, so that a message claimed soon is not read back",
     "store.block_cache_bytes": "RocksDB's cache of blocks",
     "store.disk_reserve_bytes": "free space below which enqueues are refused, so that settles still fit",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fairlead.broker.consumer_book import info_of
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
+from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import id_time_ms
 from fairlead.model.lane import row_id
@@ -24,17 +26,21 @@ def measures(core: Core) -> Measures:
         throttles = [ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in buckets.items()]
         intents: Counter[str] = Counter([intent.kind for intent in core.intents.values()])
         now_ms, lanes, rows = core.clock.now_ms(), core.memory.lanes, core.memory.rows
+        writes, staged_bytes = len(core.staged.writes), core.staged.stored_bytes
+        consumers: dict[int, list[ConsumerInfo]] = {}
+        for state in core.consumer_book:
+            consumers.setdefault(state.record.queue_id, []).append(info_of(state.record))
     found = []
     for queue_id in queue_ids:
         with core.lock:
             core.check_open()
             queue = core.by_id.get(queue_id)
             if queue is not None:
-                found.append(_measure(core, queue))
-    return Measures(now_ms, found, throttles, dict(intents), lanes, rows)
+                found.append(_measure(core, queue, consumers.get(queue_id, [])))
+    return Measures(now_ms, found, throttles, dict(intents), lanes, rows, writes, staged_bytes)
 
 
-def _measure(core: Core, queue: QueueState) -> QueueMeasures:
+def _measure(core: Core, queue: QueueState, consumers: list[ConsumerInfo]) -> QueueMeasures:
     scheduler, counters, dead = queue.scheduler, core.store.counters(queue.queue_id), core.store.counters(queue.record.dlq_id)
     heads = scheduler.heads(_MOST_LANES)
     return QueueMeasures(
@@ -55,6 +61,10 @@ def _measure(core: Core, queue: QueueState) -> QueueMeasures:
         holds=scheduler.holds,
         hook_breakers={hook.function: hook.breaker_open_until_ms is not None for hook in core.hooks.stats(queue.queue_id)},
         failure_breakers=_failure_breakers(core, queue),
+        durable_consumers=len(consumers),
+        numbered_claims=sum(1 for info in consumers if info.open),
+        numbered_messages=sum(info.messages for info in consumers if info.open),
+        gives_up_ms=min((info.expires_at for info in consumers if info.open), default=None),
     )
 
 

@@ -13,6 +13,7 @@ from fairlead.cli import (
     apply,
     audit,
     config,
+    consumer,
     credentials,
     doctor,
     explain,
@@ -24,6 +25,7 @@ from fairlead.cli import (
     redrive,
     runbook,
     serve,
+    staged,
     stats,
     tls,
     top,
@@ -86,5 +88,8 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "ENVIRONMENT"
 
 
-for group in (serve, queues, runbook, apply, worker, redrive, intents, explain, config, stats, failures, top, keys, audit, maintenance, doctor, tls):
+for group in (
+    serve, queues, runbook, apply, worker, redrive, intents, consumer, staged, explain, config, stats, failures, top, keys, audit, maintenance, doctor,
+    tls,
+):  # fmt: skip
     group.register(app)

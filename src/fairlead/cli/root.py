@@ -22,8 +22,8 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 _ORDER = (
-    "serve", "queue", "runbook", "apply", "worker", "redrive", "intent", "explain", "config", "stats", "failures", "top",
-    "key", "audit", "tls", "backup", "restore", "verify", "doctor",
+    "serve", "queue", "runbook", "apply", "worker", "redrive", "intent", "consumer", "staged", "explain", "config",
+    "stats", "failures", "top", "key", "audit", "tls", "backup", "restore", "verify", "doctor",
 )  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."

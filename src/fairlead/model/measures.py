@@ -32,6 +32,11 @@ class QueueMeasures(msgspec.Struct, frozen=True):
     holds: int
     hook_breakers: dict[str, bool]
     failure_breakers: dict[str, bool]
+    #: Durable consumers of the queue, what they hold in numbered claims, and when the first that holds something is given up.
+    durable_consumers: int = 0
+    numbered_claims: int = 0
+    numbered_messages: int = 0
+    gives_up_ms: int | None = None
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -43,3 +48,5 @@ class Measures(msgspec.Struct, frozen=True):
     intents: dict[str, int]
     lanes: int
     read_ahead_rows: int
+    staged_writes: int = 0
+    staged_bytes: int = 0

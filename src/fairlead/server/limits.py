@@ -44,6 +44,8 @@ class Limit(StrEnum):
     QUEUES = "queues"
     CONFIG = "config"
     REQUEST_BYTES = "request_bytes"
+    STAGED = "staged"
+    DURABLE_CONSUMERS = "durable_consumers"
     OTHER = "other"
     #: What the engine refuses for want of room.
     LANES = "lanes"
@@ -57,13 +59,17 @@ _BY_WHAT = {
     "configuration keys": Limit.CONFIG,
     "characters of configuration values": Limit.CONFIG,
     "bytes in one request": Limit.REQUEST_BYTES,
+    "staged bytes": Limit.STAGED,
+    "staged chunks": Limit.STAGED,
+    "chunks in one staged write": Limit.STAGED,
+    "durable consumers": Limit.DURABLE_CONSUMERS,
 }
 #: Fields of `InvalidRequest` that have a label of their own; what stands before the last dot names the row of a batch.
 FIELDS = frozenset(
     {
         "payload", "headers", "queue", "fairness_key", "throttle_keys", "stream", "dedup_key", "weight", "delay", "ttl", "messages", "items",
         "batch", "columns", "app_metadata", "arguments", "consumer", "token", "limit", "ids", "filter", "key", "value", "error", "carry",
-        "request_id", "answered", "path",
+        "request_id", "answered", "path", "name", "chunk", "view",
     }
 )  # fmt: skip
 OTHER_FIELD = "other"

@@ -81,6 +81,13 @@ OLDEST_READY = _gauge(
     "Since the enqueue of the oldest message that is next in its lane; 0: nothing is ready. Left out for a queue with more than 100 lanes.",
 )
 CONSUMERS = _gauge("queue_consumers", "queue", "Consumers that wait in a claim or hold a lease.")
+DURABLE_CONSUMERS = _gauge("queue_durable_consumers", "queue", "Durable consumers, such as Spark queries; whether they are there or not.")
+NUMBERED_CLAIMS = _gauge("queue_numbered_claims", "queue", "Numbered claims that are not closed.")
+NUMBERED_MESSAGES = _gauge("queue_numbered_claim_messages", "queue", "Messages in numbered claims that are not closed: nobody else gets them.")
+CONSUMER_EXPIRY = _gauge(
+    "queue_consumer_expiry_timestamp_seconds", "queue",
+    "When the first durable consumer that holds a claim is given up, if nothing is heard of it, in Unix time; left out where none holds one.",
+)
 ACTIVE_KEYS = _gauge("queue_active_keys", "queue", "Fairness keys that have something to hand out.")
 PAUSED = _gauge("queue_paused", "queue", "1 while the queue is paused.")
 HOOK_BREAKER = _gauge("hook_breaker_open", "queue function", "1 while a hook is switched off by its breaker.")
@@ -91,6 +98,8 @@ THROTTLE_KEYS = _gauge("throttle_keys", "", "Throttle keys that have a bucket.")
 INTENTS = _gauge("intents", "kind", "Long operations under way: purge, delete, redrive.")
 LANES = _gauge("lanes", "", "Lanes with ready messages, of all queues.")
 READ_AHEAD = _gauge("read_ahead_rows", "", "Rows of ready messages held in memory.")
+STAGED_WRITES = _gauge("staged_writes", "", "Writes that are staged and not published yet, those being published included.")
+STAGED_BYTES = _gauge("staged_bytes", "", "What staged writes take on disk.")
 QUEUES = _gauge("queues", "", "Queues, dead-letter queues not counted.")
 QUEUES_IN_OTHER = _gauge("queues_in_other", "", 'Queues that have no label of their own: they are queue="__other__".')
 STORE_FREE = _gauge("store_free_bytes", "", "Free on the disk of the data directory.")

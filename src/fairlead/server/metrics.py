@@ -113,6 +113,8 @@ class Metrics:
         yield names.INTENTS, [((kind,), measures.intents.get(kind, 0)) for kind in ("purge", "delete", "redrive")]
         yield names.LANES, [((), measures.lanes)]
         yield names.READ_AHEAD, [((), measures.read_ahead_rows)]
+        yield names.STAGED_WRITES, [((), measures.staged_writes)]
+        yield names.STAGED_BYTES, [((), measures.staged_bytes)]
         yield names.QUEUES, [((), len(measures.queues))]
         yield names.QUEUES_IN_OTHER, [((), self._labels.in_other)]
 
@@ -128,6 +130,10 @@ class Metrics:
         yield names.DEAD_BYTES, each(lambda queue: queue.dead_bytes)
         yield names.OLDEST_READY, _oldest(labelled, measures.now_ms)
         yield names.CONSUMERS, each(lambda queue: queue.consumers)
+        yield names.DURABLE_CONSUMERS, each(lambda queue: queue.durable_consumers)
+        yield names.NUMBERED_CLAIMS, each(lambda queue: queue.numbered_claims)
+        yield names.NUMBERED_MESSAGES, each(lambda queue: queue.numbered_messages)
+        yield names.CONSUMER_EXPIRY, _earliest([(label, queue.gives_up_ms) for label, queue in labelled])
         yield names.ACTIVE_KEYS, each(lambda queue: queue.active_keys)
         yield names.PAUSED, each(lambda queue: queue.paused)
         yield names.PARKED_LANES, each(lambda queue: queue.parked_lanes)
@@ -159,6 +165,14 @@ def _summed(samples: list[Sample]) -> list[Sample]:
     for values, value in samples:
         sums[values] = sums.get(values, 0) + value
     return list(sums.items())
+
+
+def _earliest(times: list[tuple[str, int | None]]) -> list[Sample]:
+    found: dict[tuple[str, ...], float] = {}
+    for label, at_ms in times:
+        if at_ms is not None:
+            found[label,] = min(found.get((label,), inf), at_ms / 1000)
+    return list(found.items())
 
 
 def _oldest(labelled: list[tuple[str, QueueMeasures]], now_ms: int) -> list[Sample]:

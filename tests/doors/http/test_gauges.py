@@ -65,6 +65,35 @@ def test_consumers_wait_or_hold(world: World, metrics: Metrics) -> None:
     assert len(waiting.result()) == 1
 
 
+def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(world: World, metrics: Metrics) -> None:
+    world.fill("q", count=5)
+    consumers = world.broker.consumers
+    for name, ttl, limit in (("long", "7d", 3), ("short", "1d", 2), ("idle", "1h", 0)):
+        generation = consumers.register(name, "q", ttl=ttl).generation
+        if limit:
+            consumers.claim(name, generation, 1, limit=limit)
+    shown = show(metrics)
+    assert {name: shown[f"fairlead_queue_{name}{{queue=q}}"] for name in ("durable_consumers", "numbered_claims", "numbered_claim_messages")} == {
+        "durable_consumers": 3, "numbered_claims": 2, "numbered_claim_messages": 5,
+    }  # fmt: skip
+    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}"] == consumers.show("short").expires_at / 1000
+    for name in ("long", "short"):
+        consumers.close(name, consumers.show(name).generation, 1)
+    shown = show(metrics)
+    assert "fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}" not in shown
+    assert shown["fairlead_queue_numbered_claims{queue=q}"] == 0
+
+
+def test_what_is_staged_shows_until_it_is_published(world: World, metrics: Metrics) -> None:
+    world.broker.staging.stage("t", "c", "q", [NewMessage(b"x" * 1000)])
+    shown = show(metrics)
+    assert shown["fairlead_staged_writes"] == 1
+    assert shown["fairlead_staged_bytes"] > 1000
+    world.broker.staging.publish("t", ["c"])
+    shown = show(metrics)
+    assert (shown["fairlead_staged_writes"], shown["fairlead_staged_bytes"]) == (0, 0)
+
+
 def test_paused_queues_show(world: World, metrics: Metrics) -> None:
     assert show(metrics)["fairlead_queue_paused{queue=q}"] == 0
     world.broker.pause("q")
