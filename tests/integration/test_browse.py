@@ -131,7 +131,7 @@ def test_bounds_cut_the_ids_with_the_low_one_in_and_the_high_one_out(world: Worl
 def test_splits_leave_nothing_out_and_overlap_nowhere(world: World, n: int) -> None:
     ids = fill(world) + world.fill("q", count=20)
     splits = world.broker.browse_splits("q", n=n)
-    assert splits[0][0] == "" and splits[-1][1] == ""
+    assert (splits[0][0], splits[-1][1]) == ("", "")
     assert [high for _, high in splits[:-1]] == [low for low, _ in splits[1:]]
     parts = [[info.id for info in everything(world, low=low, high=high)] for low, high in splits]
     assert [id for part in parts for id in part] == ids

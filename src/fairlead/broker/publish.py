@@ -57,12 +57,13 @@ def publish(core: Core, token: str, names: tuple[str, ...]) -> PublishResult:
 def _decide(core: Core, token: str, names: tuple[str, ...]) -> Publishing:
     """The last moment at which a write can be refused."""
     known = core.staged.writes.get(token, {})
-    for name in names:
-        if name not in known:
-            raise StagedChunkMissing(token, name)
-        if known[name].queue_id not in core.by_id:
-            raise StagedQueueGone(token, name, known[name].queue)
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise StagedChunkMissing(token, missing)
     listed = [known[name] for name in names]
+    homeless = next((chunk for chunk in listed if chunk.queue_id not in core.by_id), None)
+    if homeless is not None:
+        raise StagedQueueGone(token, homeless.chunk, homeless.queue)
     living = [chunk for chunk in listed if not chunk.dead]
     for queue_id in {chunk.queue_id for chunk in living}:
         _check_fits(core, token, queue_id, [chunk for chunk in living if chunk.queue_id == queue_id])

@@ -500,9 +500,9 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.published.add(published.token, published)
             data.published_end.add((published.until_ms, published.token), None)
         case f.PublishesForgotten(ended):
-            for row in ended:
-                data.published_end.remove(row)
-                data.published.remove(row[1])
+            for until_ms, token in ended:
+                data.published_end.remove((until_ms, token))
+                data.published.remove(token)
         case _:
             raise TypeError(f"expected a fact, got {fact!r}")
 

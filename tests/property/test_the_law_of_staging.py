@@ -1,0 +1,259 @@
+"""The law of staged writes: all of a write or nothing, never twice, in order; whatever is staged, killed or deleted meanwhile.
+
+Random traffic drives a real broker, on both stores, beside a model that knows what is staged and what was decided. A publish may
+be killed before any of its commits; the broker is then opened again, and finishes what was begun, or never heard of it.
+
+    FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
+    FAIRLEAD_PROPERTY_SEED=12345       replay a run
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from fairlead import Broker, NewMessage
+from fairlead.broker import publish as publishing
+from fairlead.errors import StagedChunkMissing, StagedQueueGone
+from fairlead.model.facts import Fact
+from fairlead.model.limits import PUBLISHED_KEPT_MS
+from fairlead.store.laws import check_laws
+from fairlead.testing import ManualClock
+from tests.property.running import OnMemoryStore, OnRocksStore, hold
+
+TOKENS = st.sampled_from(["t", "u", "ü/7"])
+NAMES = ["a", "b", "c"]
+QUEUES = st.sampled_from(["q", "r"])
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+class Killed(BaseException):
+    pass
+
+
+class MortalStore:
+    """Dies before the n-th commit from now on."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.commits_left = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, facts: Sequence[Fact], epochs: Any = None) -> int:
+        if self.commits_left == 0:
+            raise Killed
+        self.commits_left -= 1
+        number: int = self.inner.commit(facts, epochs or {})
+        return number
+
+
+@dataclass
+class Chunk:
+    queue: str
+    life: int
+    payloads: list[bytes]
+    expires_ms: int
+    dead: bool
+
+
+@dataclass
+class Write:
+    """A decided one: what it must become in each life of each queue, and whether all of it is there by now."""
+
+    payloads: dict[tuple[str, int, bool], list[bytes]]
+    count: int
+    forgotten_ms: int
+    whole: bool
+
+
+@dataclass
+class Model:
+    staged: dict[str, dict[str, Chunk]] = field(default_factory=dict)
+    decided: dict[str, Write] = field(default_factory=dict)
+    lives: Counter[str] = field(default_factory=Counter)
+    #: Everything ever decided, also under tokens that are forgotten.
+    writes: list[Write] = field(default_factory=list)
+
+    def pass_time(self, now_ms: int) -> None:
+        for write in self.writes:
+            write.whole = True
+        self.staged = {token: chunks for token, chunks in self.staged.items() if max(c.expires_ms for c in chunks.values()) > now_ms}
+        self.decided = {token: write for token, write in self.decided.items() if write.forgotten_ms > now_ms}
+
+
+class LawOfStaging(RuleBasedStateMachine):
+    store: Any
+
+    def _open(self) -> None: ...
+
+    def _reopen(self) -> None: ...
+
+    @initialize()
+    def begin(self) -> None:
+        self._open()
+        self.clock = ManualClock()
+        self.model = Model()
+        self.made = 0
+        self._start()
+        for queue in ("q", "r"):
+            self.broker.create_queue(queue)
+
+    def _start(self) -> None:
+        self.mortal = MortalStore(self.store)
+        self.broker = Broker(self.mortal, clock=self.clock, durability="os")
+
+    @rule()
+    def restart(self) -> None:
+        self.broker.close()
+        self._reopen()
+        self._start()
+
+    @rule(
+        token=TOKENS,
+        name=st.sampled_from(NAMES),
+        queue=QUEUES,
+        count=st.integers(0, 7),
+        hours=st.sampled_from([1, 24]),
+        stream=st.sampled_from([None, "s", "z"]),
+        dead=st.sampled_from([False, False, False, True]),
+    )
+    def stage(self, token: str, name: str, queue: str, count: int, hours: int, stream: str | None, dead: bool) -> None:
+        payloads = [b"%d/%s/%d" % (self.made, name.encode(), n) for n in range(count)]
+        self.made += 1
+        why = ("unknown", "bad") if dead else None
+        result = self.broker.staging.stage(token, name, queue, [NewMessage(p, stream=stream) for p in payloads], ttl=f"{hours}h", dead=why)
+        assert (result.count, result.refused) == (count, [])
+        if token not in self.model.decided:
+            chunk = Chunk(queue, self.model.lives[queue], payloads, self.clock.now_ms() + hours * HOUR, dead)
+            self.model.staged.setdefault(token, {})[name] = chunk
+
+    @rule(token=TOKENS, names=st.permutations(NAMES), listed=st.integers(0, 3), dies_at=st.sampled_from([0, 0, 1, 2, 3, 4, 5]), amiss=st.booleans())
+    def publish(self, token: str, names: list[str], listed: int, dies_at: int, amiss: bool) -> None:
+        model, chunks = self.model, self.model.staged.get(token, {})
+        names = [name for name in names if amiss or name in chunks][:listed]
+        if token in model.decided:
+            again = self.broker.staging.publish(token, names)
+            assert (again.outcome, again.count) == ("already", model.decided[token].count)
+            model.decided[token].whole = True
+            return
+        if any(name not in chunks for name in names):
+            with pytest.raises(StagedChunkMissing):
+                self.broker.staging.publish(token, names)
+            return
+        if any(chunks[name].life != model.lives[chunks[name].queue] for name in names):
+            with pytest.raises(StagedQueueGone):
+                self.broker.staging.publish(token, names)
+            return
+        self.mortal.commits_left = dies_at - 1
+        killed = False
+        try:
+            result = self.broker.staging.publish(token, names)
+        except Killed:
+            killed = True
+        self.mortal.commits_left = -1
+        if killed:
+            self.restart()
+        if not killed or dies_at > 1:
+            self._decide(token, [chunks[name] for name in names], whole=not killed)
+        if not killed:
+            assert (result.outcome, result.count) == ("published", sum(len(chunks[name].payloads) for name in names))
+
+    def _decide(self, token: str, chunks: list[Chunk], *, whole: bool) -> None:
+        payloads: dict[tuple[str, int, bool], list[bytes]] = {}
+        for chunk in chunks:
+            payloads.setdefault((chunk.queue, chunk.life, chunk.dead), []).extend(chunk.payloads)
+        count = sum(len(chunk.payloads) for chunk in chunks)
+        write = Write(payloads, count, self.clock.now_ms() + PUBLISHED_KEPT_MS, whole)
+        self.model.decided[token] = write
+        self.model.writes.append(write)
+        self.model.staged.pop(token, None)
+
+    @rule(token=TOKENS)
+    def discard(self, token: str) -> None:
+        gone = self.model.staged.pop(token, {})
+        assert self.broker.staging.discard(token) == len(gone)
+
+    @rule(ms=st.sampled_from([1, 10_000, HOUR, DAY, 4 * DAY]))
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+        self.model.pass_time(self.clock.now_ms())
+
+    @rule(queue=QUEUES)
+    def delete_and_make_again(self, queue: str) -> None:
+        self.broker.delete_queue(queue)
+        self.broker.create_queue(queue)
+        self.model.lives[queue] += 1
+
+    @invariant()
+    def the_stores_own_laws_hold(self) -> None:
+        assert check_laws(self.store) == []
+
+    @invariant()
+    def every_write_is_there_whole_and_in_order_and_nothing_else_is(self) -> None:
+        for queue in ("q", "r"):
+            for dead in (False, True):
+                self._check_queue(queue, dead)
+
+    def _check_queue(self, queue: str, dead: bool) -> None:
+        here = (queue, self.model.lives[queue], dead)
+        shown = self.broker.browse(queue, view="dead" if dead else "messages", limit=10_000)
+        found = [info.payload for info in shown]
+        assert len(set(found)) == len(found), "something was made twice"
+        for write in self.model.writes:
+            expected = write.payloads.get(here, [])
+            mine = [payload for payload in found if payload in set(expected)]
+            assert mine == (expected if write.whole else expected[: len(mine)])
+        assert set(found) <= {payload for write in self.model.writes for payload in write.payloads.get(here, [])}
+        if not dead:
+            by_seq = [info.payload for info in sorted(shown, key=lambda info: info.seq) if info.stream == "s"]
+            assert by_seq == [info.payload for info in shown if info.stream == "s"]
+
+    @invariant()
+    def what_is_listed_is_what_is_staged_and_what_was_decided(self) -> None:
+        listed = {write.token: write for write in self.broker.staging.list()}
+        assert {token: (write.published, write.messages) for token, write in listed.items()} == {
+            **{token: (False, sum(len(c.payloads) for c in chunks.values())) for token, chunks in self.model.staged.items()},
+            **{token: (True, write.count) for token, write in self.model.decided.items()},
+        }
+        if all(write.whole for write in self.model.writes):
+            stored = sum(chunk.stored_bytes for chunk in self.store.staged_chunks())
+            assert self.broker._core.staged.stored_bytes == stored
+            assert bool(stored) == bool(self.model.staged)
+
+    def teardown(self) -> None:
+        if hasattr(self, "broker"):
+            self.broker.close()
+        super().teardown()
+
+
+class InMemory(OnMemoryStore, LawOfStaging):  # type: ignore[misc]
+    pass
+
+
+class OnDisk(OnRocksStore, LawOfStaging):  # type: ignore[misc]
+    pass
+
+
+EXAMPLES = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "60"))
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "PUBLISH_STEP_MESSAGES", 3)
+
+
+def test_the_law_of_staging_holds_in_memory() -> None:
+    hold(InMemory, "the_law_of_staging_holds_in_memory", examples=EXAMPLES, steps=30)
+
+
+def test_the_law_of_staging_holds_on_disk() -> None:
+    hold(OnDisk, "the_law_of_staging_holds_on_disk", examples=max(1, EXAMPLES // 4), steps=30)
