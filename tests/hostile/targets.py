@@ -47,7 +47,7 @@ from fairlead.server.flight import _read_verb
 from fairlead.server.guard import GuardedBroker
 from fairlead.store.memory import MemoryStore
 from fairlead.testing import ManualClock
-from fairlead.wire.calls import Answer, ClaimCall, decode, encode
+from fairlead.wire.calls import Answer, decode, encode
 from fairlead.wire.faults import error_of
 from fairlead.wire.messages import read_headers
 from fairlead.wire.rows import read_delivery_rows
@@ -102,13 +102,7 @@ _uses = itertools.count(1)
 
 
 def _call(verb: str) -> Callable[[bytes], object]:
-    def read(raw: bytes) -> object:
-        if verb == "claim":
-            call = decode(raw, ClaimCall)
-            return answers.claim(_fresh(), call, call.limit, 0)
-        return answers.ANSWERS[verb](_fresh(), raw, None)
-
-    return read
+    return lambda raw: fuzz.carry_out(_fresh(), verb, raw, None)
 
 
 def _batch(raw: bytes) -> object:
@@ -245,7 +239,7 @@ def _text(raw: bytes) -> str:
 
 def _batch_seeds() -> list[bytes]:
     seeds = []
-    for verb, (batch, call) in fuzz._SOUND.items():
+    for verb, (batch, call) in {**fuzz._SOUND, **fuzz.BULK}.items():
         if verb in answers.ANSWERS:
             metadata = encode(call)
             sink = batch.serialize().to_pybytes()
@@ -271,7 +265,7 @@ TARGETS: dict[str, Target] = {
     "open": Target(_read_verb, [encode({"verb": "enqueue", "fairlead": 1}), *NO_MAPS[:6]]),
     **{
         verb: Target(_call(verb), [encode(call), encode({**call, "rows": _ROWS.get(verb)})])
-        for verb, (_, call) in fuzz._SOUND.items() if verb != "admin"
+        for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items() if verb != "admin"
     },
     "batch": Target(_batch, _batch_seeds()),
     "admin": Target(_admin, _admin_seeds()),

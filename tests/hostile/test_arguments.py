@@ -17,7 +17,19 @@ from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.server.access import Access
 from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess
-from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, SettleCall
+from fairlead.wire.calls import (
+    Answer,
+    BrowseCall,
+    ClaimCall,
+    EnqueueCall,
+    ExchangeCall,
+    NumberedCall,
+    ReadCall,
+    RecordCall,
+    SettleCall,
+    StageCall,
+)
+from fairlead.wire.rows import MessageRow
 from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
 from fairlead.wire.views import ADMIN
 from tests.doors.flight.raw import RawChannel
@@ -28,13 +40,21 @@ ANY_ID = "01890000-0000-7000-8000-000000000000"
 RIGHT: dict[str, Any] = {
     "name": "q", "queue": "q", "message_id": ANY_ID, "messages": [], "stream": "s", "intent_id": 1, "consumer": "c", "key": "k", "value": "v",
     "project": "", "text": "{}", "key_id": "a" * 12, "grants": ["produce:q"],
+    "number": 1, "up_to": 0, "parts": ["p"], "token": "t", "chunks": ["c"],
 }  # fmt: skip
 CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "enqueue": (EnqueueCall, {"queues": [["nowhere", 1]], "rows": [[b"x"]]}),
     "settle": (SettleCall, {"rows": [[0, b"i" * 16, 1]]}),
     "claim": (ClaimCall, {"queue": "q"}),
     "exchange": (ExchangeCall, {"consumer": "c"}),
+    "claim_numbered": (NumberedCall, {"name": "q", "number": 1}),
+    "read": (ReadCall, {"name": "q", "number": 1}),
+    "record": (RecordCall, {"name": "q", "number": 1}),
+    "stage": (StageCall, {"token": "t", "chunk": "c", "queue": "q"}),
+    "browse": (BrowseCall, {"queue": "q"}),
 }
+#: Of these an empty batch goes with the call.
+WITH_A_BATCH = ("exchange", "record", "stage")
 
 
 @pytest.fixture
@@ -63,6 +83,8 @@ def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(client: flight.
     channel = RawChannel(client, "admin")
     names, right = parameters(verb)
     for name in names:
+        if verb.startswith("consumers.") and "generation" in names:
+            right["generation"] = take_claim(client, channel)
         for value in NASTY:
             answer = ask(channel, verb, encode({**right, name: value}))
             assert answer.error is None or answer.error.code != "broken_invariant", (verb, name, value)
@@ -82,6 +104,26 @@ def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(client: flight.
     ask(channel, "resume", encode({"name": "q"}))
     for key in channel.admin("keys.list"):
         channel.admin("keys.revoke", key_id=key.id)
+    forget_bulk(channel)
+
+
+def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
+    """A consumer `q` of the queue `q` with claim 1 in hand, as new; its generation."""
+    ask(admin, "consumers.drop", encode({"name": "q"}))
+    generation: int = admin.admin("consumers.register", name="q", queue="q").generation
+    RawChannel(client, "enqueue").call(EnqueueCall([("q", 1)], rows=[MessageRow(b"x")]))
+    answer, _ = RawChannel(client, "claim_numbered").call(NumberedCall("q", generation, 1))
+    assert answer.claimed is not None
+    assert answer.claimed.count
+    return generation
+
+
+def forget_bulk(admin: RawChannel) -> None:
+    for info in admin.admin("consumers.list"):
+        admin.admin("consumers.drop", name=info.name)
+    for write in admin.admin("staging.list"):
+        admin.admin("staging.discard", token=write.token)
+    admin.admin("purge", name="q")
 
 
 #: Whatever an update_queue was let through with.
@@ -101,13 +143,15 @@ def test_a_checkpoint_to_nowhere_is_refused(client: flight.FlightClient, path: o
 @pytest.mark.parametrize("verb", CALLS)
 def test_no_wrong_field_of_a_call_is_more_than_refused(client: flight.FlightClient, verb: str) -> None:
     kind, right = CALLS[verb]
-    channel = RawChannel(client, verb, schema=CHANNELS[verb][0])
-    empty = None if verb == "claim" else pa.RecordBatch.from_pylist([], schema=CHANNELS[verb][0])
+    channel, admin = RawChannel(client, verb, schema=CHANNELS[verb][0]), RawChannel(client, "admin")
+    empty = None if CHANNELS[verb][0] is None else pa.RecordBatch.from_pylist([], schema=CHANNELS[verb][0])
+    if "number" in right:
+        right = {**right, "generation": take_claim(client, admin)}
     for name in (*kind.__struct_fields__, "unknown", ""):  # type: ignore[attr-defined]
         for value in NASTY:
             if name == "wait_ms" and type(value) is int and value > 1:
                 continue
-            answer, _ = channel.call(encode({**right, name: value}), empty if verb == "exchange" else None)
+            answer, _ = channel.call(encode({**right, name: value}), empty if verb in WITH_A_BATCH else None)
             while not answer.done:
                 answer, _ = channel.receive()
             assert answer.error is None or answer.error.code != "broken_invariant", (verb, name, value)
@@ -120,4 +164,4 @@ def test_no_wrong_field_of_a_call_is_more_than_refused(client: flight.FlightClie
         answer, _ = channel.call(raw, empty)
         assert answer.error is not None
         assert answer.error.code == "invalid_request", raw[:20]
-    RawChannel(client, "admin").admin("purge", name="q")
+    forget_bulk(admin)

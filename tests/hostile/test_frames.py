@@ -17,7 +17,10 @@ from tests.hostile.conftest import usage
 
 encode = msgspec.msgpack.encode
 ONE = pa.record_batch({"payload": pa.array([b"1"])})
-METADATA: dict[str, Any] = {"enqueue": {"queues": []}, "settle": {}, "exchange": {"consumer": "c"}, "admin": {}}
+METADATA: dict[str, Any] = {
+    "enqueue": {"queues": []}, "settle": {}, "exchange": {"consumer": "c"}, "admin": {}, "record": {"name": "c", "generation": 1, "number": 1},
+    "stage": {"token": "t", "chunk": "c", "queue": "q"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", METADATA)

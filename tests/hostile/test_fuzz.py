@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.broker.broker import Broker
+from fairlead.server.access import Access
 from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess
 from tests.hostile import fuzz, strangers
@@ -24,9 +25,26 @@ def test_no_random_request_does_more_to_the_code_that_reads_it_than_be_refused()
         assert broker.queues() == []
 
 
+def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
+    with Broker(MemoryStore()) as broker:
+        broker.create_queue("gone")
+        guard = Access(broker).admit(None, "a test")
+        for seed in range(3000):
+            if seed % 100 == 0 and seed < 2000:
+                broker.enqueue("gone", b"x")
+                generation = broker.consumers.register("c", "gone").generation
+                fuzz.BULK["read"][1]["generation"] = fuzz.BULK["record"][1]["generation"] = generation
+                fuzz.BULK["claim_numbered"][1]["generation"] = generation
+            fuzz.decoders(seed, guard, fuzz.BULK)
+        assert broker.consumers.show("c").open == 1
+        assert broker.staging.list()
+
+
 def test_no_random_stranger_does_more_to_a_server_than_be_refused(server: ServerProcess) -> None:
     for seed in (*FOUND, *range(200)):
         fuzz.live(seed, server.address)
+    for seed in range(150):
+        fuzz.live(seed, server.address, fuzz.BULK)
 
 
 @pytest.mark.parametrize(("stranger", "door"), [("fila", "grpc"), ("http", "http"), ("noise", "flight"), ("noise", "grpc")])

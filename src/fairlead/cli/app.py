@@ -89,7 +89,7 @@ def _from_env(ctx: typer.Context, name: str) -> bool:
 
 
 for group in (
-    serve, queues, runbook, apply, worker, redrive, intents, consumer, staged, explain, config, stats, failures, top, keys, audit, maintenance, doctor,
-    tls,
+    serve, queues, runbook, apply, worker, redrive, intents, consumer, staged, explain, config, stats, failures, top, keys, audit, maintenance,
+    doctor, tls,
 ):  # fmt: skip
     group.register(app)
