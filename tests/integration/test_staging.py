@@ -654,3 +654,14 @@ def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
     assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [ChunksDropped("v", ["a"])]
     store: Any = world.store.inner
     assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
+
+
+def test_a_publish_is_synced_whatever_the_durability_and_staging_is_not(disk_world: World) -> None:
+    store: Any = disk_world.store.inner
+    stage(disk_world, "t", "a", 2 * STEP)
+    syncs = store.syncs
+    disk_world.broker.staging.publish("t", ["a"])
+    assert store.syncs == syncs + 2, "the decision, and the end"
+    assert store._synced == store.last_commit
+    disk_world.broker.staging.publish("t", ["a"])
+    assert store.syncs == syncs + 2
