@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 
 _MARK = "FAIRLEAD_TEST_PROCESSES"
 _SET_DEATH_SIGNAL = 1

@@ -44,3 +44,9 @@ def test_a_driver_runs_on_a_cluster_of_a_master_and_two_workers(cluster: Cluster
     driver = run_driver(tmp_path, _COUNT_PYTHONS, cluster.url)
     assert driver.answer == {"rows": 100, "daemons": 2}
     assert json.loads(driver.out) == driver.answer
+
+
+def test_a_driver_runs_on_a_local_cluster_of_two_processes(tmp_path: Path) -> None:
+    driver = run_driver(tmp_path, _COUNT_PYTHONS, "local-cluster[2,1,1024]")
+    assert driver.answer == {"rows": 100, "daemons": 2}
+    assert driver.family.pids() == []

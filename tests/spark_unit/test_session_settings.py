@@ -103,5 +103,5 @@ def test_the_versions_asked_for_are_those_of_the_package() -> None:
 
 
 def test_a_spark_connect_server_is_no_master_to_start_a_driver_for() -> None:
-    with pytest.raises(SparkNotReady, match="SparkSession.builder.remote"):
+    with pytest.raises(SparkNotReady, match=r"SparkSession\.builder\.remote"):
         session(master="sc://somewhere:15002")
