@@ -18,7 +18,6 @@ from fairlead.testing import ManualClock
 from .rounds import PATIENCE_S, ROOT, _kill_later
 from .staged import CHUNKS, COMMITS, TOKEN, Victim, payloads, stage_all
 
-
 #: By chunk, (seq, payload) as they came.
 Found = dict[str, list[tuple[int, bytes]]]
 
