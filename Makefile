@@ -10,6 +10,7 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 KILLS ?= 1000
+SPARK_ROUNDS ?= 10
 RUNS ?= 1000
 SEED ?=
 SECONDS ?= 60
@@ -40,8 +41,9 @@ fix: $(STAMP) ## Repair what the linter can repair by itself
 bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
 	@$(RUN) -m bench $(ARGS)
 
-torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000) and audit what is left
+torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000), then Spark in SPARK_ROUNDS rounds (10), and audit what is left
 	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
+	@$(RUN) -m tests.spark.crash.torture --rounds $(SPARK_ROUNDS)
 
 sim: $(STAMP) ## Simulate RUNS lives of a broker (default 1000), or replay one: SEED=n tells every step
 	@$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED),--runs $(RUNS)) $(ARGS)

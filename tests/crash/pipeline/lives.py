@@ -41,7 +41,7 @@ class Pipeline:
         self.kinds: dict[str, str] = {}
         self.lives = 0
         self.driver: subprocess.Popen[bytes] | None = None
-        self._command = command
+        self.command = command
         self._settles = settles
         self._client = fairlead.connect(server.address, retry_for="60s")
         self._client.create_queue(SOURCE, retry={"policy": "immediate", "attempts": 3})
@@ -61,7 +61,7 @@ class Pipeline:
         """A life of the driver, in a session of its own."""
         self.lives += 1
         give_orders(self.home, Orders(self.lives, window))
-        command, environment = self._command(self.home, self.server.address), {**os.environ, MARK: str(self.home)}
+        command, environment = self.command(self.home, self.server.address), {**os.environ, MARK: str(self.home)}
         with self.stderr.open("wb") as said:
             self.driver = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True

@@ -1,0 +1,55 @@
+"""Sources and sinks that break their word, for a test that the audit finds them out. All else about them is the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition
+from pyspark.sql.types import StructType
+
+from fairlead.spark.connection import client_for
+from fairlead.spark.source import FairleadDataSource
+from fairlead.spark.stream_read import Slice, StreamReader
+from fairlead.spark.write import ProduceStreamWriter, Staged, stage_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ClosesEarly(FairleadDataSource):
+    """A task that has read its slice says that all of the claim is done."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "closes_early"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _ClosingReader(self.checked.for_direction("stream read"), schema)
+
+
+class _ClosingReader(StreamReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        yield from super().read(partition)
+        client_for(self._options).consumers.close(partition.consumer, partition.generation, partition.number)
+
+
+class TokenByChance(FairleadDataSource):
+    """A write that is repeated has another name, so the broker takes it for another write."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "token_by_chance"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return cast(Any, _ChanceWriter(self.checked.for_direction("stream write"), schema))
+
+
+class _ChanceWriter(ProduceStreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return stage_rows(self._options, self._schema, uuid4().hex, iterator)
+
+
+BREACHES = {"closes_early": ClosesEarly, "token_by_chance": TokenByChance}

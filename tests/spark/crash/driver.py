@@ -1,0 +1,113 @@
+"""The victim: a query that reads a queue, transforms each message and writes it into another queue, or settles it where it is.
+
+Started by the tests in a session of its own, with a `Life` as JSON; again and again on the same checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pyspark
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import fairlead.spark
+from tests.crash.pipeline.ledger import CONSUMER, DONE, SINK, SOURCE
+from tests.crash.pipeline.switch import MARK, tell_driver
+
+from .breaches import BREACHES
+
+#: What has to live a short time only is quicker without the second compiler and without threads for its garbage.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
+FAILURES = "failures.jsonl"
+
+
+class Life(msgspec.Struct, frozen=True):
+    """`patience` is how many queries may fail before the driver gives up: a query whose source process is killed is over, its session
+    is not. `source` and `sink` are the formats, which a test may want to be some that break their word."""
+
+    home: str
+    address: str
+    master: str = "local[2]"
+    operation: Literal["produce", "settle"] = "produce"
+    batch: int = 10
+    slices: int = 2
+    patience: int = 0
+    source: str = "fairlead"
+    sink: str = "fairlead"
+    config: dict[str, str] = {}
+
+
+def main(life: Life) -> None:
+    tell_driver(Path(life.home))
+    os.environ["SPARK_HOME"] = str(unzipped())
+    config = {**QUICK, f"spark.executorEnv.{MARK}": life.home, **life.config}
+    spark = fairlead.spark.session("crash", life.master, memory="512m", class_data=True, config=config)
+    for breach in BREACHES.keys() & {life.source, life.sink}:
+        spark.dataSource.register(BREACHES[breach])
+    for left in range(life.patience, -1, -1):
+        try:
+            start(spark, life).awaitTermination()
+            break
+        except StreamingQueryException as failed:
+            tell_failure(life, failed)
+            if not left:
+                raise
+    spark.stop()
+
+
+def unzipped() -> Path:
+    """Spark's own home without its zip of Python modules: each of the seven Python processes of a query would compile them anew.
+
+    Always the same, because the JVM keeps what it learned of Spark's classes by their path.
+    """
+    installed = Path(pyspark.__file__).parent
+    home = Path(tempfile.gettempdir()) / f"fairlead-tests-spark-{os.getuid()}-{zlib.crc32(str(installed).encode()):08x}"
+    home.mkdir(exist_ok=True, mode=0o700)
+    for name in ("bin", "jars"):
+        with suppress(FileExistsError):
+            (home / name).symlink_to(installed / name)
+    return home
+
+
+def start(spark: SparkSession, life: Life) -> StreamingQuery:
+    """Until what was in the source when it started is done."""
+    rows = (
+        spark.readStream.format(life.source).option("endpoint", life.address).option("consumer", CONSUMER)
+        .option("maxMessagesPerTrigger", life.batch).option("numPartitions", life.slices).load(SOURCE)
+    )  # fmt: skip
+    made = transformed(rows) if life.operation == "produce" else settled(rows)
+    return (
+        made.writeStream.format(life.sink).option("endpoint", life.address).option("queue", SINK if life.operation == "produce" else SOURCE)
+        .option("operation", life.operation).option("checkpointLocation", str(Path(life.home) / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+
+
+def transformed(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr(f"concat(cast('{DONE.decode()}' as binary), payload) as payload", "stream", "fairness_key")
+
+
+def settled(rows: DataFrame) -> DataFrame:
+    """As the header says, at the first delivery; later everything is well."""
+    said = rows.selectExpr("id", "receipt", "if(deliveries = 1, headers['kind'], 'complete') as kind")
+    return said.selectExpr(
+        "id", "receipt", "if(kind = 'dead', 'fail', kind) as outcome", "kind = 'dead' as dead", "if(kind in ('fail', 'dead'), 'no', null) as error"
+    )
+
+
+def tell_failure(life: Life, failed: StreamingQueryException) -> None:
+    with (Path(life.home) / FAILURES).open("a") as file:
+        file.write(json.dumps({"pid": os.getpid(), "error": str(failed)[:4000]}) + "\n")
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Life))

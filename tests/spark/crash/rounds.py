@@ -1,0 +1,168 @@
+"""Kills at random moments: of the driver, of parts of it, of executors, and of the broker, while a query works through a queue.
+
+The same seed gives the same plan: who is killed, after how many lines of the ledger, and how long after the last of these.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from tests.crash.pipeline.ledger import read_ledger
+from tests.crash.pipeline.lives import PATIENCE_S, Command, Pipeline, run_pipeline
+from tests.spark.cluster import run_cluster
+
+from .driver import FAILURES, Life
+from .kinds import find, kill_one
+
+BATCH = 12
+#: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a close, each twice.
+LINES_OF_A_BATCH = 10
+#: Who can be killed where a driver is its own executor, and what that does to a query: a task is tried again, a source is not.
+LOCAL = ("driver", "jvm", "worker", "source", "planner", "broker")
+CLUSTER = ("executor", "worker", "source", "broker", "driver")
+#: A task that fails is tried again, as on a cluster; plain `local[2]` gives up at the first failure.
+LOCAL_MASTER = "local[2,4]"
+#: Two executors of one core each.
+ON_CLUSTER = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+ENDS_THE_LIFE = ("driver", "jvm")
+ENDS_THE_QUERY = ("source", "planner")
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    kind: str
+    after_lines: int
+    delay_ms: int
+    chosen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    master: str
+    kills: tuple[Kill, ...]
+
+    @property
+    def replay(self) -> str:
+        kinds = ",".join(kill.kind for kill in self.kills)
+        where = "cluster" if self.master.startswith("spark://") else "local"
+        options = ["--rounds", "1", "--seed", str(self.seed), "--where", where, "--kinds", kinds, "--keep"]
+        return shlex.join(["python", "-m", "tests.spark.crash.torture", *options])
+
+
+@dataclass(slots=True)
+class Report:
+    plan: Plan
+    directory: Path
+    problems: list[str] = field(default_factory=list)
+    killed: Counter[str] = field(default_factory=Counter)
+    lives: int = 0
+    messages: int = 0
+
+    def __str__(self) -> str:
+        shown = "\n  ".join(self.problems[:20])
+        head = f"{len(self.problems)} problems with seed {self.plan.seed} on {self.plan.master}:"
+        return f"{head}\n  {shown}\nplan: {self.plan.kills}\nreplay: {self.plan.replay}\ndirectory and ledger: {self.directory}"
+
+
+def plan_round(seed: int, master: str, kinds: tuple[str, ...] | None = None, count: int = 3) -> Plan:
+    """`kinds` in that order; without them `count` of any."""
+    rng = random.Random(seed)
+    kinds = kinds or tuple(rng.choice(LOCAL) for _ in range(count))
+    return Plan(seed, master, tuple(Kill(kind, rng.randint(1, 3 * LINES_OF_A_BATCH), rng.randint(0, 150), rng.getrandbits(8)) for kind in kinds))
+
+
+def plan_cluster_round(seed: int, master: str, kinds: tuple[str, ...] | None = None) -> Plan:
+    """One kill of each kind; the driver last, because its next life takes its time to start."""
+    return plan_round(seed, master, kinds or CLUSTER)
+
+
+def run_cluster_round(seed: int, directory: Path, kinds: tuple[str, ...] | None = None) -> Report:
+    with run_cluster(directory / "cluster") as cluster:
+        return run_round(plan_cluster_round(seed, cluster.url, kinds), directory, config=ON_CLUSTER)
+
+
+def spark_command(master: str, **options: object) -> Command:
+    def command(home: Path, address: str) -> list[str]:
+        life = msgspec.convert({"home": str(home), "address": address, "master": master, "batch": BATCH, **options}, Life)
+        return [sys.executable, "-m", "tests.spark.crash.driver", msgspec.json.encode(life).decode()]
+
+    return command
+
+
+def run_round(plan: Plan, directory: Path, **options: object) -> Report:
+    """`directory` is left behind, whatever happens; a round that ends early says why in its problems."""
+    report = Report(plan, directory)
+    query_ends = sum(kill.kind in ENDS_THE_QUERY for kill in plan.kills)
+    try:
+        with run_pipeline(directory, spark_command(plan.master, patience=query_ends, **options)) as pipeline:
+            pipeline.feed(BATCH * (4 * len(plan.kills) + 2))
+            _kill_again_and_again(pipeline, plan, report)
+            report.lives, report.messages = pipeline.lives, len(pipeline.sent)
+            report.problems += _unexpected_failures(pipeline.home, query_ends)
+            report.problems += pipeline.audit()
+    except Exception:
+        # Whatever happened in there, the seed must be told with it.
+        report.problems.append(traceback.format_exc())
+    return report
+
+
+def _kill_again_and_again(pipeline: Pipeline, plan: Plan, report: Report) -> None:
+    pipeline.start()
+    for kill in plan.kills:
+        seen = len(read_ledger(pipeline.ledger))
+        _wait_for_lines(pipeline, seen + kill.after_lines)
+        # Not to make time pass: it is part of what is drawn by lot.
+        time.sleep(kill.delay_ms / 1000)
+        _strike(pipeline, kill)
+        report.killed[kill.kind] += 1
+        if kill.kind in ENDS_THE_LIFE:
+            pipeline.start()
+    code = pipeline.wait()
+    if code:
+        report.problems.append(f"life {pipeline.lives} ended with {code}:\n{pipeline.said()}")
+
+
+def _wait_for_lines(pipeline: Pipeline, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(read_ledger(pipeline.ledger)) < count:
+        assert pipeline.driver is not None
+        assert pipeline.driver.poll() is None, f"life {pipeline.lives} ended with {pipeline.driver.returncode} before its time:\n{pipeline.said()}"
+        assert time.monotonic() < deadline, f"life {pipeline.lives} stands still:\n{pipeline.said()}"
+        time.sleep(0.01)
+
+
+def _strike(pipeline: Pipeline, kill: Kill) -> None:
+    """A process that comes and goes is waited for."""
+    if kill.kind == "driver":
+        pipeline.kill()
+        return
+    if kill.kind == "broker":
+        pipeline.server.restart(kill=True)
+        return
+    deadline = time.monotonic() + PATIENCE_S
+    while not kill_one(find(pipeline.home, kill.kind), kill.chosen):
+        assert pipeline.driver is not None
+        assert pipeline.driver.poll() is None, f"life {pipeline.lives} ended before a {kill.kind} was seen:\n{pipeline.said()}"
+        assert time.monotonic() < deadline, f"no {kill.kind} to kill in life {pipeline.lives}"
+        time.sleep(0.002)
+    if kill.kind == "jvm":
+        # What it leaves behind, above all the source process, ends by itself; the next life does not wait for it.
+        pipeline.wait()
+
+
+def _unexpected_failures(home: Path, expected: int) -> list[str]:
+    """A query must ride out a broker that is restarted, and an executor or a Python worker that dies."""
+    path = home / FAILURES
+    failures = [json.loads(line)["error"] for line in path.read_text().splitlines()] if path.exists() else []
+    return [f"the query failed {len(failures)} times, and was made to fail {expected} times:", *failures] if len(failures) > expected else []

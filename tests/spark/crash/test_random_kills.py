@@ -1,0 +1,30 @@
+"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that replays the round.
+
+`make torture SPARK_ROUNDS=10` goes on where this stops.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster import Cluster
+
+from .rounds import LOCAL_MASTER, ON_CLUSTER, plan_cluster_round, plan_round, run_round
+
+
+def draw_seed() -> int:
+    return random.SystemRandom().randrange(1 << 31)
+
+
+@pytest.mark.parametrize("kinds", [("worker", "source", "broker", "jvm"), ("broker", "planner", "worker", "driver")])
+def test_a_query_loses_nothing_whoever_is_killed(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    report = run_round(plan_round(draw_seed(), LOCAL_MASTER, kinds), tmp_path)
+    assert not report.problems, str(report)
+
+
+def test_a_query_on_a_cluster_loses_nothing_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    report = run_round(plan_cluster_round(draw_seed(), cluster.url), tmp_path, config=ON_CLUSTER)
+    assert not report.problems, str(report)
