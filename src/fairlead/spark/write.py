@@ -66,7 +66,7 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: made anew for each micro-batch, and again for its commit."""
 
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool = False) -> None:
-        _check(options, schema, overwrite, 'outputMode("append") or outputMode("update")')
+        _check(options, schema, overwrite, 'outputMode("append"), or a foreachBatch')
         self._options = options
         self._schema = schema
 
