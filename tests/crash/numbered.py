@@ -1,0 +1,95 @@
+"""A victim that reads by number: it claims, reads, records and closes, to be killed at one of the commits on the way.
+
+Its pieces and steps are small, so that there are many of them. What it was answered it says, for whoever comes after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+
+import fairlead
+from fairlead import Fail, NewMessage
+from fairlead.broker import consumer_claims, consumer_close
+from fairlead.broker.broker import Broker, Durability
+from fairlead.model.facts import ConsumerSaved
+from fairlead.store.rocks import RocksStore
+
+from .child import die_with_parent, say
+
+MESSAGES, LIMIT = 1000, 900
+IN_STREAM = 450
+PIECE, STEP = 200, 300
+#: One to register, five pieces, two calls that record and one that chooses; then the flip, and three steps.
+REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED = 1, 6, 9, 10, 13
+
+
+class Victim(msgspec.Struct, frozen=True):
+    """`die_at` counts the commits that save the consumer."""
+
+    data: str
+    durability: Durability
+    end: Literal["close", "release"]
+    die_at: int
+    die_before: bool
+
+
+def main(victim: Victim) -> None:
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    consumer_claims.PIECE, consumer_close.STEP, consumer_close.RELEASE_STEP = PIECE, STEP, STEP
+    arm(victim)
+    broker = fairlead.open(victim.data, durability=victim.durability)
+    if "q" not in {info.name for info in broker.queues()}:
+        broker.create_queue("q", retry={"policy": "none"})
+        broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n < IN_STREAM else None) for n in range(MESSAGES)])
+    work(broker, victim.end)
+    threading.Event().wait()
+
+
+def work(broker: Broker, end: str) -> None:
+    generation = broker.consumers.register("etl", "q").generation
+    broker.consumers.claim("etl", generation, 1, limit=LIMIT)
+    taken = list(broker.consumers.read("etl", generation, 1))
+    say(f"claimed {digest(broker, generation)}")
+    broker.consumers.record("etl", generation, 1, [Fail(delivery, "lost try") for delivery in taken[::7]], part="0")
+    broker.consumers.record("etl", generation, 1, [Fail(delivery, "bad") for delivery in taken[::30]], part="1")
+    broker.consumers.choose("etl", generation, 1, ["1"])
+    say("recorded")
+    if end == "close":
+        broker.consumers.close("etl", generation, 1)
+    else:
+        broker.consumers.release("etl")
+    say(end)
+
+
+def digest(broker: Broker, generation: int) -> str:
+    """Of everything the claim gives, in its order."""
+    rows = [(delivery.id, delivery.payload, delivery.seq, delivery.lease) for delivery in broker.consumers.read("etl", generation, 1)]
+    return sha256(repr(rows).encode()).hexdigest()
+
+
+def arm(victim: Victim) -> None:
+    """SIGKILL this very process at the n-th commit of its kind, just before it or just after; armed before opening, where steps may go on."""
+    commit, count = RocksStore.commit, itertools.count(1)
+
+    def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:
+        fatal = any(isinstance(fact, ConsumerSaved) for fact in facts) and next(count) == victim.die_at
+        if fatal and victim.die_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        number = commit(self, facts, *rest, **named)
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    RocksStore.commit = commit_and_die  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Victim))
