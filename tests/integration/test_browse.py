@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -196,3 +196,28 @@ def test_a_queue_that_is_not_there_is_told(world: World) -> None:
         world.broker.browse_splits("nowhere")
     with pytest.raises(InvalidRequest):
         world.broker.browse_splits("q", n=0)
+
+
+def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = world.broker.enqueue_many("q", [NewMessage(b"x", fairness_key=f"{n}") for n in range(6)])
+    gone = iter([ids[:3]])
+
+    def too_late(asked: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any) -> Any:
+            found = asked(*args)
+            for these in gone:
+                world.broker.bury("q", these)
+            return found
+
+        return ask
+
+    monkeypatch.setattr(browsing, "_read", too_late(browsing._read))
+    store = world.broker._core.store
+    monkeypatch.setattr(store, "messages_from", too_late(store.messages_from))
+    assert [info.id for info in everything(world)][-3:] == ids[3:]
+
+
+def test_large_messages_are_read_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "PAGE_BYTES", 100)
+    world.broker.enqueue_many("q", [NewMessage(b"x" * 150)] * 4)
+    assert [len(page) for page in pages(world)] == [1, 1, 1, 1]

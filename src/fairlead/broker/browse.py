@@ -9,7 +9,7 @@ queue, what lies between its messages; reading a large queue as a whole reads th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from fairlead.broker.core import Core
@@ -20,7 +20,7 @@ from fairlead.broker.requests import check_count
 from fairlead.errors import InvalidRequest
 from fairlead.model.facts import InDone, InReady, InWaiting
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, pack_row, row_id
+from fairlead.model.lane import DEAD_LETTER_LANE, pack_row, row_id, row_size
 from fairlead.model.message import HELD, Message, MessageState, lane_of, weight_of
 from fairlead.model.views import MessageInfo
 
@@ -29,6 +29,8 @@ MAX_SPLITS = 10_000
 #: What the bodies of a page may have together; there is always at least one.
 PAGE_BYTES = 8 * 1024 * 1024
 _PAGE = 1000
+_MOST_AT_ONCE = 100
+_MOST_UNKNOWN = 10
 #: How many rows are looked at to find even splits.
 _SAMPLED = 1_000_000
 _FIRST_ID, _BEHIND_ALL = b"\0" * 16, b"\xff" * 17
@@ -45,8 +47,9 @@ def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int,
         if few is None:
             messages, start = core.store.messages_from(queue.record.source_id or queue.queue_id, start, end, limit, PAGE_BYTES)
         else:
-            ids = sorted(raw_id for raw_id in few if start <= raw_id < end)[:limit]
-            messages, start = _read(core, ids), end
+            ids = sorted(raw_id for raw_id in few if start <= raw_id < end)
+            messages, read = _read(core, ids[:limit], few)
+            start = ids[read] if read < len(ids) else end
         with core.lock:
             core.check_open()
             infos = _infos(core, queue, messages)
@@ -60,7 +63,7 @@ def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, s
     check_count(n, "n", most=MAX_SPLITS)
     with core.lock:
         queue_id = _viewed(core, name, view).queue_id
-    ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id in page})
+    ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id, _ in page})
     cuts = sorted({ids[at] for part in range(1, n) if (at := len(ids) * part // n)})
     bounds = ["", *[show_id(cut) for cut in cuts], ""]
     return [*pairwise(bounds)]
@@ -85,29 +88,34 @@ def _has_few(core: Core, queue: QueueState) -> bool:
     return counters.messages + counters.done <= FEW
 
 
-def _gather(core: Core, queue_id: int) -> set[bytes]:
-    """Under the lock, so that none is missed on its way from one place to another."""
-    return {raw_id for page in _rows(core, queue_id) for raw_id in page}
+def _gather(core: Core, queue_id: int) -> dict[bytes, int]:
+    """Ids and sizes. Under the lock, so that none is missed on its way from one place to another."""
+    found: dict[bytes, int] = {}
+    for page in _rows(core, queue_id):
+        for raw_id, size in page:
+            found[raw_id] = found.get(raw_id) or size
+    return found
 
 
-def _rows(core: Core, queue_id: int) -> Iterator[list[bytes]]:
+def _rows(core: Core, queue_id: int) -> Iterator[list[tuple[bytes, int]]]:
+    """The size of a message that waits for its turn in a stream is not known, and told as 0."""
     ready: InReady | None = None
     while rows := core.store.ready(queue_id, b"", ready, _PAGE):
-        yield [row_id(spot.row) for spot in rows]
+        yield [(row_id(spot.row), row_size(spot.row)) for spot in rows]
         ready = rows[-1]
     waiting: InWaiting | None = None
     while late := core.store.waiting(queue_id, waiting, _PAGE):
-        yield [row_id(spot.row) for spot in late]
+        yield [(row_id(spot.row), row_size(spot.row)) for spot in late]
         waiting = late[-1]
     done: InDone | None = None
     while kept := core.store.done(queue_id, done, HELD, _PAGE):
-        yield [row_id(spot.row) for spot in kept]
+        yield [(row_id(spot.row), row_size(spot.row)) for spot in kept]
         done = kept[-1]
-    yield [member.id for member in stream_members(core, queue_id)]
-    yield [lease.id for lease in core.leases.of_queue(queue_id)]
+    yield [(member.id, 0) for member in stream_members(core, queue_id)]
+    yield [(lease.id, row_size(lease.row)) for lease in core.leases.of_queue(queue_id)]
 
 
-def _pages(core: Core, queue_id: int) -> Iterator[list[bytes]]:
+def _pages(core: Core, queue_id: int) -> Iterator[list[tuple[bytes, int]]]:
     """The same with the lock given back after each page: for those who need not know exactly."""
     pages, looked_at = _rows(core, queue_id), 0
     while looked_at < _SAMPLED:
@@ -120,18 +128,29 @@ def _pages(core: Core, queue_id: int) -> Iterator[list[bytes]]:
         yield page
 
 
-def _read(core: Core, ids: Sequence[bytes]) -> list[Message]:
-    """As many as make a page."""
+def _read(core: Core, ids: Sequence[bytes], sizes: Mapping[bytes, int]) -> tuple[list[Message], int]:
+    """As many as make a page, and how many ids that were."""
     found: list[Message] = []
-    size = 0
-    for at in range(0, len(ids), 100):
-        for message in core.store.messages(ids[at : at + 100]):
+    size = at = 0
+    while at < len(ids) and size < PAGE_BYTES:
+        some = _some(ids, at, sizes, PAGE_BYTES - size)
+        for message in core.store.messages(some):
             if message is not None:
                 found.append(message)
                 size += message.size
-        if size >= PAGE_BYTES:
-            break
-    return found
+        at += len(some)
+    return found, at
+
+
+def _some(ids: Sequence[bytes], start: int, sizes: Mapping[bytes, int], room: int) -> Sequence[bytes]:
+    """What is read at once: as far as it has room, and few of unknown size, each of which may be a large one."""
+    end, unknown = start, _MOST_UNKNOWN
+    while end < len(ids) and end - start < _MOST_AT_ONCE and room > 0 and unknown:
+        size = sizes[ids[end]]
+        room -= size
+        unknown -= not size
+        end += 1
+    return ids[start:end]
 
 
 def _infos(core: Core, queue: QueueState, messages: list[Message]) -> list[MessageInfo]:
