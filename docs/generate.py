@@ -26,6 +26,9 @@ from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.server.metric_names import METRICS
+from fairlead.spark.options import options_table as spark_options_table
+from fairlead.spark.schema import COLUMNS, DEAD_COLUMNS
+from fairlead.spark.schema import columns_table as spark_columns_table
 from fairlead.wire import schemas
 from fairlead.wire.statuses import STATUSES
 from fairlead.wire.views import ADMIN
@@ -292,6 +295,9 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "flight_verbs": verbs_table,
     **{name: partial(keys_table, keys) for name, keys in TABLES.items()},
     "runbook_policy": policy_table,
+    "spark_options": spark_options_table,
+    "spark_columns": lambda: spark_columns_table(COLUMNS),
+    "spark_dead_columns": lambda: spark_columns_table(DEAD_COLUMNS),
     "metric_counters": lambda: metrics_table("counter"),
     "metric_histograms": lambda: metrics_table("histogram"),
     "metric_gauges": lambda: metrics_table("gauge"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -85,17 +86,33 @@ def test_ids_are_shown_as_everywhere_else_also_of_a_part_of_a_batch(start: int, 
     assert shown_ids(ids).to_pylist() == [show_id(raw) for raw in IDS[start : start + length]]
 
 
+def info(n: int = 0, **changes: object) -> MessageInfo:
+    plain = MessageInfo(
+        id=show_id(IDS[n]), queue="orders.dlq", where="ready", payload=b"x", headers={}, fairness_key="acme", weight=1, throttle_keys=(),
+        enqueued_at=AT_MS, attempts=2, deliveries=2, progress=Progress.NONE, dead_since=AT_MS + 9, source="orders", rule="max_attempts",
+        reason=None, failures=(), place=1, stream=None, seq=0, carry=b"c", failures_cut=0, due_at=None, expires_at=None, lease_until=None,
+        consumer=None,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def test_what_the_server_may_not_show_is_null_and_not_empty():
+    hidden = info(0, payload=b"", headers={"trace": ""}, carry=b"", hidden=("payload", "headers", "carry"))
+    partly = info(1, payload=b'{"card": "[redacted]"}', headers={"trace": "t"}, hidden=("payload $.card", "header cookie"))
+    made = Rows(read_schema(), "orders").of(fill_defaults(encode_browsed([hidden, partly, info(2)]), BROWSED))
+    made.validate(full=True)
+    rows = made.to_pylist(maps_as_pydicts="strict")
+    assert [(row["payload"], row["headers"], row["carry"]) for row in rows] == [
+        (None, None, None), (b'{"card": "[redacted]"}', {"trace": "t"}, b"c"), (b"x", {}, b"c"),
+    ]  # fmt: skip
+
+
 def test_a_dead_letter_tells_how_it_died():
     failures = (
         FailureRecord(AT_MS, 1, int(FailureReason.TIMEOUT_EXCEEDED), "slow", "w1", "exponential", AT_MS + 5),
         FailureRecord(AT_MS + 9, 2, int(FailureReason.HANDLER_EXCEPTION), "boom", "w2", "max_attempts"),
     )
-    dead = MessageInfo(
-        id=show_id(IDS[0]), queue="orders.dlq", where="ready", payload=b"x", headers={}, fairness_key="acme", weight=1, throttle_keys=(),
-        enqueued_at=AT_MS, attempts=2, deliveries=2, progress=Progress.NONE, dead_since=AT_MS + 9, source="orders", rule="max_attempts",
-        reason=FailureReason.HANDLER_EXCEPTION, failures=failures, place=1,
-        stream=None, seq=0, carry=b"", failures_cut=0, due_at=None, expires_at=None, lease_until=None, consumer=None,
-    )  # fmt: skip
+    dead = info(reason=FailureReason.HANDLER_EXCEPTION, failures=failures)
     schema = read_schema("dead")
     made = Rows(schema, "orders.dlq").of(fill_defaults(encode_browsed([dead]), BROWSED))
     made.validate(full=True)

@@ -188,7 +188,9 @@ class Options:
         "batch reads: `earliest`, or a time with its offset: messages enqueued before it are left out; stream reads: `earliest`",
         shown="earliest",
     )
-    view: str = _option("messages", _one_of("messages", "dead"), ("batch read",), "the queue's messages, or its dead letters", shown="messages")
+    view: Literal["messages", "dead"] = _option(
+        "messages", _one_of("messages", "dead"), ("batch read",), "the queue's messages, or its dead letters", shown="messages"
+    )
     include_payload: bool = _option(True, _bool, READS, "false: the column `payload` is null", shown="true")
     include_headers: bool = _option(True, _bool, READS, "false: the column `headers` is null", shown="true")
     fail_on_data_loss: bool = _option(
@@ -198,7 +200,9 @@ class Options:
         "false: what the checkpoint speaks of and the broker no longer has reads as empty, with a warning, instead of ending the query",
         shown="true",
     )
-    operation: str = _option("produce", _one_of("produce", "settle"), WRITES, "rows are new messages, or outcomes of messages read", shown="produce")
+    operation: Literal["produce", "settle"] = _option(
+        "produce", _one_of("produce", "settle"), WRITES, "rows are new messages, or outcomes of messages read", shown="produce"
+    )
     dedupe_token: str = _option(
         "", _text, ("batch write",), "a second write with the same token within 7 days does nothing; a stream has its own tokens"
     )

@@ -38,6 +38,8 @@ class Rows:
         """Takes DELIVERIES or BROWSED with all their columns."""
         columns = [self._column(name, batch) for name in self._schema.names]
         fitted = [column if column.type == kind else column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        if "hidden" in batch.schema.names and len(batch.column("hidden").flatten()):
+            fitted = [_without(column, name, batch.column("hidden")) for column, name in zip(fitted, self._schema.names, strict=True)]
         return pa.RecordBatch.from_arrays(fitted, schema=self._schema)
 
     def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
@@ -69,6 +71,16 @@ _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 #: Where the two digits of each byte stand, past the dashes.
 _HIGH = np.array([2 * at + (at >= 4) + (at >= 6) + (at >= 8) + (at >= 10) for at in range(16)])
 _LOW = _HIGH + 1
+
+
+def _without(column: pa.Array, name: str, hidden: pa.ListArray) -> pa.Array:
+    """Null where the server says that it left the whole column out: what it put in its place is no payload."""
+    rows = pc.list_parent_indices(hidden).filter(pc.equal(hidden.flatten(), name))
+    if not len(rows):
+        return column
+    mask = np.zeros(len(column), np.bool_)
+    mask[rows.to_numpy()] = True
+    return pc.if_else(pa.array(mask), pa.scalar(None, column.type), column)
 
 
 def _ids(batch: pa.RecordBatch, _kind: pa.DataType) -> pa.Array:

@@ -50,7 +50,7 @@ COLUMNS: Final = {
     "throttle_keys": ReadColumn(ArrayType(StringType()), "its throttle keys; empty when it has none"),
     "stream": ReadColumn(StringType(), "its stream, null when it is in none"),
     "seq": ReadColumn(LongType(), "its place in the stream, null when it is in none"),
-    "payload": ReadColumn(BinaryType(), "what it carries; null with `includePayload` false"),
+    "payload": ReadColumn(BinaryType(), "what it carries; null with `includePayload` false, and in batch reads where the key may not read it"),
     "headers": ReadColumn(MapType(StringType(), StringType()), "its headers; empty when it has none, null with `includeHeaders` false"),
     "attempts": ReadColumn(IntegerType(), "failed tries so far"),
     "deliveries": ReadColumn(IntegerType(), "how often it was handed out, this time included"),
