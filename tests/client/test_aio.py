@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, errors
 from fairlead.aio import AsyncClient
+from fairlead.server import streamed
 from fairlead.wire.calls import EnqueueCall, decode
 from tests.client.scene import PATIENCE_S, Scene
 
@@ -271,5 +273,44 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
         assert lease is not None
         assert lease.started
         return delivery
+
+    run(scene, work)
+
+
+def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
+    async def work(client: AsyncClient) -> None:
+        await client.staging.stage("t", "a", "q", [NewMessage(b"%d" % n) for n in range(5)])
+        await client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"5", b"6"]}))
+        assert (await client.staging.publish("t", ["a", "b"])).count == 7
+        assert [write.token for write in await client.staging.list()] == ["t"]
+        assert sum([batch.num_rows async for batch in client.browse_batches("q")]) == 7
+        generation = (await client.consumers.register("etl", "q")).generation
+        assert (await client.consumers.claim("etl", generation, 1)).count == 7
+        deliveries = [delivery async for delivery in client.consumers.read("etl", generation, 1)]
+        assert [delivery.payload for delivery in deliveries] == [b"%d" % n for n in range(7)]
+        batches = [batch async for batch in client.consumers.read_batches("etl", generation, 1, payloads=False)]
+        assert sum(batch.num_rows for batch in batches) == 7
+        await client.consumers.record("etl", generation, 1, [Release(deliveries[0])])
+        assert (await client.consumers.close("etl", generation, 1)).settled == {"completed": 6, "released": 1}
+
+    run(scene, work)
+
+
+def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "MOST_ROWS", 1)
+
+    async def work(client: AsyncClient) -> None:
+        scene.broker.enqueue_many("q", [NewMessage(b"x" * 1000)] * 2000)
+        generation = (await client.consumers.register("etl", "q")).generation
+        await client.consumers.claim("etl", generation, 1)
+        for _ in range(3):
+            reading = client.consumers.read_batches("etl", generation, 1)
+            assert (await anext(aiter(reading))).num_rows == 1
+            await reading.aclose()  # type: ignore[attr-defined]
+        # The server notices when it writes the next part; the channel of the verbs stays.
+        await until(lambda: scene.door._limits.channels <= 2)
+        with pytest.raises(errors.ClaimNotNext):
+            _ = [batch async for batch in client.consumers.read_batches("etl", generation, 2)]
+        assert len([delivery async for delivery in client.consumers.read("etl", generation, 1)]) == 2000
 
     run(scene, work)
