@@ -11,35 +11,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead import errors
-from fairlead.broker.broker import Broker, Durability
-from fairlead.clock import Clock
-from fairlead.config import HookSettings, Settings
-from fairlead.decide.dead_filter import DeadFilter
-from fairlead.decide.policy_lint import PolicyLint, lint_policy
-from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration
-from fairlead.model.failure import FailureReason, FailureRecord, Progress
-from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
-from fairlead.store.rocks.store import RocksStore
-from fairlead.store.verify import VerifyReport, verify
 
 if TYPE_CHECKING:
+    from fairlead.broker.broker import Broker, Durability
     from fairlead.client.client import Client
     from fairlead.client.tls import Tls, TlsChoice
+    from fairlead.clock import Clock
+    from fairlead.config import HookSettings, Settings
+    from fairlead.decide.dead_filter import DeadFilter
+    from fairlead.decide.policy_lint import PolicyLint, lint_policy
+    from fairlead.model.delivery import Delivery
+    from fairlead.model.durations import Duration
+    from fairlead.model.failure import FailureReason, FailureRecord, Progress
+    from fairlead.model.message import NewMessage
+    from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
+    from fairlead.store.verify import VerifyReport, verify
 else:
+    # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait for the engine,
+    # and a queue in process needs no pyarrow.
+    _MODULES = {
+        "aio": (),
+        "broker.broker": ("Broker",),
+        "client.client": ("Client",),
+        "client.tls": ("Tls",),
+        "config": ("HookSettings", "Settings"),
+        "decide.dead_filter": ("DeadFilter",),
+        "decide.policy_lint": ("PolicyLint", "lint_policy"),
+        "model.delivery": ("Delivery",),
+        "model.failure": ("FailureReason", "FailureRecord", "Progress"),
+        "model.message": ("NewMessage",),
+        "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
+        "store.verify": ("VerifyReport", "verify"),
+        "worker.step": ("Step", "StepFailed"),
+    }
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
 
     def __getattr__(name: str) -> object:
-        """What needs pyarrow is loaded when it is asked for: a queue in process does without."""
-        if name == "aio":
-            return import_module("fairlead.aio")
-        if name == "Client":
-            return import_module("fairlead.client.client").Client
-        if name in ("Step", "StepFailed"):
-            return getattr(import_module("fairlead.worker.step"), name)
-        if name == "Tls":
-            return import_module("fairlead.client.tls").Tls
-        raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
+        module = import_module(f"fairlead.{_MODULE_OF[name]}")
+        value = globals()[name] = module if name == _MODULE_OF[name] else getattr(module, name)
+        return value
 
 
 __version__ = "0.1.0"
@@ -77,6 +89,10 @@ __all__ = [
 
 def open(path: str | Path, *, durability: Durability = "fsync", clock: Clock | None = None, settings: Settings | None = None) -> Broker:
     """Open a data directory, making it if there is none. One process at a time: a second one gets `StoreLocked`."""
+    from fairlead.broker.broker import Broker
+    from fairlead.config import Settings
+    from fairlead.store.rocks.store import RocksStore
+
     chosen = settings or Settings()
     store = RocksStore.open(Path(path), disk_reserve_bytes=chosen.disk_reserve_bytes, cache_bytes=chosen.block_cache_bytes)
     try:

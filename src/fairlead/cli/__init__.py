@@ -26,10 +26,14 @@ def main() -> None:
     try:
         from fairlead.cli.app import app
     except ModuleNotFoundError as missing:
-        sys.exit(f"the command line needs {missing.name}; install it with: pip install 'fairlead[server]'")
+        sys.exit(say_missing(missing))
     except KeyboardInterrupt:
         sys.exit(130)  # as the root command would, once it is there
     try:
         app(prog_name="fairlead")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def say_missing(package: ModuleNotFoundError) -> str:
+    return f"the command line needs {package.name}; install it with: pip install 'fairlead[server]'"

@@ -1,4 +1,4 @@
-"""The `fairlead` command: every group of commands, under the options they share."""
+"""The `fairlead` command and the options that all commands share; `groups.py` has the commands."""
 
 from __future__ import annotations
 
@@ -9,28 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead import __version__
-from fairlead.cli import (
-    apply,
-    audit,
-    config,
-    consumer,
-    credentials,
-    doctor,
-    explain,
-    failures,
-    intents,
-    keys,
-    maintenance,
-    queues,
-    redrive,
-    runbook,
-    serve,
-    staged,
-    stats,
-    tls,
-    top,
-    worker,
-)
+from fairlead.cli import credentials
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
 from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, PROJECT_HELP, Root
 
@@ -86,10 +65,3 @@ def root(
 def _from_env(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "ENVIRONMENT"
-
-
-for group in (
-    serve, queues, runbook, apply, worker, redrive, intents, consumer, staged, explain, config, stats, failures, top, keys, audit, maintenance,
-    doctor, tls,
-):  # fmt: skip
-    group.register(app)

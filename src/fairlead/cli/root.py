@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from fairlead.cli.chosen import Output, choose, chosen
 from fairlead.cli.faults import tell_error, tell_system_error, tell_wrong_usage
+from fairlead.cli.groups import Groups
 from fairlead.errors import FairleadError
 from fairlead.wire.statuses import status_of
 
@@ -21,10 +22,6 @@ from fairlead.wire.statuses import status_of
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-_ORDER = (
-    "serve", "queue", "runbook", "apply", "worker", "redrive", "intent", "consumer", "staged", "explain", "config",
-    "stats", "failures", "top", "key", "audit", "tls", "backup", "restore", "verify", "doctor",
-)  # fmt: skip
 ADDR_HELP = "Talk to the server at this address."
 DATA_HELP = "Open this data directory, with no server."
 PROJECT_HELP = "The project of a queue that is named without one, and of a runbook."
@@ -40,18 +37,7 @@ class Root(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        shared = typer.main.get_command(_shared).params
-        for path, command in _leaves(self):
-            own = {name for param in command.params for name in param.opts}
-            if own & _TARGET:
-                own |= _TARGET  # it says for itself where it acts
-            if path[0] not in _NAMES_QUEUES:
-                own.add("--project")
-            command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """In the order someone meets them, not groups behind single commands."""
-        return sorted(super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+        self.commands = cast(MutableMapping[str, Any], _groups)
 
     def main(
         self,
@@ -93,11 +79,24 @@ class Root(TyperGroup):
             raise typer.Exit(1) from error
 
 
-def _leaves(group: TyperGroup, *path: str) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
-    for name, command in group.commands.items():
-        found += _leaves(command, *path, name) if isinstance(command, TyperGroup) else [((*path, name), command)]
-    return found
+def _add_shared_options(name: str, group: Any) -> None:
+    shared = typer.main.get_command(_shared).params
+    for command in _leaves(group):
+        own = {option for param in command.params for option in param.opts}
+        if own & _TARGET:
+            own |= _TARGET  # it says for itself where it acts
+        if name not in _NAMES_QUEUES:
+            own.add("--project")
+        command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
+
+
+_groups = Groups(_add_shared_options)
+
+
+def _leaves(command: Any) -> list[Any]:
+    if not isinstance(command, TyperGroup):
+        return [command]
+    return [leaf for below in command.commands.values() for leaf in _leaves(below)]
 
 
 def _stop_printing() -> None:

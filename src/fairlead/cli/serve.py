@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import fairlead
+from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import chosen, wants_json
 from fairlead.cli.faults import tell_error
 from fairlead.config.load import SETTINGS, load_settings
@@ -54,6 +55,7 @@ def serve(
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log)
+    import_arrow_alone()
     run_and_exit(Server(settings))
 
 

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import fairlead
 from fairlead.cli import credentials
+from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
-from fairlead.store.rocks.format import FORMAT_FILE
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     #: They have the same verbs, so no command asks which one it has.
     Target = GuardedBroker | Client
 else:
-    Target = fairlead.Broker
+    Target = Any
 
 #: How long a command tries to reach a server: someone is sitting there.
 _PATIENCE = "5s"
@@ -37,12 +37,15 @@ _SILENCE_S = 1.0
 
 
 @contextmanager
-def open_target(*, create: bool = False, patience: str = "") -> Iterator[Target]:
+def open_target(*, create: bool = False, patience: str = "", runs_steps: bool = False) -> Iterator[Target]:
     """The broker or client that `--data` or `--addr` names, closed when the block ends.
 
     A data directory that does not exist is made only with `create`: a slip in its name must not look like an empty broker.
+    `runs_steps`: this process may run somebody's own functions, which find all packages as they are.
     """
     where = chosen().target()
+    if not runs_steps and not isinstance(where, Path):
+        import_arrow_alone()
     with _opened(where, create) if isinstance(where, Path) else _connect(where, patience or _PATIENCE) as target:
         try:
             yield target
@@ -67,6 +70,8 @@ def as_local_user(broker: fairlead.Broker) -> GuardedBroker:
 
 
 def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:
+    from fairlead.store.rocks.format import FORMAT_FILE  # brings the engine, which a command at a server does not need
+
     if not create and not (path / FORMAT_FILE).exists():
         wrong_usage(f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one")
     try:

@@ -58,7 +58,7 @@ def run(
     """
     grace_s = to_ms(grace, "grace") / 1000
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
-    with open_target(patience="30s") as target:
+    with open_target(patience="30s", runs_steps=True) as target:
         source = _Source(target, file or [])
         workers = Workers(
             target, source.apply() if watch else source.read(), names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency

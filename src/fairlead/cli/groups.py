@@ -1,0 +1,54 @@
+"""Which file has which command. Only what is called is imported: a command line is used in loops, and most of a short call is imports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from fairlead.cli import say_missing
+
+#: In the order someone meets them, which is that of the help.
+FILES = {
+    "serve": "serve", "queue": "queues", "runbook": "runbook", "apply": "apply", "worker": "worker", "redrive": "redrive", "intent": "intents",
+    "consumer": "consumer", "staged": "staged", "explain": "explain", "config": "config", "stats": "stats", "failures": "failures", "top": "top",
+    "key": "keys", "audit": "audit", "tls": "tls", "backup": "maintenance", "restore": "maintenance", "verify": "maintenance", "doctor": "doctor",
+}  # fmt: skip
+
+
+class Groups(Mapping[str, Any]):
+    """Commands by name. Each is made when it is first asked for, and shown to `finish`."""
+
+    def __init__(self, finish: Callable[[str, Any], None]) -> None:
+        self._finish = finish
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = command = _load(name)
+            self._finish(name, command)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FILES)
+
+    def __len__(self) -> int:
+        return len(FILES)
+
+
+def _load(name: str) -> Any:
+    file = FILES[name]  # a KeyError: no such command
+    try:
+        module = import_module(f"fairlead.cli.{file}")
+    except ModuleNotFoundError as missing:
+        sys.exit(say_missing(missing))
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.callback()(_nothing)  # a group, even of one command
+    module.register(app)
+    return typer.main.get_group(app).commands[name]
+
+
+def _nothing() -> None: ...
