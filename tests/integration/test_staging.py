@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Complete, NewMessage, Settings
+from fairlead import Broker, Complete, NewMessage, Settings
 from fairlead.broker import publish as publishing
 from fairlead.errors import (
     FairleadError,
@@ -23,7 +23,8 @@ from fairlead.errors import (
 from fairlead.model.facts import ChunksDropped, Enqueued, Fact, PublishEnded, PublishSaved
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.store.laws import check_laws
-from tests.integration.world import Background, World
+from fairlead.store.memory import MemoryStore
+from tests.integration.world import Background, WatchedStore, World, wait_until
 
 DAY = 86_400_000
 STEP = 4
@@ -545,6 +546,26 @@ def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -
     assert world.broker.staging.publish("t", ["a"]).outcome == "already"
 
 
+def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(quick_path: Any) -> None:
+    world = World("memory", quick_path)
+    world.broker.close()
+    world.store = WatchedStore(MemoryStore())
+    refusals = [StoreFull("here", 0, 1) for _ in range(3)]
+
+    def refuse_some(facts: Any) -> None:
+        if refusals and any(isinstance(fact, Enqueued) for fact in facts):
+            raise refusals.pop()
+
+    with Broker(world.store, durability="os") as broker:
+        broker.create_queue("q")
+        broker.staging.stage("t", "a", "q", texts("a", 3 * STEP))
+        world.store.on_commit = refuse_some
+        with pytest.raises(StoreFull):
+            broker.staging.publish("t", ["a"])
+        wait_until(lambda: broker.stats("q").ready == 3 * STEP)
+    assert refusals == []
+
+
 def test_a_disk_that_is_full_before_the_decision_changes_nothing(world: World) -> None:
     stage(world, "t", "a")
 
@@ -578,6 +599,28 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
     assert sorted(result.outcome for result, _ in results) == ["already", "published"]
     assert [seen for _, seen in results] == [5 * STEP, 5 * STEP]
     assert taken(world) == [f"a{n}" for n in range(5 * STEP)]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["read in time", "read too late"])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_step_that_another_made_while_its_chunk_was_read_is_not_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, steps: int, early: bool
+) -> None:
+    stage(world, "t", "a", STEP)
+    stage(world, "t", "b", STEP)
+    store: Any = world.store.inner
+    read = store.staged_body
+
+    def read_when_others_have_gone_on(*chunk: str) -> Any:
+        monkeypatch.setattr(store, "staged_body", read)
+        body = read(*chunk) if early else None
+        for _ in range(steps):
+            publishing._step(world.broker._core, "t")
+        return body if early else read(*chunk)
+
+    monkeypatch.setattr(store, "staged_body", read_when_others_have_gone_on)
+    assert world.broker.staging.publish("t", ["a", "b"]).outcome == "published"
+    assert taken(world) == [f"{name}{n}" for name in "ab" for n in range(STEP)]
 
 
 def test_the_lock_is_let_go_between_steps(world: World) -> None:

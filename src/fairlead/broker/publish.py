@@ -78,13 +78,13 @@ def _check_fits(core: Core, token: str, queue_id: int, chunks: list[StagedChunk]
     queue = core.by_id[queue_id]
     check_queue_bounds(core, queue, sum(chunk.count for chunk in chunks), sum(chunk.bytes for chunk in chunks))
     if not queue.scheduler.has_room_for(sum(chunk.lanes for chunk in chunks)):
-        queue.scheduler.check_lanes({message.lane for chunk in chunks for message in _read(core, token, chunk.chunk).messages})
+        bodies = (_unpack(token, chunk.chunk, core.store.staged_body(token, chunk.chunk) or b"") for chunk in chunks)
+        queue.scheduler.check_lanes({message.lane for body in bodies for message in body.messages})
 
 
-def _read(core: Core, token: str, name: str) -> ChunkBody:
-    body = core.store.staged_body(token, name)
+def _unpack(token: str, name: str, body: bytes) -> ChunkBody:
     try:
-        return unpack_chunk(body or b"")
+        return unpack_chunk(body)
     except msgspec.DecodeError as why:
         raise StoreCorrupt(f"staged chunk {name!r} of {token!r}", f"it does not decode ({why})") from None
 
@@ -99,13 +99,14 @@ def _step(core: Core, token: str) -> bool:
         record, chunks = underway.record, core.staged.writes.get(token, {})
         wanted = _next_chunks(record, chunks)
         loaded = underway.loaded
-    loaded = {chunk.chunk: loaded.get(chunk.chunk) or _read(core, token, chunk.chunk) for chunk in wanted}
+    bodies = [(chunk.chunk, loaded.get(chunk.chunk) or core.store.staged_body(token, chunk.chunk)) for chunk in wanted]
+    unpacked = {name: _unpack(token, name, body) if isinstance(body, bytes) else body for name, body in bodies}
     with core.lock:
         core.check_open()
         if core.staged.publishing.get(token) is underway and underway.record is record:
-            underway.loaded = loaded
+            underway.loaded = {name: body or _unpack(token, name, b"") for name, body in unpacked.items()}
             _advance(core, underway, wanted)
-        # Else somebody made this step meanwhile, or a failed commit had everything read anew.
+        # Else somebody made this step meanwhile, and the chunks may be gone; or a failed commit had everything read anew.
         return token in core.staged.publishing
 
 
@@ -223,7 +224,7 @@ def finish_publishes(core: Core) -> bool:
 def run_staging_step(core: Core, now_ms: int) -> bool:
     """Writes nobody published in time go; tokens published long ago are forgotten."""
     book = core.staged
-    if next_staging_ms(core) > now_ms:
+    if min(book.next_expiry_ms, book.next_forget_ms) > now_ms:
         return False
     late = book.expired(now_ms)
     if late:
@@ -236,5 +237,7 @@ def run_staging_step(core: Core, now_ms: int) -> bool:
 
 
 def next_staging_ms(core: Core) -> int:
-    """Wall-clock."""
+    """Wall-clock; 0 when a write is waiting for its next step, and nobody but the timer will make it."""
+    if any(token not in core.staged.foreground for token in core.staged.publishing):
+        return 0
     return min(core.staged.next_expiry_ms, core.staged.next_forget_ms)
