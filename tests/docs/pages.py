@@ -47,6 +47,11 @@ def all_pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def needs_spark(page: Path) -> bool:
+    """Those are read by tests/spark, so that everything else runs without a Java."""
+    return any("fairlead.spark" in example.code for example in examples_in(page))
+
+
 def steps_in(page: Path) -> list[Example | SavedFile | Session]:
     text = page.read_text()
     fences = list(_FENCE.finditer(text))

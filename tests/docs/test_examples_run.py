@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Example, SavedFile, Session, all_pages, examples_in, steps_in
-from tests.docs.terminals import Terminals
+from tests.docs.pages import ROOT, Session, all_pages, examples_in, needs_spark, steps_in
+from tests.docs.reading import read_page
 
 #: Their console blocks are typed too, in order with their Python.
 WITH_TERMINALS = (
@@ -16,7 +16,7 @@ WITH_TERMINALS = (
     "docs/how-to/keys-and-rights.md",
     "docs/how-to/secure-a-server.md",
 )
-PAGES = [page for page in all_pages() if examples_in(page) or str(page.relative_to(ROOT)) in WITH_TERMINALS]
+PAGES = [page for page in all_pages() if not needs_spark(page) and (examples_in(page) or str(page.relative_to(ROOT)) in WITH_TERMINALS)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -24,27 +24,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    terminals = Terminals(tmp_path)
-    try:
-        for step in steps_in(page):
-            if isinstance(step, Example):
-                _run(page, step, terminals, names)
-                printed = capsys.readouterr().out
-                if step.prints is not None:
-                    assert printed == step.prints
-            elif isinstance(step, SavedFile):
-                (tmp_path / step.name).parent.mkdir(parents=True, exist_ok=True)
-                (tmp_path / step.name).write_text(terminals.real(step.code))
-            elif str(page.relative_to(ROOT)) in WITH_TERMINALS:
-                terminals.follow(step)
-    finally:
-        terminals.close()
-
-
-def _run(page: Path, example: Example, terminals: Terminals, names: dict[str, object]) -> None:
-    source = "\n" * (example.line - 1) + terminals.real(example.code)  # a failure points at the line of the page
-    exec(compile(source, str(page), "exec"), names)
+    read_page(page, tmp_path, capsys, types=str(page.relative_to(ROOT)) in WITH_TERMINALS)
 
 
 def test_the_pages_a_newcomer_starts_with_have_examples() -> None:
