@@ -111,12 +111,14 @@ def test_the_last_choice_counts(scene: Scene, life: object) -> None:
     assert scene.store.claim_choice("etl", 3) == ()
 
 
-def test_a_forgotten_claim_takes_its_rows_and_no_others(scene: Scene, life: object) -> None:
+@pytest.mark.parametrize("calls", [1, 1500])
+def test_a_forgotten_claim_takes_its_rows_and_no_others(scene: Scene, life: object, calls: int) -> None:
     for name, number in (("etl", 1), ("etl", 2), ("etl", 256), ("et", 1)):
         scene.store.commit([
             MembersPinned(name, number, 0, b"x" * 16), OutcomesRecorded(name, number, 0, "", b"y"), PartsChosen(name, number, ("z",)),
         ])  # fmt: skip
-    scene.store.commit([NumberedClaimForgotten("etl", 1)])
+    scene.store.commit([MembersPinned("etl", 1, 1, b"x" * 16), *[OutcomesRecorded("etl", 1, at, "", b"y") for at in range(1, calls)]])
+    scene.store.commit([NumberedClaimForgotten("etl", 1, 2, calls)])
     life()  # type: ignore[operator]
     store = scene.store
     assert (store.claim_members("etl", 1), store.claim_outcomes("etl", 1, 0, 9), store.claim_choice("etl", 1)) == ([], [], ())
@@ -143,7 +145,7 @@ def test_a_refused_commit_changes_nothing_of_a_consumer(scene: Scene) -> None:
 
 BROKEN = {
     "a member that is not leased": (lambda scene, record: [MembersPinned("etl", 1, 1, b"x" * 16)], "but not leased to it"),
-    "a lease that no claim has": (lambda scene, record: [NumberedClaimForgotten("etl", 1), ConsumerSaved(consumer())], "that does not have it"),
+    "a lease that no claim has": (lambda scene, record: [NumberedClaimForgotten("etl", 1, 1, 0), ConsumerSaved(consumer())], "that does not have it"),
     "a lease of another claim": (
         lambda scene, record: [ConsumerSaved(consumer(phase="open", number=1, claim_id=99, messages=2, pages=1))], "but not leased to it"
     ),

@@ -15,6 +15,7 @@ from fairlead.model.lease import Lease
 from fairlead.store.port import Store
 
 _PAGE = 64
+_MOST_NUMBERED = 256
 _read_outcomes = msgspec.msgpack.Decoder(list[Recorded]).decode
 pack_outcomes = msgspec.msgpack.Encoder().encode
 
@@ -22,18 +23,30 @@ pack_outcomes = msgspec.msgpack.Encoder().encode
 class ConsumerState:
     """`deadline_ms` is monotonic: a step of the wall clock ends no consumer of this process."""
 
-    __slots__ = ("deadline_ms", "members", "outcomes", "record")
+    __slots__ = ("_slices", "deadline_ms", "members", "outcomes", "record")
 
     def __init__(self, record: ConsumerRecord, deadline_ms: int) -> None:
         self.record = record
         self.deadline_ms = deadline_ms
         self.members: list[bytes] | None = None
         self.outcomes: dict[bytes, Recorded] | None = None
+        self._slices: tuple[list[bytes] | None, int, bytearray] = (None, 0, bytearray())
 
     def load_members(self, store: Store) -> list[bytes]:
         if self.members is None:
             self.members = store.claim_members(self.record.name, self.record.number)
         return self.members
+
+    def slice_numbers(self, slices: int) -> bytearray | None:
+        """A byte for each member whose slice has been worked out, from the first on, or None for too many slices.
+
+        Each reader looks through all members for its own: with eight of them that would be the most of the work.
+        """
+        if slices > _MOST_NUMBERED:
+            return None
+        if self._slices[0] is not self.members or self._slices[1] != slices:
+            self._slices = self.members, slices, bytearray()
+        return self._slices[2]
 
     def load_outcomes(self, store: Store) -> dict[bytes, Recorded]:
         """The last word on each member, of what was recorded without a part or in a part that was chosen."""
@@ -154,7 +167,7 @@ class ConsumerBook:
         return [_lose(record) for record in records]
 
     def facts_of(self, lost: Sequence[ConsumerRecord]) -> list[Fact]:
-        forgotten = [NumberedClaimForgotten(record.name, self._states[record.name].record.number) for record in lost]
+        forgotten = [forgotten_claim(self._states[record.name].record) for record in lost]
         return [*[ConsumerDropped(record.name) if record.dropping else ConsumerSaved(record) for record in lost], *forgotten]
 
     def lost(self, records: Sequence[ConsumerRecord]) -> None:
@@ -171,6 +184,10 @@ def _lose(record: ConsumerRecord) -> ConsumerRecord:
         return record.without_claim()
     lost = msgspec.structs.replace(record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted")
     return lost.without_claim()
+
+
+def forgotten_claim(record: ConsumerRecord) -> NumberedClaimForgotten:
+    return NumberedClaimForgotten(record.name, record.number, record.pages, record.recorded)
 
 
 def expires_ms(record: ConsumerRecord) -> int:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import msgspec
 
-from fairlead.broker.consumer_book import ConsumerState
+from fairlead.broker.consumer_book import ConsumerState, forgotten_claim
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, has_failure_hook
 from fairlead.broker.moves import Moves
@@ -21,7 +21,7 @@ from fairlead.broker.states import states_of
 from fairlead.errors import ClaimNotNext, ClaimReleased
 from fairlead.model.consumer import CloseResult, ConsumerRecord, Recorded
 from fairlead.model.durations import show_ms
-from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, InLease, NumberedClaimForgotten
+from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, InLease
 from fairlead.model.failure import FailureReason
 from fairlead.model.lease import Lease
 from fairlead.model.settle import Complete, Fail, LeaseRef, Release, Settlement
@@ -227,7 +227,7 @@ def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:
     if not ended:
         return [ConsumerSaved(after)]
     last = ConsumerDropped(after.name) if after.dropping else ConsumerSaved(after.without_claim())
-    return [last, NumberedClaimForgotten(after.name, after.number)]
+    return [last, forgotten_claim(after)]
 
 
 def _put(core: Core, after: ConsumerRecord, *, ended: bool) -> None:

@@ -340,10 +340,13 @@ class PartsChosen(msgspec.Struct, frozen=True):
 
 
 class NumberedClaimForgotten(msgspec.Struct, frozen=True):
-    """It is over: its member list, outcomes and choice go. Its messages have moved on, or do so with their queue."""
+    """It is over: so many pages of members, outcomes of so many calls, and the choice go. Its messages have moved on, or do so
+    with their queue."""
 
     name: str
     number: int
+    pages: int
+    calls: int
 
 
 class DedupForgotten(msgspec.Struct, frozen=True):

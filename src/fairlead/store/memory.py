@@ -470,10 +470,12 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.claim_outcomes.add((name, number, at), (part, outcomes))
         case f.PartsChosen(name, number, parts):
             data.claim_choices.put((name, number), parts)
-        case f.NumberedClaimForgotten(name, number):
-            for table in (data.claim_members, data.claim_outcomes, data.claim_choices):
-                for key, _ in table.between((name, number), (name, number + 1)):
-                    table.remove(key)
+        case f.NumberedClaimForgotten(name, number, pages, calls):
+            for page in range(pages):
+                data.claim_members.remove((name, number, page))
+            for at in range(calls):
+                data.claim_outcomes.remove((name, number, at))
+            data.claim_choices.discard((name, number))
         case f.DedupForgotten(rows):
             for queue_id, key, until_ms in rows:
                 data.dedup_end.discard((queue_id, until_ms, key))

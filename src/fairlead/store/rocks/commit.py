@@ -35,6 +35,8 @@ from fairlead.store.rocks.layout import (
     timed_key,
 )
 
+#: Outcomes of more calls than this are forgotten as a range.
+_MANY_CALLS = 1000
 READY_AT, WAITING_AT, LEASED_AT, DONE_AT, BYTES_AT = range(5)
 
 
@@ -368,9 +370,16 @@ class Draft:
         self._put("claim_choices", numbered_key(fact.name, fact.number), V1 + encode(fact.parts))
 
     def _numbered_claim_forgotten(self, fact: f.NumberedClaimForgotten) -> None:
+        """Key by key: tombstones of ranges, one more with each claim, would be looked through by every later scan."""
         prefix = numbered_key(fact.name, fact.number)
-        for family in ("claim_members", "claim_outcomes", "claim_choices"):
-            self.batch.delete_range(prefix, after_prefix(prefix), self._families[family])
+        for page in range(fact.pages):
+            self._delete("claim_members", prefix + number(page))
+        if fact.calls > _MANY_CALLS:
+            self.batch.delete_range(prefix, after_prefix(prefix), self._families["claim_outcomes"])
+        else:
+            for at in range(fact.calls):
+                self._delete("claim_outcomes", prefix + number(at))
+        self._delete("claim_choices", prefix)
 
     def _dedup_forgotten(self, fact: f.DedupForgotten) -> None:
         for queue_id, key, until_ms in fact.rows:
