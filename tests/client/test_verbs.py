@@ -38,8 +38,8 @@ NOT_REMOTE = {
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches"}
 #: The same with record batches in the hand.
 IN_BATCHES = {"read_batches", "record_batch", "stage_batch"}
-#: Of a group, what only a server's guard asks.
-FOR_GUARDS = {"queues_of"}
+#: Of a group, what only a server's guard and doors ask.
+FOR_GUARDS = {"queues_of", "read_pages"}
 
 
 def public(kind: type) -> set[str]:

@@ -30,6 +30,8 @@ NOT_FOR_CALLERS = {"clock", "observe", "measures", "queue_names", "queues_of", "
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What a guard has beside verbs; no door hands these on.
 GUARDS_OWN = {"caller", "clock", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down", "put_back", "browse_pages"}
+#: And its groups.
+GROUPS_OWN = {"consumers.read_pages"}
 
 
 class InProcess:
@@ -116,4 +118,4 @@ def test_a_guard_has_the_verbs_of_the_table_and_no_other() -> None:
     assert public - GUARDS_OWN - GROUPS == {verb for verb in verbs if "." not in verb}
     for group in GROUPS:
         grouped = {f"{group}.{name}" for name in dir(getattr(guard, group)) if not name.startswith("_")}
-        assert grouped == {verb for verb in verbs if verb.startswith(f"{group}.")}
+        assert grouped - GROUPS_OWN == {verb for verb in verbs if verb.startswith(f"{group}.")}

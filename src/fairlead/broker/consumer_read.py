@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -25,13 +26,13 @@ _PAGE_BYTES = 8 * 1024 * 1024
 _TOUCHES = 20
 
 
-def read(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[Delivery]:
+def read_pages(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[list[Delivery]]:
     """Checked at once; then page by page, each under the lock for as long as the leases are looked up."""
     with core.lock:
         core.check_open()
         state = core.consumer_book.opened(name, generation, number)
         _touch(core, state)
-    return _deliveries(core, name, generation, number, slice, slices)
+    return _pages(core, name, generation, number, slice, slices)
 
 
 def _touch(core: Core, state: ConsumerState) -> None:
@@ -43,13 +44,14 @@ def _touch(core: Core, state: ConsumerState) -> None:
     core.consumer_book.seen(state, core.clock)
 
 
-def _deliveries(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[Delivery]:
+def _pages(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[list[Delivery]]:
     at = 0
     while True:
         with core.lock:
             core.check_open()
             page = _Page(core, core.consumer_book.opened(name, generation, number), at, slice, slices)
-        yield from page.deliveries(core, name, generation, number)
+        if page.leases:
+            yield page.deliveries(core, name, generation, number)
         if page.ended:
             return
         at = page.next
@@ -60,39 +62,72 @@ class _Page:
 
     def __init__(self, core: Core, state: ConsumerState, start: int, slice: int, slices: int) -> None:
         record, members = state.record, state.load_members(core.store)
-        self.leases: list[Lease] = []
+        places = _places(core, state, members, start, slice, slices)
+        found = [*map(core.leases.find, [members[place] for place in places])]
+        claim_id = record.claim_id
+        self.leases: list[Lease] = [lease for lease in found if lease is not None and lease.claim_id == claim_id]
+        if len(self.leases) < len(found):
+            lost = next(place for place, lease in zip(places, found, strict=True) if lease is None or lease.claim_id != claim_id)
+            raise BrokenInvariant(f"expected message {show_id(members[lost])} to be in claim {record.number} of consumer {record.name!r}")
+        kept = _within(_PAGE_BYTES, [row_size(lease.row) for lease in self.leases])
+        del self.leases[kept:]
+        # Fewer than it could take: there are no more.
+        self.ended = len(places) < _PAGE_MESSAGES and kept == len(places)
+        self.next = places[kept - 1] + 1 if kept else len(members)
         self.lease_until = expires_ms(record)
-        find, size, at = core.leases.find, 0, start
-        for at in range(start, len(members)):
-            lease = find(members[at])
-            if lease is None or lease.claim_id != record.claim_id:
-                raise BrokenInvariant(f"expected message {show_id(members[at])} to be in claim {record.number} of consumer {record.name!r}")
-            if slices > 1 and slice_of(lease.row, slices) != slice:
-                continue
-            self.leases.append(lease)
-            size += row_size(lease.row)
-            if len(self.leases) >= _PAGE_MESSAGES or size >= _PAGE_BYTES:
-                break
-        self.next = at + 1
-        self.ended = self.next >= len(members)
         self.states: list[MessageState | None] = states_of(core, self.leases)
-        self.found: list[Message | None] = [core.bodies.find(lease.row[8:24]) for lease in self.leases]
+        self.found: list[Message | None] = [*map(core.bodies.find, [lease.row[8:24] for lease in self.leases])]
         queue = core.by_id[record.queue_id]
         source = core.by_id.get(queue.record.source_id)
         self.queue, self.source = queue.name, source.name if source is not None else None
 
     def deliveries(self, core: Core, name: str, generation: int, number: int) -> list[Delivery]:
-        unread = [at for at, message in enumerate(self.found) if message is None]
+        found, until, queue, source = self.found, self.lease_until, self.queue, self.source
+        unread = [at for at, message in enumerate(found) if message is None]
         if unread:
             for at, message in zip(unread, core.store.messages([self.leases[at].id for at in unread]), strict=True):
-                self.found[at] = message
-        made: list[Delivery] = []
-        for lease, message, state in zip(self.leases, self.found, self.states, strict=True):
-            if message is None:
-                # Closed or deleted between the page and its bodies: that is what the caller is told.
-                with core.lock:
-                    core.check_open()
-                    core.consumer_book.opened(name, generation, number)
-                raise BrokenInvariant(f"expected the body of message {show_id(lease.id)}, which is in an open claim")
-            made.append(Delivery(message, state, self.queue, lease.claim_id, self.lease_until, lease.deliveries, self.source))
+                found[at] = message
+        made = [
+            Delivery(message, state, queue, lease.claim_id, until, lease.deliveries, source)
+            for lease, message, state in zip(self.leases, found, self.states, strict=True)
+            if message is not None
+        ]
+        if len(made) < len(found):
+            # Closed or deleted between the page and its bodies: that is what the caller is told.
+            with core.lock:
+                core.check_open()
+                core.consumer_book.opened(name, generation, number)
+            missing = self.leases[found.index(None)]
+            raise BrokenInvariant(f"expected the body of message {show_id(missing.id)}, which is in an open claim")
         return made
+
+
+def _places(core: Core, state: ConsumerState, members: Sequence[bytes], start: int, slice: int, slices: int) -> Sequence[int]:
+    """Where the next members of a slice are, as many as a page may have."""
+    if slices == 1:
+        return range(start, min(start + _PAGE_MESSAGES, len(members)))
+    numbers = state.slice_numbers(slices)
+    places: list[int] = []
+    at = start
+    if numbers is not None:
+        while len(places) < _PAGE_MESSAGES and (at := numbers.find(slice, at)) >= 0:
+            places.append(at)
+            at += 1
+        at = max(start, len(numbers)) if at < 0 else at
+    # The rest nobody has looked at yet.
+    while len(places) < _PAGE_MESSAGES and at < len(members):
+        lease = core.leases.find(members[at])
+        number = slice_of(lease.row, slices) if lease is not None else slice
+        if numbers is not None and at == len(numbers):
+            numbers.append(number)
+        if number == slice:
+            places.append(at)
+        at += 1
+    return places
+
+
+def _within(most: int, sizes: Sequence[int]) -> int:
+    """How many of the first reach that; at least one."""
+    if sum(sizes) < most:
+        return len(sizes)
+    return next(at for at, total in enumerate(accumulate(sizes), 1) if total >= most)

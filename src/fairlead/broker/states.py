@@ -13,5 +13,7 @@ from fairlead.model.message import MessageState
 def states_of(core: Core, leases: Sequence[Lease]) -> list[MessageState | None]:
     """Per lease its stored state, one read for all; those that have none are not looked up."""
     touched = [lease.id for lease in leases if lease.row[26] & Flag.STATE]
-    states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
+    if not touched:
+        return [None] * len(leases)
+    states = dict(zip(touched, core.store.states(touched), strict=True))
     return [states.get(lease.id) for lease in leases]

@@ -7,7 +7,7 @@ key would not find what an old one holds. To those without any right on the queu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
@@ -20,10 +20,6 @@ from fairlead.model.settle import Complete, Fail, Release
 
 if TYPE_CHECKING:
     from fairlead.server.guard import GuardedBroker
-
-
-#: After how many deliveries of a reading its caller's right is looked at again.
-_LOOKED_AT = 1000
 
 
 class GuardedConsumers:
@@ -58,8 +54,12 @@ class GuardedConsumers:
         return claimed
 
     def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
+        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices))
+
+    def read_pages(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Sequence[Delivery]]:
+        """Before each page the right is asked for anew."""
         self._need(name)
-        return self._still_allowed(name, self._consumers.read(name, generation, number, slice=slice, slices=slices))
+        return self._still_allowed(name, self._consumers.read_pages(name, generation, number, slice=slice, slices=slices))
 
     def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
         self._need(name)
@@ -103,10 +103,10 @@ class GuardedConsumers:
             raise ConsumerNotFound(name)
         return info
 
-    def _still_allowed(self, name: str, deliveries: Iterator[Delivery]) -> Iterator[Delivery]:
-        while page := [*islice(deliveries, _LOOKED_AT)]:
+    def _still_allowed(self, name: str, pages: Iterator[Sequence[Delivery]]) -> Iterator[Sequence[Delivery]]:
+        for page in pages:
             self._need(name)
-            yield from page
+            yield page
 
     def _need(self, name: str, right: Right = Right.CONSUME) -> str:
         """The queue of that consumer."""

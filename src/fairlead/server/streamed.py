@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -26,8 +25,8 @@ def read(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, ReadCall)
     if not 0 <= call.skip <= MAX_CLAIM:
         raise InvalidRequest("skip", f"a whole number from 0 to {MAX_CLAIM}", call.skip)
-    deliveries = broker.consumers.read(call.name, call.generation, call.number, slice=call.slice, slices=call.slices)
-    return _encoded(islice(deliveries, call.skip, None), call.payloads)
+    pages = broker.consumers.read_pages(call.name, call.generation, call.number, slice=call.slice, slices=call.slices)
+    return _encoded(_behind(pages, call.skip), call.payloads)
 
 
 def browse(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
@@ -39,19 +38,32 @@ def browse(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
 STREAMED: dict[str, Callable[[GuardedBroker, bytes], Iterator[Part]]] = {"read": read, "browse": browse}
 
 
-def _encoded(deliveries: Iterable[Delivery], payloads: bool) -> Iterator[Part]:
-    for page in _pages(deliveries):
-        yield runs_of(page), encode_deliveries(page, payloads=payloads)
+def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Part]:
+    for part in _parts(pages):
+        yield runs_of(part), encode_deliveries(part, payloads=payloads)
 
 
-def _pages(deliveries: Iterable[Delivery]) -> Iterator[list[Delivery]]:
-    page: list[Delivery] = []
+def _behind(pages: Iterable[Sequence[Delivery]], skip: int) -> Iterator[Sequence[Delivery]]:
+    for page in pages:
+        if skip < len(page):
+            yield page[skip:] if skip else page
+        skip = max(0, skip - len(page))
+
+
+def _parts(pages: Iterable[Sequence[Delivery]]) -> Iterator[list[Delivery]]:
+    part: list[Delivery] = []
     size = 0
-    for delivery in deliveries:
-        page.append(delivery)
-        size += delivery.message.size
-        if size >= MOST_BYTES or len(page) >= MOST_ROWS:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page
+    for page in pages:
+        sizes = [len(delivery.message.payload) + len(delivery.message.headers) for delivery in page]
+        if len(part) + len(page) < MOST_ROWS and size + sum(sizes) < MOST_BYTES:
+            part += page
+            size += sum(sizes)
+            continue
+        for delivery, more in zip(page, sizes, strict=True):
+            part.append(delivery)
+            size += more
+            if size >= MOST_BYTES or len(part) >= MOST_ROWS:
+                yield part
+                part, size = [], 0
+    if part:
+        yield part
