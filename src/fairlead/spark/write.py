@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from fairlead.errors import FairleadError, InvalidRequest, RowsRefused
 from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_STAGING_NAME_BYTES
 from fairlead.spark.attempt import this_attempt, token_of_micro_batch
 from fairlead.spark.chunks import Chunk, Chunker
 from fairlead.spark.columns import show_rows, without_rows
@@ -49,8 +50,7 @@ class ProduceWriter(DataSourceArrowWriter):
         _check(options, schema, overwrite, 'mode("append")')
         self._options = options
         self._schema = schema
-        # One token for two queues would be published to the first and then be done.
-        self._token = f"{options.queue}/{options.dedupe_token}" if options.dedupe_token else str(uuid4())
+        self._token = _own_token(options) if options.dedupe_token else str(uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return stage_rows(self._options, self._schema, self._token, iterator)
@@ -140,6 +140,15 @@ def discard(options: Options, token: str) -> None:
     if options.rejects:
         with suppress(FairleadError, OSError):
             RejectsFolder(options.rejects, token).drop()
+
+
+def _own_token(options: Options) -> str:
+    """With the queue in it: a foreachBatch that writes to two of them may give both the same token."""
+    room = MAX_STAGING_NAME_BYTES - len(f"{options.queue}/".encode())
+    size = len(options.dedupe_token.encode())
+    if size > room:
+        raise InvalidRequest("option dedupeToken", f"at most {room} bytes", f"{size} bytes")
+    return f"{options.queue}/{options.dedupe_token}"
 
 
 def _check(options: Options, schema: StructType, overwrite: bool, instead: str) -> None:
