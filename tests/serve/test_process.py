@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -221,6 +222,16 @@ def test_a_flag_without_an_equals_sign_behind_set_is_refused(tmp_path: Path) -> 
 def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
     assert len(set(free_ports(20))) == 20
     assert max(free_ports(20)) < 32_000
+
+
+def test_tests_that_run_side_by_side_do_not_take_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(7)
+    mine = free_ports(5)
+    random.seed(7)  # as Hypothesis does
+    assert free_ports(5) != mine
+    neighbour = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: neighbour)
+    assert not {port // 1000 for port in free_ports(5)} & {port // 1000 for port in mine}
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -21,6 +21,12 @@ from fairlead.config.load import SETTINGS
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
 PATIENCE_S = 60.0
 
+_FIRST_PORT = 10_000
+_BLOCKS = 22
+_BLOCK = 1_000
+#: Its own: Hypothesis gives every test the same random numbers, and so the tests of two processes the same ports.
+_chance = random.SystemRandom()
+
 _SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "-o", "json")
 
 
@@ -165,11 +171,14 @@ def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, outside the range the system gives to outgoing connections.
 
     In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so take the port.
+    Processes that were started one after the other look in different places: between the look and the server two of them
+    would take the same port, and gRPC lets two servers share one without a word.
     """
+    first = _FIRST_PORT + os.getpid() % _BLOCKS * _BLOCK
     found: list[int] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
-        port = random.randrange(10_000, 32_000)
+        port = _chance.randrange(first, first + _BLOCK)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
