@@ -15,6 +15,9 @@ RUNS ?= 1000
 SEED ?=
 SECONDS ?= 60
 ARGS ?=
+# One more than there are cores, because many tests wait for processes. What is chosen with ARGS runs in one process, whose
+# output comes as it is printed and where a debugger works; JOBS=4 runs that side by side too.
+JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 
 .PHONY: help demo test test-spark check fix bench torture sim fuzz docs lock clean
 
@@ -24,8 +27,8 @@ help: ## Show this list
 demo: $(STAMP) ## Watch five tenants share one queue: weights, failures, retries, dead letters (30 s)
 	@$(RUN) -m examples.demo $(ARGS)
 
-test: $(STAMP) ## Run the tests (ARGS="-k fairness" for some); those that need Spark are apart
-	@$(RUN) -m pytest tests --ignore=tests/spark $(ARGS)
+test: $(STAMP) ## Run the tests side by side, but for those on Spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
+	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(ARGS)
 
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
 	@$(RUN) -m pytest tests/spark $(ARGS)
