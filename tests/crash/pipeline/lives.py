@@ -22,7 +22,7 @@ from .switch import MARK, Orders, Window, give_orders, kill_marked, kill_session
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("complete", "fail", "release", "dead")
 #: A session of Spark takes a while to start on a machine that others use too; a life that takes so long hangs.
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from tests.crash.pipeline.server import main; main(sys.argv[2])"
 

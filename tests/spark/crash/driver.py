@@ -8,20 +8,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
-import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import pyspark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fairlead.spark
 from tests.crash.pipeline.ledger import CONSUMER, DONE, SINK, SOURCE
+from tests.crash.pipeline.lives import ROOT
 from tests.crash.pipeline.switch import MARK, tell_driver
 
 from .breaches import BREACHES
@@ -49,9 +46,9 @@ class Life(msgspec.Struct, frozen=True):
 
 def main(life: Life) -> None:
     tell_driver(Path(life.home))
-    os.environ["SPARK_HOME"] = str(unzipped())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(quick_python(Path(life.home)))
     config = {**QUICK, f"spark.executorEnv.{MARK}": life.home, **life.config}
-    spark = fairlead.spark.session("crash", life.master, memory="512m", class_data=True, config=config)
+    spark = fairlead.spark.session("crash", life.master, memory="512m", config=config)
     for breach in BREACHES.keys() & {life.source, life.sink}:
         spark.dataSource.register(BREACHES[breach])
     for left in range(life.patience, -1, -1):
@@ -65,18 +62,15 @@ def main(life: Life) -> None:
     spark.stop()
 
 
-def unzipped() -> Path:
-    """Spark's own home without its zip of Python modules: each of the seven Python processes of a query would compile them anew.
-
-    Always the same, because the JVM keeps what it learned of Spark's classes by their path.
+def quick_python(home: Path) -> Path:
+    """A Python that finds pyspark where it is installed. Spark would have it looked up in a zip, and compiled anew by each of the
+    seven Python processes of a query.
     """
-    installed = Path(pyspark.__file__).parent
-    home = Path(tempfile.gettempdir()) / f"fairlead-tests-spark-{os.getuid()}-{zlib.crc32(str(installed).encode()):08x}"
-    home.mkdir(exist_ok=True, mode=0o700)
-    for name in ("bin", "jars"):
-        with suppress(FileExistsError):
-            (home / name).symlink_to(installed / name)
-    return home
+    script = home / "python"
+    unfinished = home / "python.new"
+    unfinished.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\n')
+    unfinished.chmod(0o700)
+    return unfinished.replace(script)
 
 
 def start(spark: SparkSession, life: Life) -> StreamingQuery:
