@@ -16,6 +16,9 @@ from fairlead.spark import use_java
 from fairlead.testing.server import free_ports
 from tests.spark.processes import Family, wait_until
 
+#: For JVMs that live no longer than a test: the quick compiler, and the collector without threads of its own.
+SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 class Cluster:
     """Made by `run_cluster`. One application at a time gets all cores, as is the way of standalone clusters."""
@@ -61,7 +64,7 @@ class Cluster:
         environment |= {
             "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(self._directory / "conf"), "SPARK_LOCAL_DIRS": str(self._directory / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_PUBLIC_DNS": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": SHORT_JOBS,
         }  # fmt: skip
         use_java(environ=environment)
         return self.family.start(name, [home / "bin" / "spark-class", f"org.apache.spark.deploy.{main}", *arguments], environment)

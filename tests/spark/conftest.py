@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fairlead.spark
-from tests.spark.cluster import Cluster, run_cluster
+from tests.spark.cluster import SHORT_JOBS, Cluster, run_cluster
 from tests.spark.driver import MASTER_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLUSTER = pytest.StashKey[Cluster]()
+
+# The jobs of tests are short: without the JVM's slow compiler each start costs half as much. Every driver of a test inherits this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_JOBS)
 
 
 @pytest.fixture(scope="session")
