@@ -14,9 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fairlead.client.async_streams import AsyncConsumers, AsyncStaging, in_threads
 from fairlead.client.client import Client
@@ -33,6 +31,9 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Handle, Release, Settlement, SettleResult, Start
 from fairlead.model.views import ExchangeResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # when it is missing, fairlead.client says so
 
 __all__ = ["AsyncClient", "connect"]
 
