@@ -16,8 +16,9 @@ from bench.conditions import conditions_here
 from bench.doors import measure as doors
 from bench.doors.profile import show_profile
 from bench.report import Figures, load_figures, save_figures, show, write_page
+from bench.spark import measure as spark
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker", "spark")
 #: With a load above this, somebody else is measured too.
 _QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -58,6 +59,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     ordered = streams.QUICK if options.quick else streams.Plan()
     through = doors.QUICK if options.quick else doors.Plan()
     pipelines = worker.QUICK if options.quick else worker.Plan()
+    sources = spark.QUICK if options.quick else spark.Plan()
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
@@ -80,6 +82,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
         if "worker" in wanted:
             figures.worker = worker.measure(pipelines, home, _ticker(progress, "worker", worker.steps(pipelines)))
+        if "spark" in wanted:
+            figures.spark = spark.measure(sources, home, _ticker(progress, "spark", spark.steps(sources)))
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

@@ -13,6 +13,7 @@ from bench import backlog, hooks, lifecycle, streams, worker
 from bench.conditions import Conditions
 from bench.doors import measure as doors
 from bench.doors import report as doors_report
+from bench.spark import measure as spark
 
 #: From here on the page is written by hand and kept when the figures are written anew.
 _BY_HAND = "## What limits it"
@@ -30,6 +31,7 @@ class Figures(msgspec.Struct, omit_defaults=True):
     streams: list[streams.Measured] = []
     doors: doors.Measured = doors.Measured()
     worker: list[worker.Measured] = []
+    spark: list[spark.Measured] = []
 
 
 def load_figures(path: Path) -> Figures:
@@ -46,6 +48,7 @@ _BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smal
 
 _HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
 _WORKER = ("pipeline", "messages/s", "bare client/s", "of bare")
+_SPARK = ("direction", "cores", "rows a batch", "rows/s", "bare source/s", "of bare", "Parquet/s")
 _STREAMS = ("streams", "on disk", "reopen s", "claim/s", "of without", "claim + complete/s", "of without", "memory growth MB", "without MB")
 
 
@@ -110,6 +113,12 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
         title = f"Workers: {figures.worker[0].messages:,} messages through steps that do nothing, beside a client that claims and completes"
         yield title, _WORKER, [(m.shape, m.rate.show(0), m.bare.show(0), m.of_bare.show()) for m in figures.worker]
 
+    if figures.spark:
+        rows = [
+            (m.direction, str(m.cores), f"{m.rows:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.parquet.show(0)) for m in figures.spark
+        ]
+        yield "Spark: a stream read (claimed and closed), a batch written (published), beside a source that does nothing", _SPARK, rows
+
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
     return (m.durability, f"{m.batch:,}", f"{m.keys:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.of_fewest_keys.show())
@@ -147,6 +156,10 @@ def _aims(figures: Figures) -> list[str]:
     for w in figures.worker:
         if w.shape.startswith("1 step "):
             aims.append(_aim(f"{w.shape}: at least half of the bare client", w.of_bare.median, w.of_bare.median >= 0.5))
+    for p in figures.spark:
+        if p.cores == 2:
+            got = p.of_bare.median
+            aims.append(_aim(f"Spark, {p.direction}, {p.rows:,} rows a batch: at least half of the bare source", got, got >= 0.5))
     return aims
 
 

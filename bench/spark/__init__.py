@@ -1,0 +1,1 @@
+"""The data source beside one that does nothing. Start at `measure`."""
