@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
-from fairlead import Complete, Fail, NewMessage, Release, errors
+from fairlead import Complete, Fail, FailureReason, NewMessage, Release, errors
 from fairlead.client.client import Client
 from fairlead.server import streamed
 from fairlead.wire.schemas import BROWSED, DELIVERIES
@@ -136,6 +138,17 @@ def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Cli
     assert (staged.count, [refusal.row for refusal in staged.refused]) == (2, [1])
     by_hand = client.staging.stage("t", "b", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True)
     assert (by_hand.count, [refusal.row for refusal in by_hand.refused]) == (1, [0])
+
+
+@pytest.mark.parametrize("dead", [("validation_failure", "bad 1"), [("unknown", "bad 0"), ("validation_failure", "bad 1")]])
+def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Client, dead: Any) -> None:
+    staged = client.staging.stage("t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead)
+    assert (staged.count, [refusal.row for refusal in staged.refused]) == (1, [0])
+    client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"1", b"2"]}), dead=dead)
+    client.staging.publish("t", ["a", "b"])
+    found = {info.payload: (info.reason, info.failures[0].error) for info in client.browse("q", view="dead")}
+    assert found[b"y"] == found[b"2"] == (FailureReason.VALIDATION_FAILURE, "bad 1")
+    assert found[b"1"] == ((FailureReason.VALIDATION_FAILURE, "bad 1") if isinstance(dead, tuple) else (FailureReason.UNKNOWN, "bad 0"))
 
 
 def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:

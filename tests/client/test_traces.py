@@ -55,6 +55,12 @@ def test_a_message_carries_the_span_of_its_enqueue_to_its_consumer(scene: Scene,
     assert process.parent.span_id == enqueue.context.span_id
 
 
+def test_a_staged_message_carries_the_span_of_its_staging(scene: Scene, traced: Traced) -> None:
+    traced.client.staging.stage("t", "a", "q", [NewMessage(b"")])
+    traced.client.staging.publish("t", ["a"])
+    assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}
+
+
 def test_an_asyncio_client_does_the_same(scene: Scene, traced: Traced) -> None:
     asyncio.run(AsyncClient(traced.client).enqueue("q", b""))
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}

@@ -158,16 +158,9 @@ class ClientStaging:
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        if skip_invalid is not True:
-            return self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), encode_messages(check_messages(messages)))
-        checked, wrong = check_each(messages)
-        left_out = {row: error.message for row, error in wrong}
-        sent = [row for row in range(len(messages)) if row not in left_out]
-        if isinstance(dead, list) and len(dead) == len(messages):
-            dead = [dead[row] for row in sent]
-        staged = self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), encode_messages(checked))
-        refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
-        return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
+        self._core.check()
+        with self._client._traces.enqueuing(queue, messages) as carried:
+            return self._stage_messages(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), carried)
 
     def stage_batch(
         self,
@@ -191,6 +184,19 @@ class ClientStaging:
 
     def list(self) -> list[StagedWrite]:
         return self._client._admin("staging.list")
+
+    def _stage_messages(self, call: StageCall, messages: Sequence[NewMessage]) -> StageResult:
+        """What is not right is refused before it is sent, or left out and told by its row in what was given."""
+        if call.skip_invalid is not True:
+            return self._stage(call, encode_messages(check_messages(messages)))
+        checked, wrong = check_each(messages)
+        left_out = {row: error.message for row, error in wrong}
+        sent = [row for row in range(len(messages)) if row not in left_out]
+        if left_out and isinstance(call.dead, list) and len(call.dead) == len(messages) and all(isinstance(one, list) for one in call.dead):
+            call = msgspec.structs.replace(call, dead=[call.dead[row] for row in sent])
+        staged = self._stage(call, encode_messages(checked))
+        refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
+        return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
 
     def _stage(self, call: StageCall, batch: pa.RecordBatch) -> StageResult:
         self._core.check()
