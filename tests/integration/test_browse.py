@@ -66,6 +66,10 @@ def test_all_of_a_queue_is_seen_in_order_of_ids_with_where_it_is(world: World) -
 
 def test_what_is_shown_of_a_message_is_what_find_shows(world: World) -> None:
     fill(world)
+    for _ in range(2):
+        world.broker.enqueue("q", b"fresh", headers={"h": "1"}, fairness_key="f", weight=7, throttle_keys=["t"], stream="z", dedup_key="d", ttl="1h")
+        world.broker.enqueue("q", b"fresh", delay="1h", ttl="2h")
+        world.broker.enqueue("q", b"fresh")
     for info in everything(world):
         assert info == world.broker.find(info.id)
 

@@ -60,7 +60,10 @@ class StagedBook:
         self.next_forget_ms = NEVER_MS if forget_ms is None else forget_ms
 
     def to_come(self, queue_id: int) -> tuple[int, int]:
-        """Messages and bytes that are published and on their way into a queue: its bounds must leave room for them."""
+        """Messages and bytes that are published and on their way into a queue: its bounds must leave room for them.
+
+        The bytes of a chunk count until the last of it is made.
+        """
         messages = size = 0
         for token, underway in self.publishing.items():
             for at, name in enumerate(underway.record.chunks):
