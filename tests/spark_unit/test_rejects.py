@@ -44,7 +44,7 @@ def test_refused_rows_are_seen_once_the_write_is_kept_with_their_columns_and_why
 
 def test_a_second_commit_of_a_token_keeps_the_rows_of_the_first(tmp_path: Path) -> None:
     RejectsFolder(str(tmp_path), "t").keep([stage(tmp_path, "t", "one", "a")])
-    RejectsFolder(str(tmp_path), "t").keep([stage(tmp_path, "t", "other", "a")])
+    RejectsFolder(str(tmp_path), "t").keep([stage(tmp_path, "t", "other", "b")])
     assert kept(tmp_path) == ["a"]
     assert not [*(tmp_path / "_staged").iterdir()]
 

@@ -201,7 +201,7 @@ def test_what_was_settled_in_a_run_counts_no_more_once_it_is_repeated_and_not_be
     assert consumers.calls.count(forgets) == 1
     # A new checkpoint is given the open claim for its own first batch.
     fresh = reader()
-    fresh.latestOffset(fresh.initialOffset(), LIMIT)
+    fresh.latestOffset(fresh.initialOffset(), LIMIT), fresh.latestOffset(fresh.initialOffset(), LIMIT)
     fresh.stop()
     assert consumers.calls.count(forgets) == 2
     # Batch 0 is in its log of commits as well: what was settled counts, and the claim is closed.

@@ -72,6 +72,8 @@ def test_every_column_that_may_be_written_is_read() -> None:
 def test_a_slice_of_a_batch_is_read_from_its_own_rows() -> None:
     wire, faults = to_messages(ALL.slice(1, 2))
     assert (decode_messages(wire), faults) == (decode_messages(to_messages(ALL)[0])[1:], {})
+    headed = batch(payload=pa.array([b"a"] * 3), headers=pa.array([[("a", "1")], [("b", "2"), ("c", "3")], [("d", "4")]], HEADERS)).slice(1)
+    assert [message.headers for message in decode_messages(to_messages(headed)[0])] == [{"b": "2", "c": "3"}, {"d": "4"}]
     first = to_messages(ALL.slice(0, 1))[0]
     assert decode_messages(first) == decode_messages(to_messages(ALL)[0])[:1]
 
