@@ -14,6 +14,7 @@ from fairlead.decide.ordering import Standing, find_front, first_waiting
 from fairlead.model.facts import Fact, InReady, InStream, Moved, StreamEnded, StreamJoined, StreamLeft, StreamSaved
 from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, pack_lane, row_stream
 from fairlead.model.limits import MAX_LET_BY
+from fairlead.model.message import MessageState
 from fairlead.model.stream import StreamRecord, StreamRow
 
 _PAGE = 16
@@ -115,9 +116,7 @@ class StreamDraft:
             return known[0]
         if self.core.leases.find(row.id) is not None:
             return Standing.LEASED
-        state = self.core.store.states([row.id])[0]
-        waits = bool(state.due_ms) if state else bool(row.row[26] & Flag.DELAYED)
-        return Standing.WAITING if waits else Standing.READY
+        return resting(row, self.core.store.states([row.id])[0])
 
     def find_front(self) -> StreamRow | None:
         leased = [seq for seq in self.core.leases.leased_seqs(self.queue_id, self.name) if seq not in self.moved]
@@ -231,12 +230,16 @@ class StreamDrafts:
         """The row with its flags as they are, for a message that this commit does not move."""
         if row.seq in draft.moved:
             return draft.moved[row.seq][1].row
-        return exact_row(self._core, row)
+        return exact_row(row, self._core.store.states([row.id])[0])
 
 
-def exact_row(core: Core, row: StreamRow) -> bytes:
+def exact_row(row: StreamRow, state: MessageState | None) -> bytes:
     """The row of a ready message behind its stream's front, as the ready rows would have it."""
     flags = row.row[26] & ~Flag.DELAYED
-    if core.store.states([row.id])[0] is not None:
-        flags |= Flag.STATE
-    return move_row(row.row, row.seq, flags)
+    return move_row(row.row, row.seq, flags if state is None else flags | Flag.STATE)
+
+
+def resting(row: StreamRow, state: MessageState | None) -> Standing:
+    """How a message of a stream stands that nobody holds."""
+    waits = bool(state.due_ms) if state else bool(row.row[26] & Flag.DELAYED)
+    return Standing.WAITING if waits else Standing.READY

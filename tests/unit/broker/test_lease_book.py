@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairlead.broker.leases import LeaseBook
 from fairlead.model.facts import ClaimEnded
 from fairlead.model.lane import pack_lane, pack_row
-from fairlead.model.lease import Claim, Lease
+from fairlead.model.lease import NEVER_EXPIRES_MS, Claim, Lease
 
 LANE = pack_lane("k")
 
@@ -99,3 +99,25 @@ def test_leases_read_back_one_by_one_make_the_same_book() -> None:
     assert book.ended_by([leases[1]]) == [ClaimEnded(100, 1)]
     book.remove([leases[1]])
     assert book.overdue(200, 10) == [leases[0]]
+
+
+def test_a_claim_that_never_expires_grows_piece_by_piece_and_leaves_nothing_to_wake_up_for() -> None:
+    book = LeaseBook()
+    claim = Claim(1, "etl", "", 0, NEVER_EXPIRES_MS)
+    pieces = [[Lease(1, LANE, row(n), 1, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, "etl") for n in numbers] for numbers in ([1, 2], [3])]
+    for piece in pieces:
+        book.add(claim, list(piece))
+    first, second, third = (lease for piece in pieces for lease in piece)
+    assert book.next_deadline_ms() is None
+    assert book.of_consumer("etl") == [first, second, third]
+    assert book.unsettled("etl", 1) == 3
+    assert book.ended_by([first, second]) == []
+    book.remove([first, second])
+    assert book.ended_by([third]) == [ClaimEnded(NEVER_EXPIRES_MS, 1)]
+    book.remove([third])
+    assert book.of_consumer("etl") == []
+    loaded = LeaseBook()
+    for lease in (first, second, third):
+        loaded.load(claim, lease)
+    assert loaded.next_deadline_ms() is None
+    assert len(loaded.of_consumer("etl")) == 3
