@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
 
-from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release
-from fairlead.broker import consumer_close, consumers
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release
+from fairlead.broker import consumer_close, consumers, timers
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
 from fairlead.model.facts import Completed, ConsumerSaved, Fact
 from fairlead.model.settle import DeliveryRef
 from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
 from tests.integration.consumers.scene import Reader, payloads, shown
-from tests.integration.world import Background, World, wait_until
+from tests.integration.world import Background, WatchedStore, World, wait_until
 
 
 def test_messages_without_an_outcome_are_completed_and_nothing_before_the_close(world: World) -> None:
@@ -305,27 +307,23 @@ def test_two_who_close_at_once_close_once(world: World, monkeypatch: pytest.Monk
     assert world.counts("q") == (0, 0, 0, 0)
 
 
-def test_a_close_that_the_timer_has_to_finish_wakes_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that goes by itself."""
-    from fairlead import Broker
-    from fairlead.store.memory import MemoryStore
-    from tests.integration.world import WatchedStore
-
     monkeypatch.setattr(consumer_close, "STEP", 2)
+    monkeypatch.setattr(timers, "LONGEST_SLEEP_MS", 3_600_000)
     store = WatchedStore(MemoryStore())
     with Broker(store, durability="os") as broker:  # type: ignore[arg-type]
         broker.create_queue("q")
         broker.enqueue_many("q", [NewMessage(b"") for _ in range(9)])
         generation = broker.consumers.register("etl", "q").generation
         broker.consumers.claim("etl", generation, 1)
-        left = [3]
+        commits = itertools.count(1)
 
-        def fail_once(facts: Sequence[Fact]) -> None:
-            left[0] -= 1
-            if left[0] == 0:
+        def full_for_a_while(facts: Sequence[Fact]) -> None:
+            if next(commits) in (3, 4, 5):
                 raise StoreFull("here", 0, 1)
 
-        store.on_commit = fail_once
+        store.on_commit = full_for_a_while
         with pytest.raises(StoreFull):
             broker.consumers.close("etl", generation, 1)
         wait_until(lambda: broker.stats("q").leased == 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead import Complete, Fail, NewMessage
+from fairlead import Complete, Fail, NewMessage, Release
 from fairlead.broker import consumer_claims
 from fairlead.errors import (
     ClaimClosed,
@@ -275,6 +275,27 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(world: 
     assert [d.payload for d in taken if d.stream] == [b"%d" % n for n in range(10)]
 
 
+def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_claims, "PIECE", 1)
+    world.broker.update_queue("q", retry_in_stream={"policy": "fixed", "cooldown": "1m"})
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(4)])
+    waits, *let_by = world.broker.claim("q", limit=3, max_per_stream=3)
+    world.broker.settle([Fail(waits), *[Release(delivery) for delivery in let_by]])
+    reader = Reader(world)
+    pieces: list[object] = []
+
+    def crash_at_the_second(facts: object) -> None:
+        pieces.extend(fact for fact in facts if isinstance(fact, MembersPinned))  # type: ignore[attr-defined]
+        if len(pieces) == 2:
+            raise StoreFull("here", 0, 1)
+
+    world.store.on_commit = crash_at_the_second
+    with pytest.raises(StoreFull):
+        reader.claim(1)
+    world.restart()
+    assert payloads(reader.take(1)) == [b"1", b"2"]
+
+
 def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 5)
     world.fill("q", count=200)
@@ -282,6 +303,21 @@ def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(world: World
     calls = [Background(lambda: reader.claim(1)) for _ in range(3)]
     assert {call.result() for call in calls} == {NumberedClaim(1, 200, 200)}
     assert len({d.id for d in reader.read(1)}) == 200
+
+
+def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_claims, "PIECE", 2)
+    world.fill("q", count=20)
+    reader = Reader(world)
+    slow = consumer_claims._Filling(world.broker._core, consumer_claims.Wanted("etl", reader.generation, 1, 20, 1 << 20, None))
+    with world.broker._core.lock:
+        assert slow.piece() is not None
+    assert reader.claim(1, limit=5).count == 5
+    with world.broker._core.lock:
+        after = slow.piece()
+    assert after is not None
+    assert (after.phase, after.messages) == ("open", 5)
+    assert len(reader.read(1)) == 5
 
 
 def test_a_larger_claim_lets_others_in_between_its_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
