@@ -318,7 +318,7 @@ FILTERS: list[tuple[DeadFilter, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=str)
+@pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value))
 def test_a_filter_selects_live_messages_and_dead_letters_alike(world: World, filter: DeadFilter, expected: set[str]) -> None:
     names = {}
     names[world.broker.enqueue("q", b"", fairness_key="b", headers={"kind": "x"})] = "dead"
