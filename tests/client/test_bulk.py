@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from fairlead import Complete, Fail, FailureReason, NewMessage, Release, errors
+from fairlead.broker import browse
 from fairlead.client.client import Client
 from fairlead.server import streamed
 from fairlead.wire.schemas import BROWSED, DELIVERIES
@@ -208,6 +210,29 @@ def test_a_reading_that_breaks_off_goes_on_where_it_was(scene: Scene, lost: int)
     transport.lose("read", lost)
     found += [delivery.id for delivery in reading]
     assert found == whole
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_time_for_trouble_counts_anew_from_every_batch_that_comes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, transport = scene.client(retry_for_ms=100)
+    fill(client, 80)
+    generation = taken(client)
+    turns = itertools.count()
+    monkeypatch.setattr(transport, "take_fault", lambda verb, kind: verb == "read" and kind == "lose" and next(turns) % 2 == 1)
+    assert len([*client.consumers.read("etl", generation, 1)]) == 80
+    # As many troubles as batches, each of which takes a rest of some ten milliseconds.
+    assert next(turns) >= 40
+
+
+def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "PAGE_BYTES", 1)
+    client, transport = scene.client()
+    fill(client, 9)
+    looking = client.browse_batches("q")
+    found = next(looking).column("payload").to_pylist()
+    transport.lose("browse", 2)
+    found += [payload for batch in looking for payload in batch.column("payload").to_pylist()]
+    assert found == [b"%d" % n for n in range(9)]
 
 
 @pytest.mark.usefixtures("small_parts")

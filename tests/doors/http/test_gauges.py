@@ -7,7 +7,7 @@ import pytest
 
 import fairlead
 from fairlead import Complete, Fail, NewMessage
-from fairlead.config import LimitSettings
+from fairlead.config import LimitSettings, MetricSettings
 from fairlead.errors import Overloaded
 from fairlead.server.limits import Limits
 from fairlead.server.metric_names import METRICS
@@ -82,6 +82,17 @@ def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(
     shown = show(metrics)
     assert "fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}" not in shown
     assert shown["fairlead_queue_numbered_claims{queue=q}"] == 0
+
+
+def test_of_queues_that_share_a_label_the_first_end_of_a_consumer_shows(world: World) -> None:
+    metrics = Metrics(world.broker, settings=MetricSettings(max_queues=1))
+    for queue, ttl in (("b", "2d"), ("c", "1d"), ("d", "3d")):
+        world.broker.create_queue(queue)
+        world.fill(queue, count=1)
+        world.broker.consumers.claim(queue, world.broker.consumers.register(queue, queue, ttl=ttl).generation, 1)
+    shown = show(metrics)
+    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=__other__}"] == world.broker.consumers.show("c").expires_at / 1000
+    assert shown["fairlead_queue_numbered_claims{queue=__other__}"] == 3
 
 
 def test_what_is_staged_shows_until_it_is_published(world: World, metrics: Metrics) -> None:
