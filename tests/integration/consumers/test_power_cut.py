@@ -1,0 +1,95 @@
+"""What a reader was answered survives a power cut, also where nothing else is synced (`durability="os"`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead import Broker, Fail, NewMessage, Release
+from fairlead.broker import consumer_close
+from fairlead.errors import StaleConsumer
+from fairlead.model.facts import Completed
+from fairlead.store.laws import check_laws
+from fairlead.store.memory import MemoryStore
+from fairlead.testing import ManualClock
+from tests.integration.consumers.scene import shown
+from tests.simulation.cut_store import Cut, CutStore
+
+
+class Machine:
+    """A broker on a machine whose power fails."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = CutStore(MemoryStore(), lambda facts: None)
+        self.broker = Broker(self.store, clock=self.clock, durability="os")  # type: ignore[arg-type]
+
+    def cut(self) -> Broker:
+        self.store.arm(0, "before")
+        self.broker._core.closed = True
+        self.broker._timer.stop()
+        self.store.lose_power()
+        self.store = self.store.reopen(Path(), lambda facts: None)
+        assert check_laws(self.store.inner) == []
+        self.broker = Broker(self.store, clock=self.clock, durability="os")  # type: ignore[arg-type]
+        return self.broker
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine()
+    machine.broker.create_queue("q", retry={"policy": "none"})
+    machine.broker.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(10)])
+    yield machine
+    machine.broker.close()
+
+
+def test_generations_claims_outcomes_and_choices_that_were_answered_are_still_there(machine: Machine) -> None:
+    old = machine.broker.consumers.register("etl", "q").generation
+    generation = machine.cut().consumers.register("etl", "q").generation
+    assert generation == old + 1
+    with pytest.raises(StaleConsumer):
+        machine.cut().consumers.claim("etl", old, 1)
+    claimed = machine.broker.consumers.claim("etl", generation, 1, limit=6)
+    taken = list(machine.broker.consumers.read("etl", generation, 1))
+    again = list(machine.cut().consumers.read("etl", generation, 1))
+    assert len(again) == claimed.count == 6
+    assert shown(again) == shown(taken)
+    machine.broker.consumers.record("etl", generation, 1, [Fail(again[0], "no"), Release(again[1])], part="a")
+    machine.cut().consumers.record("etl", generation, 1, [Release(again[2])])
+    machine.cut().consumers.choose("etl", generation, 1, ["a"])
+    assert machine.cut().consumers.close("etl", generation, 1).settled == {"dead": 1, "released": 2, "completed": 3}
+    after = machine.cut()
+    after.run_due()
+    assert (after.stats("q").ready, after.stats("q").leased, after.stats("q").dead) == (6, 0, 1)
+
+
+def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_close, "STEP", 2)
+    generation = machine.broker.consumers.register("etl", "q").generation
+    machine.broker.consumers.claim("etl", generation, 1, limit=8)
+    # The flip is the first commit, and synced; the power fails at the third step behind it.
+    machine.store.arm(4, "power")
+    with pytest.raises(Cut):
+        machine.broker.consumers.close("etl", generation, 1)
+    done: list[int] = []
+    after = machine.cut()
+    assert after.stats("q").leased == 8
+    assert after.consumers.show("etl").last_closed == 1
+    machine.store._seen = lambda facts: done.extend(len(fact.leases) for fact in facts if isinstance(fact, Completed))
+    after.run_due()
+    assert done == [2, 2, 2, 2]
+    assert (after.stats("q").ready, after.stats("q").leased) == (2, 0)
+
+
+def test_a_release_by_an_operator_holds(machine: Machine) -> None:
+    generation = machine.broker.consumers.register("etl", "q").generation
+    machine.broker.consumers.claim("etl", generation, 1)
+    assert machine.broker.consumers.release("etl") == 10
+    after = machine.cut()
+    assert after.consumers.show("etl").lost == 1
+    assert after.stats("q").ready == 10
+    after.consumers.drop("etl")
+    assert machine.cut().consumers.list() == []
