@@ -171,10 +171,10 @@ def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, outside the range the system gives to outgoing connections.
 
     In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so take the port.
-    Processes that were started one after the other look in different places: between the look and the server two of them
-    would take the same port, and gRPC lets two servers share one without a word.
+    Tests that pytest-xdist runs side by side look in different places: between the look and the server two of them could
+    take the same port, and gRPC lets two servers share one without a word.
     """
-    first = _FIRST_PORT + os.getpid() % _BLOCKS * _BLOCK
+    first = _FIRST_PORT + _neighbour() % _BLOCKS * _BLOCK
     found: list[int] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -189,6 +189,12 @@ def free_ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     return found
+
+
+def _neighbour() -> int:
+    """Another number for each process of one pytest-xdist; it numbers them, and they have one parent."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return os.getppid() + int(worker[2:]) if worker[2:].isdigit() else os.getpid()
 
 
 def _drain(stream: IO[str], lines: list[str], came: threading.Event) -> None:
