@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import SparkNotReady
 from fairlead.spark import java
-from fairlead.spark.java import GONE_SINCE_25, VECTOR_MODULE, Java, find_java, launcher_home, major_version, use_java
+from fairlead.spark.java import GONE_SINCE_25, VECTOR_MODULE, Java, behind_launcher, find_java, launcher_home, major_version, use_java
 
 SYSTEM_PATH = "/usr/bin:/bin"
 
@@ -143,7 +143,18 @@ def test_a_second_time_the_launcher_is_kept_and_not_put_behind_another(tmp_path:
     use_java(environ=environ)
     first = environ["JAVA_HOME"]
     again = use_java(environ=environ)
-    assert (environ["JAVA_HOME"], again.is_launcher, again.version) == (first, True, "21.0.8")
+    assert (environ["JAVA_HOME"], again.command, again.version) == (first, tmp_path / "java" / "bin" / "java", "21.0.8")
+    assert again.has_vector_module is False
+
+
+def test_the_end_of_a_class_path_can_be_put_in_another_way(tmp_path: Path, environ: dict[str, str]) -> None:
+    command = fake_java(tmp_path / "java", "21.0.8")
+    class_path = (":/its jars/a.jar:/its jars/*", ":/its jars/a.jar:/its jars/b.jar")
+    home = launcher_home(Java(command, "21.0.8", "path", True), environ, class_path=class_path)
+    arguments = ["-cp", "/my conf:/its jars/a.jar:/its jars/*", "-Dother=/its jars/*", VECTOR_MODULE]
+    answer = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, env={"PATH": SYSTEM_PATH})
+    assert answer.stdout.splitlines() == ["-cp", "/my conf:/its jars/a.jar:/its jars/b.jar", "-Dother=/its jars/*"]
+    assert behind_launcher(home / "bin" / "java") == command
 
 
 def test_another_java_gets_another_launcher_and_the_same_one_the_same(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -44,11 +44,15 @@ def test_a_star_stands_for_the_cores_this_process_may_use(monkeypatch: pytest.Mo
 def test_only_a_master_on_this_machine_binds_the_driver_to_loopback(master: str, here: bool) -> None:
     assert stays_here(master) is here
     assert settings(master).get("spark.driver.bindAddress") == ("127.0.0.1" if here else None)
-    environ = {"PYSPARK_DRIVER_PYTHON": "theirs"}
+    environ: dict[str, str] = {}
     prepare_environment(master, environ)
-    assert environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if here else None)
-    assert environ.get("PYSPARK_PYTHON") == (sys.executable if here else None)
-    assert environ["PYSPARK_DRIVER_PYTHON"] == "theirs"
+    assert environ == ({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable} if here else {})
+
+
+def test_the_python_that_somebody_chose_for_the_workers_stays() -> None:
+    environ = {"PYSPARK_PYTHON": "./environment/bin/python"}
+    prepare_environment("local[2]", environ)
+    assert environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
 def test_what_the_caller_sets_wins_and_java_options_are_added_up() -> None:

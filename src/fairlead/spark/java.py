@@ -36,12 +36,15 @@ for argument do
     shift
     case $argument in
         {dropped}) ;;
-        *) set -- "$@" "$argument" ;;
+{rewritten}        *) set -- "$@" "$argument" ;;
     esac
 done
 exec {command} "$@"
 """
 )
+_REWRITTEN = """\
+        *{end}) set -- "$@" "${{argument%{end}}}"{other} ;;
+"""
 _PATIENCE_S = 60
 
 
@@ -58,15 +61,6 @@ class Java:
     @property
     def major(self) -> int:
         return major_version(self.version)
-
-    @property
-    def is_launcher(self) -> bool:
-        """Whether this is our own launcher already, put into JAVA_HOME by this process or the one that started it."""
-        try:
-            with self.command.open("rb") as file:
-                return file.read(len(_MARK)) == _MARK.encode()
-        except OSError:
-            return False
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
@@ -90,22 +84,38 @@ def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMa
     `quiet=False` a Java that has the vector module starts as Spark means it to, with its warnings.
     """
     java = java or find_java(environ)
-    if java.is_launcher:
-        return java
     if quiet or not java.has_vector_module:
         environ["JAVA_HOME"] = str(launcher_home(java, environ))
     elif java.origin == "path":
         environ.pop("JAVA_HOME", None)
+    else:
+        environ["JAVA_HOME"] = str(java.command.parent.parent)
     return java
 
 
-def launcher_home(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
-    """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of the Java behind it, so a new Java gets a new one."""
+def launcher_home(java: Java, environ: Mapping[str, str] = os.environ, *, class_path: tuple[str, str] | None = None) -> Path:
+    """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of what it says, so a new Java gets a new one.
+
+    `class_path` is the end of a class path and what to put in its place.
+    """
     dropped = VECTOR_MODULE if java.major < 25 else f"{VECTOR_MODULE} | {GONE_SINCE_25}"
-    script = _LAUNCHER.format(version=java.version, dropped=dropped, command=shlex.quote(str(java.command)))
+    rewritten = "" if class_path is None else _REWRITTEN.format(end=shlex.quote(class_path[0]), other=shlex.quote(class_path[1]))
+    script = _LAUNCHER.format(version=java.version, dropped=dropped, rewritten=rewritten, command=shlex.quote(str(java.command)))
     home = private_directory(user_cache(environ) / f"java-{java.major}-{digest(script)}")
     kept_file(private_directory(home / "bin"), "java", script, mode=0o700)
     return home
+
+
+def behind_launcher(command: Path) -> Path:
+    """The Java that a launcher of ours starts; any other command is what it is. JAVA_HOME may come from a process that called `use_java`."""
+    try:
+        with command.open("rb") as file:
+            if file.read(len(_MARK)) != _MARK.encode():
+                return command
+            last = file.read().decode().splitlines()[-1]
+    except OSError:
+        return command
+    return Path(shlex.split(last)[1])
 
 
 def major_version(version: str) -> int:
@@ -130,7 +140,7 @@ def _candidates(environ: Mapping[str, str], passed_over: list[str]) -> Iterator[
     elif not Path(home, "bin", "java").is_file():
         passed_over.append(f"JAVA_HOME is {home}, which has no bin/java")
     else:
-        yield "JAVA_HOME", Path(home, "bin", "java").absolute()
+        yield "JAVA_HOME", behind_launcher(Path(home, "bin", "java").absolute())
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
     if on_path is None:
         passed_over.append("no java on the path")

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config.server import is_loopback
 from fairlead.errors import SparkNotReady
-from fairlead.spark.class_data import class_data_options
+from fairlead.spark.class_data import use_class_data
 from fairlead.spark.installed import require_packages
-from fairlead.spark.java import Java, find_java, use_java
+from fairlead.spark.java import use_java
 from fairlead.spark.user_cache import digest, kept_file, user_cache
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: Only the quick one of the JVM's two compilers, and the collector without threads of its own.
+_SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def session(
@@ -45,6 +48,7 @@ def session(
     *,
     memory: str | None = None,
     class_data: bool = False,
+    short_job: bool = False,
     quiet: bool = True,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -52,7 +56,8 @@ def session(
 
     `master` is by default that of the session that runs, or of `spark-submit`, else `local[*]`. `memory` is the driver's heap,
     2g by default. `quiet` leaves only errors on stderr. `class_data` keeps what the JVM learns of Spark's classes in the user's
-    cache and starts faster from the second time on. `config` goes to Spark as it is and wins over everything here.
+    cache: made at the first start, which takes a minute longer, and used by all others. `short_job` makes the JVM compile in
+    haste: half the work at the start, and less speed in jobs of minutes. `config` goes to Spark as it is and wins over all this.
 
     Raises `SparkNotReady` if pyspark or a Java is missing, or if the session that runs has another master or settings.
     JAVA_HOME, SPARK_LOCAL_IP and PYSPARK_PYTHON are set in this process for the JVM that is started, the last two only if unset.
@@ -74,7 +79,10 @@ def session(
     master = master or DEFAULT_MASTER
     java = use_java(quiet=quiet)
     prepare_environment(master, os.environ)
-    chosen = settings(master, memory=memory or DEFAULT_MEMORY, quiet=quiet, class_data=class_data, java=java, config=config)
+    if class_data:
+        options = map(shlex.quote, use_class_data(java))
+        config[_JAVA_OPTIONS] = " ".join([*options, config.get(_JAVA_OPTIONS, "")])
+    chosen = settings(master, memory=memory or DEFAULT_MEMORY, quiet=quiet, short_job=short_job, config=config)
     return builder.config(map={**chosen}).master(master).getOrCreate()
 
 
@@ -83,8 +91,7 @@ def settings(
     *,
     memory: str = DEFAULT_MEMORY,
     quiet: bool = True,
-    class_data: bool = False,
-    java: Java | None = None,
+    short_job: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """What `session` sets, without the master and the name. Those of the JVM only take effect if it is not running yet."""
@@ -93,11 +100,10 @@ def settings(
     if quiet:
         log_settings = kept_file(user_cache(), f"log4j2-{digest(_LOG_SETTINGS)}.properties", _LOG_SETTINGS)
         options.append(f"-Dlog4j2.configurationFile={log_settings.as_uri()}")
-    if class_data:
-        options += class_data_options(java or find_java())
+    if short_job:
+        options += _SHORT_JOB
     # Those of the caller come last: the JVM lets the last one win.
-    options.append(config.pop(_JAVA_OPTIONS, ""))
-    jvm = {"spark.driver.memory": memory, _JAVA_OPTIONS: " ".join(filter(None, options))}
+    jvm = {"spark.driver.memory": memory, _JAVA_OPTIONS: " ".join([*map(shlex.quote, options), config.pop(_JAVA_OPTIONS, "")]).strip()}
     return work_settings(master) | {name: value for name, value in jvm.items() if value} | config
 
 
@@ -119,7 +125,6 @@ def work_settings(master: str) -> dict[str, str]:
 
 def prepare_environment(master: str, environ: MutableMapping[str, str]) -> None:
     """What Spark reads from nowhere but the environment. Without PYSPARK_PYTHON it would run `python3`, which need not be this Python."""
-    environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if stays_here(master):
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
