@@ -17,9 +17,8 @@ from fairlead.testing.server import ServerProcess, free_ports
 from .audit import check_produced, check_settled, look_inside
 from .ledger import SINK, SOURCE, body_of, name_message, read_ledger
 from .server import LEDGER
-from .switch import MARK, Orders, Window, give_orders, kill_marked, kill_session
+from .switch import MARK, ROOT, Orders, Window, give_orders, kill_marked, kill_session
 
-ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("complete", "fail", "release", "dead")
 #: A session of Spark takes a while to start on a machine that others use too; a life that takes so long hangs.
 PATIENCE_S = 600.0

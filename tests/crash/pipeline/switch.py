@@ -19,6 +19,7 @@ EVENTS = ("claim", "read", "stage", "publish", "close")
 #: Those of `operation = "settle"`.
 SETTLE_EVENTS = ("record", "choose")
 PATIENCE_S = 60.0
+ROOT = Path(__file__).resolve().parents[3]
 #: The environment variable with the directory of the pipeline: it tells who belongs to it, whatever session or parent they have.
 MARK = "FAIRLEAD_CRASH_HOME"
 

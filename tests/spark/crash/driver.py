@@ -18,8 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fairlead.spark
 from tests.crash.pipeline.ledger import CONSUMER, DONE, SINK, SOURCE
-from tests.crash.pipeline.lives import ROOT
-from tests.crash.pipeline.switch import MARK, tell_driver
+from tests.crash.pipeline.switch import MARK, ROOT, tell_driver
 
 from .breaches import BREACHES
 

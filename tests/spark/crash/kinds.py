@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tests.crash.pipeline.switch import command_line, marked, parent_of
 
-#: What a command line must contain, by kind. `worker` runs tasks; `planner` opens and commits a batch of the sink.
+#: What a command line must contain, by kind. `worker` runs tasks; `sink` commits what they have staged.
 _SIGNS = {
     "jvm": ("org.apache.spark.deploy.SparkSubmit",),
     "executor": ("CoarseGrainedExecutorBackend",),
     "source": ("python_streaming_source_runner",),
     "worker": ("pyspark.daemon", "pyspark.worker"),
-    "planner": ("pyspark.daemon", "pyspark.sql.worker"),
+    "sink": ("pyspark.daemon", "python_streaming_sink_runner"),
 }
 KINDS = tuple(_SIGNS)
 
@@ -23,7 +23,7 @@ KINDS = tuple(_SIGNS)
 def find(home: Path, kind: str) -> list[int]:
     """Of a daemon's processes those that work: its children, not the daemon itself."""
     found = [pid for pid in marked(home) if all(sign in command_line(pid) for sign in _SIGNS[kind])]
-    if kind in ("worker", "planner"):
+    if kind in ("worker", "sink"):
         return [pid for pid in found if _parent(pid) in found]
     return found
 

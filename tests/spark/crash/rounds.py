@@ -28,14 +28,14 @@ BATCH = 12
 #: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a close, each twice.
 LINES_OF_A_BATCH = 10
 #: Who can be killed where a driver is its own executor, and what that does to a query: a task is tried again, a source is not.
-LOCAL = ("driver", "jvm", "worker", "source", "planner", "broker")
+LOCAL = ("driver", "jvm", "worker", "source", "sink", "broker")
 CLUSTER = ("executor", "worker", "source", "broker", "driver")
 #: A task that fails is tried again, as on a cluster; plain `local[2]` gives up at the first failure.
 LOCAL_MASTER = "local[2,4]"
 #: Two executors of one core each.
 ON_CLUSTER = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 ENDS_THE_LIFE = ("driver", "jvm")
-ENDS_THE_QUERY = ("source", "planner")
+ENDS_THE_QUERY = ("source", "sink")
 
 
 @dataclass(frozen=True, slots=True)

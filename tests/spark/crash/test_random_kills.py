@@ -19,7 +19,7 @@ def draw_seed() -> int:
     return random.SystemRandom().randrange(1 << 31)
 
 
-@pytest.mark.parametrize("kinds", [("worker", "source", "broker", "jvm"), ("broker", "planner", "worker", "driver")])
+@pytest.mark.parametrize("kinds", [("worker", "source", "broker", "jvm"), ("broker", "sink", "worker", "driver")])
 def test_a_query_loses_nothing_whoever_is_killed(kinds: tuple[str, ...], tmp_path: Path) -> None:
     report = run_round(plan_round(draw_seed(), LOCAL_MASTER, kinds), tmp_path)
     assert not report.problems, str(report)
