@@ -39,7 +39,6 @@ class RejectsFile:
         self._name = f"{name}.parquet"
         self._schema = schema
         self._writer: pq.ParquetWriter | None = None
-        self.count = 0
 
     def add(self, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
         with_errors = rows.append_column(ERROR, pa.array(errors, pa.utf8()))
@@ -52,7 +51,6 @@ class RejectsFile:
                 posixpath.join(place, self._name), with_errors.schema.with_metadata({_SPARK_TYPES: types.json()}), filesystem=files
             )
         self._writer.write_batch(with_errors)
-        self.count += len(errors)
 
     def close(self) -> str:
         """The name to tell the driver; empty when no row was refused."""
