@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -46,12 +45,6 @@ def ids_column(ids: Sequence[bytes]) -> pa.Array:
     if all(ids):
         return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(b"".join(ids))])
     return pa.array([raw_id or None for raw_id in ids], pa.binary(_ID_BYTES))
-
-
-def bodies_column(bodies: Sequence[bytes]) -> pa.Array:
-    """Copied once, into a buffer of the right size; one that grows as it is filled is copied again and again."""
-    offsets = pa.array([0, *accumulate(map(len, bodies))], pa.int32())
-    return pa.BinaryArray.from_buffers(pa.binary(), len(bodies), [None, offsets.buffers()[1], pa.py_buffer(b"".join(bodies))])
 
 
 class Columns:

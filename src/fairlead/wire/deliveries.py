@@ -14,7 +14,7 @@ from fairlead.model.failure import FailureRecord
 from fairlead.model.lane import DEFAULT_KEY, pack_lane
 from fairlead.model.message import Message, MessageState, lane_of, seq_of, weight_of
 from fairlead.model.views import MessageInfo
-from fairlead.wire.columns import Columns, add_column, bodies_column, ids_column, make_batch
+from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
 from fairlead.wire.messages import keys_of
 from fairlead.wire.schemas import DELIVERIES
 
@@ -44,7 +44,8 @@ def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) 
         "fairness_key": pa.array(keys, pa.utf8()),
     }
     if payloads:
-        columns["payload"] = bodies_column([message.payload for message in messages])
+        # In memory of Arrow's, which has a bound at a server: many who do not read their answers must not fill the machine.
+        columns["payload"] = pa.array([message.payload for message in messages], pa.binary())
     add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
     add_column(columns, "weight", pa.int32(), weights, 1)
     add_column(columns, "throttle_keys", pa.list_(pa.utf8()), throttle_keys, ())
