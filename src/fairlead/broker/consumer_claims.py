@@ -126,7 +126,7 @@ class _Filling:
         granted = self._granted(before, now_ms)
         after = msgspec.structs.replace(
             before,
-            phase="open" if sealed or size >= wanted.max_bytes else "filling",
+            phase="open" if sealed else "filling",
             number=wanted.number,
             claim_id=granted.claim_id,
             messages=before.messages + len(picked),
