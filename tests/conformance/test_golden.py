@@ -57,6 +57,7 @@ def test_the_directory_of_format_1_opens_with_everything_in_it(directory: Path, 
     assert store.streams(make.WORK, ["customer-ü"]) == [make.STREAM]
     assert store.stream_rows(make.WORK, "customer-ü", 0, 10) == [make.NEXT_ROW]
     assert store.request(make.REQUEST[0]) == make.REQUEST[1]
+    assert (store.consumers(), store.claim_members("etl", 1), store.claim_outcomes("etl", 1, 0, 9), store.claim_choice("etl", 1)) == ([], [], [], ())
     store.close()
 
 

@@ -56,6 +56,14 @@ def test_whoever_comes_with_its_number_is_told_that_it_is_lost_and_goes_on_with_
     assert reader.close(2).settled == {}
 
 
+def test_a_message_that_is_claimed_by_number_again_knows_how_often_it_went_out(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n else None) for n in range(3)])
+    reader = Reader(world)
+    for number in (1, 2, 3):
+        assert [delivery.deliveries for delivery in reader.take(number)] == [number] * 3
+        world.broker.consumers.release("etl")
+
+
 def test_releasing_says_how_many_and_with_nothing_in_hand_nothing_happens(world: World) -> None:
     world.fill("q", count=3)
     reader = Reader(world)
