@@ -101,6 +101,22 @@ def test_nothing_is_said_where_the_endpoint_is_right(
     assert warnings_of(endpoint, caplog, monkeypatch, here=os.uname().nodename, executor=executor) == []
 
 
+def test_a_process_with_a_client_and_a_heartbeat_ends_when_it_wants_to(tmp_path: Path):
+    program = """
+import sys
+from fairlead.spark.connection import client_for
+from fairlead.spark.source import FairleadDataSource
+source = FairleadDataSource({"endpoint": sys.argv[1], "queue": "orders", "consumer": "etl"})
+client_for(source.checked).create_queue("orders")
+print(source.streamReader(source.schema()).initialOffset())
+sys.exit(3)
+"""
+    with run_server(tmp_path) as server:
+        ran = subprocess.run([sys.executable, "-c", program, server.address], capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stdout.strip() == "{'consumer': 'etl', 'number': 0}"
+
+
 def test_what_every_session_imports_brings_neither_arrow_nor_a_client_with_it():
     check = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_fairlead; "
