@@ -94,6 +94,20 @@ def test_batch_after_batch_is_closed_when_the_next_is_asked_for_and_the_last_whe
     assert client.stats(queue).totals.completed == 25
 
 
+def test_a_batch_has_hardly_more_bytes_than_asked_for(reader: Make, client: fairlead.Client, queue: str):
+    client.enqueue_many(queue, [fairlead.NewMessage(bytes(1000))] * 30 + [fairlead.NewMessage(bytes(20_000))])
+    source = reader(maxBytesPerTrigger="10000", includePayload="false", includeHeaders="false")
+    at, sizes, shown = source.initialOffset(), [], set()
+    while (end := source.latestOffset(at, ReadMaxRows(1000))) != at:
+        rows = flat(rows_of(source, at, end))
+        sizes.append(len(rows))
+        shown |= {(row["payload"], row["headers"]) for row in rows}
+        at = end
+    assert sum(sizes) == 31
+    assert max(sizes) <= 14, sizes
+    assert shown == {(None, None)}
+
+
 def test_a_replay_reads_the_same_rows_in_the_same_order_however_it_is_cut(reader: Make, client: fairlead.Client, queue: str, server: ServerProcess):
     put(client, queue, 70)
     first = reader()

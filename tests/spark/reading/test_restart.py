@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
-
 import fairlead
 from tests.spark.reading.conftest import Query, wait_until
 from tests.spark.reading.test_stream import payloads, put
@@ -54,15 +52,6 @@ def test_a_batch_that_failed_is_read_again_as_it_was_with_other_slices_and_after
     assert client.stats(queue).leased == 0
 
 
-def test_a_stopped_query_keeps_its_claim_for_the_next_start(query: Query, client: fairlead.Client, queue: str):
-    put(client, queue, 10)
-    sink = Sink(fails_on=0)
-    query.fail(sink)
-    shown = client.consumers.show(queue)
-    assert (shown.open, shown.messages) == (1, 10)
-    assert payloads(query.run()) == list(range(10))
-
-
 def test_a_query_without_its_checkpoint_reads_what_is_not_closed_and_nothing_twice_that_is(query: Query, client: fairlead.Client, queue: str):
     put(client, queue, 30)
     query.fail(Sink(fails_on=1), maxMessagesPerTrigger=10)
@@ -94,16 +83,3 @@ def test_a_dropped_consumer_ends_the_query_and_its_checkpoint_goes_on_only_when_
     assert payloads(query.run(failOnDataLoss="false")) == list(range(10, 20)), "although its first claim has a number that was there before"
     put(client, queue, 5, first=20)
     assert payloads(query.run()) == list(range(20, 25))
-
-
-@pytest.mark.parametrize("change", ["consumer", "queue"])
-def test_a_checkpoint_belongs_to_its_consumer_and_a_consumer_to_its_queue(query: Query, client: fairlead.Client, queue: str, change: str):
-    put(client, queue, 5)
-    query.run()
-    client.create_queue(f"{queue}-else")
-    put(client, queue, 5, first=5)
-    if change == "consumer":
-        assert "checkpoint" in query.fail(consumer=f"{queue}-else")
-    else:
-        query.queue, consumer = f"{queue}-else", queue
-        assert "ConsumerTaken" in query.fail(consumer=consumer)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import fairlead
-from tests.spark.reading.conftest import PATIENCE_S, Query, failure_of, wait_until
+from tests.spark.reading.conftest import Query, failure_of, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,15 +34,8 @@ def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_i
     assert payloads(batches) == list(range(250))
     assert client.stats(queue).totals.completed == 250
     assert client.consumers.show(queue).open == 0
-
-
-def test_rows_have_what_settling_them_needs(query: Query, client: fairlead.Client, queue: str):
-    put(client, queue, 3)
-    (rows,) = query.run()
-    assert [row.receipt.rsplit("/", 3)[0] for row in rows] == [queue] * 3
     generation = client.consumers.show(queue).generation
-    assert {tuple(row.receipt.rsplit("/", 3)[1:3]) for row in rows} == {(str(generation), "1")}
-    assert {(row.queue, row.deliveries, row.attempts) for row in rows} == {(queue, 1, 0)}
+    assert [{row.receipt.rsplit("/", 1)[0] for row in rows} for rows in batches] == [{f"{queue}/{generation}/{number}"} for number in (1, 2, 3)]
 
 
 def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(query: Query, client: fairlead.Client, queue: str):
@@ -54,14 +47,6 @@ def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(query:
     assert payloads(query.run(add, maxMessagesPerTrigger=20)) == list(range(30))
     assert client.stats(queue).ready == 20
     assert payloads(query.run()) == list(range(1000, 1020)), "and the rest in the next run"
-
-
-def test_a_micro_batch_has_no_more_bytes_than_asked_for(query: Query, client: fairlead.Client, queue: str):
-    client.enqueue_many(queue, [fairlead.NewMessage(bytes(1000))] * 30)
-    batches = query.run(maxBytesPerTrigger=10_000, includePayload="false", includeHeaders="false")
-    assert sum(map(len, batches)) == 30
-    assert all(len(rows) <= 14 for rows in batches), [len(rows) for rows in batches]
-    assert {(row.payload, row.headers) for rows in batches for row in rows} == {(None, None)}
 
 
 def test_each_stream_is_in_one_task_and_in_order_within_and_across_batches(query: Query, client: fairlead.Client, queue: str):
@@ -139,11 +124,3 @@ def test_a_query_waits_for_a_broker_that_is_away_for_a_while(query: Query, clien
     assert running.isActive
     assert payloads([rows]) == list(range(10))
     assert running.exception() is None
-
-
-def test_a_limit_of_spark_s_own_is_kept(query: Query, client: fairlead.Client, queue: str):
-    put(client, queue, 30)
-    writer = query.frame(maxMessagesPerTrigger=7).writeStream.format("noop").option("checkpointLocation", str(query.checkpoint))
-    running = writer.trigger(availableNow=True).start()
-    assert running.awaitTermination(PATIENCE_S)
-    assert [progress.numInputRows for progress in running.recentProgress if progress.numInputRows] == [7, 7, 7, 7, 2]
