@@ -136,7 +136,9 @@ def test_closing_twice_is_closing_once(world: World) -> None:
     world.fill("q", count=4)
     reader = Reader(world)
     taken = reader.take(1, limit=2)
-    assert reader.close(0) .last_closed == 0
+    assert reader.close(0).last_closed == 0
+    with pytest.raises(ClaimNotNext):
+        reader.close(2)
     assert reader.close(1).settled == {"completed": 2}
     again = reader.close(1)
     assert (again.last_closed, again.settled) == (1, {})
