@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.errors import InvalidRequest, ServerUnreachable
+from fairlead.errors import InvalidRequest, ServerUnreachable, TlsFailed
 from fairlead.spark import connection
 from fairlead.spark.connection import client_for, forget_clients, is_loopback
 from fairlead.spark.options import Options, read_options
 from fairlead.testing import run_server
 from fairlead.testing.server import free_ports
+from tests.security.certificates import Files
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,19 @@ def test_a_key_that_is_not_there_is_told_with_the_host_that_lacks_it(tmp_path: P
     (tmp_path / "empty").touch()
     with pytest.raises(InvalidRequest, match=r"apiKeyFile.*empty"):
         client_for(options("127.0.0.1:1", apiKeyFile=str(tmp_path / "empty")))
+
+
+def test_certificates_are_shown_and_asked_for_as_the_options_say(tmp_path: Path):
+    files = Files(tmp_path / "tls")
+    files.server(hosts=["broker.example"])
+    files.client()
+    given = {"tls.ca": str(files.ca), "tls.serverName": "broker.example"}
+    shown = {"tls.cert": str(files.cert("client")), "tls.key": str(files.key("client"))}
+    with run_server(tmp_path / "data", settings=files.settings(mutual=True)) as server:
+        assert client_for(options(server.address, **given, **shown)).queues() == []
+        for lacking in ({}, given, {"tls.ca": given["tls.ca"], **shown}):
+            with pytest.raises(TlsFailed):
+                client_for(options(server.address, **lacking, timeout="1s"))
 
 
 @pytest.mark.parametrize(
