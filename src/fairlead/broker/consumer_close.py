@@ -212,7 +212,7 @@ def _release_step(core: Core, state: ConsumerState) -> None:
     record = state.record
     members = state.load_members(core.store)
     found = [core.leases.find(member) for member in members[record.handled : record.handled + RELEASE_STEP]]
-    leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id and lease.queue_id in core.by_id]
+    leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id]
     moves = Moves(core, core.clock.now_ms())
     for lease, known in zip(leases, states_of(core, leases), strict=True):
         moves.release(lease, known)

@@ -9,9 +9,11 @@ import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release
 from fairlead.broker import consumer_close, consumers, timers
+from fairlead.broker.core import Core
+from fairlead.broker.hooking import Answers
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
 from fairlead.model.facts import Completed, ConsumerSaved, Fact
-from fairlead.model.settle import DeliveryRef
+from fairlead.model.settle import DeliveryRef, Settlement
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from tests.integration.consumers.scene import Reader, payloads, shown
@@ -208,6 +210,29 @@ def test_the_hook_is_asked_about_failures_without_the_lock(world: World) -> None
     reader.record(1, [Fail(taken[0], "now"), Fail(taken[1], "later"), Fail(taken[2], "now", retry_in="0s")])
     assert reader.close(1).settled == {"dead": 1, "retry": 2, "completed": 1}
     assert world.counts("q") == (1, 1, 0, 1)
+
+
+def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.broker.update_queue("q", on_failure='function on_failure(msg) return { action = "dlq" } end')
+    monkeypatch.setattr(consumer_close, "STEP", 4)
+    world.fill("q", count=10)
+    reader = Reader(world)
+    taken = reader.take(1)
+    reader.record(1, [Fail(delivery, "no") for delivery in taken[:6]])
+    asked: list[int] = []
+    ask_hooks = consumer_close.ask_hooks
+
+    def overtaken(core: Core, items: Sequence[Settlement], *, closing: int) -> Answers:
+        answers = ask_hooks(core, items, closing=closing)
+        asked.append(len(items))
+        if len(asked) == 1:
+            assert consumer_close.run_step(core, "etl")
+        return answers
+
+    monkeypatch.setattr(consumer_close, "ask_hooks", overtaken)
+    assert reader.close(1).settled == {"dead": 6, "completed": 4}
+    assert asked == [4, 4, 2]
+    assert world.counts("q") == (0, 0, 0, 6)
 
 
 # Streams
