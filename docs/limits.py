@@ -22,6 +22,9 @@ class Row(NamedTuple):
 ROWS = {
     Limit.CALLS: Row("calls at work at a time, claims that wait not counted", "limits.max_calls", "Flight, gRPC", "`Overloaded`"),
     Limit.INFLIGHT_BYTES: Row("what their requests hold in memory; one passes alone", "limits.max_inflight_bytes", "Flight, gRPC", "`Overloaded`"),
+    Limit.UNREAD_BYTES: Row(
+        "answers of many parts (`read`, `browse`) that clients have not read; one passes alone", "limits.max_inflight_bytes", "Flight", "`Overloaded`"
+    ),
     Limit.CHANNELS: Row("open channels, counted from their first header", "limits.max_channels", "Flight", "`Overloaded`"),
     Limit.CHANNELS_PER_CONNECTION: Row("of one connection", "limits.max_channels_per_connection", "Flight", "`Overloaded`"),
     Limit.STREAMS: Row("open consume streams", "limits.max_streams", "gRPC", "`Overloaded`"),

@@ -142,3 +142,22 @@ def test_a_channel_that_is_being_opened_counts() -> None:
     limits.close()
     with pytest.raises(ServerStopping):
         limits.open_channel()
+
+
+def test_answers_that_nobody_reads_have_a_bound_and_one_passes_alone() -> None:
+    limits = Limits(LimitSettings(max_inflight_bytes=60))
+    with limits.unread() as first:
+        first(1000)
+        with limits.unread() as second, pytest.raises(Overloaded, match="nobody has read"):
+            second(1)
+        first(10)
+        with limits.unread() as second:
+            second(10)
+            with pytest.raises(Overloaded):
+                first(11)
+            second(1)
+            first(15)
+    with limits.unread() as first, limits.unread() as second:
+        first(10)
+        second(10)
+    assert limits.refusals[Limit.UNREAD_BYTES] == 2

@@ -28,7 +28,7 @@ from fairlead.model.views import MessageInfo
 FEW = 10_000
 MAX_SPLITS = 10_000
 #: What the bodies of a page may have together; there is always at least one.
-PAGE_BYTES = 8 * 1024 * 1024
+PAGE_BYTES = 2 * 1024 * 1024
 _PAGE = 1000
 _MOST_AT_ONCE = 100
 #: How many rows are looked at to find even splits.

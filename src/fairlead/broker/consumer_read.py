@@ -50,11 +50,14 @@ def _pages(core: Core, name: str, generation: int, number: int, slice: int, slic
         with core.lock:
             core.check_open()
             page = _Page(core, core.consumer_book.opened(name, generation, number), at, slice, slices)
-        if page.leases:
-            yield page.deliveries(core, name, generation, number)
-        if page.ended:
+        at, ended, deliveries = page.next, page.ended, page.deliveries(core, name, generation, number)
+        # Whoever reads may take their time: meanwhile the bodies are held once, and by them.
+        del page
+        if deliveries:
+            yield deliveries
+        del deliveries
+        if ended:
             return
-        at = page.next
 
 
 class _Page:

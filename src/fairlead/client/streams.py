@@ -90,7 +90,7 @@ class ClientConsumers:
     def read_batches(
         self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """The deliveries of a slice as record batches of at most 10,000 rows or about 8 MiB, with every column of `wire.schemas.DELIVERIES`.
+        """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every column of `wire.schemas.DELIVERIES`.
 
         Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows that have none,
         and all payloads with `payloads=False`.

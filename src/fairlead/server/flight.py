@@ -24,7 +24,7 @@ from fairlead.server.flight_listener import FlightListener
 from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
-from fairlead.server.streamed import STREAMED, Part
+from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
 from fairlead.wire.calls import Answer, ClaimCall, NumberedCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
@@ -261,15 +261,18 @@ class _Channel:
 
     def _stream(self, parts: Iterator[Part]) -> None:
         """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it between two parts."""
-        while True:
-            with self._limits.call():
-                self._broker.grants()
-                part = next(parts, None)
-            if part is None:
-                self._write(Answer())
-                return
-            queues, body = part
-            self._write(Answer(queues=queues, done=False), body)
+        with self._limits.unread() as hold:
+            hold(MOST_BYTES)
+            while True:
+                with self._limits.call():
+                    self._broker.grants()
+                    part = next(parts, None)
+                if part is None:
+                    self._write(Answer())
+                    return
+                queues, body = part
+                hold(body.get_total_buffer_size())
+                self._write(Answer(queues=queues, done=False), body)
 
     def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:
         """What cannot be written never left: it goes back to its place, and no attempt is counted.

@@ -18,6 +18,8 @@ from typing import NamedTuple, NoReturn
 from fairlead.config import LimitSettings
 from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, QueueFull, ServerStopping, StoreFull, TooManyLanes
 
+#: Of an answer of many parts: the one that is written, and what gRPC has taken of those before it; measured.
+_PARTS_HELD = 3
 #: Long enough for a few calls to finish, short enough to be no outage.
 RETRY_AFTER_MS = 50
 
@@ -27,6 +29,7 @@ class Limit(StrEnum):
 
     CALLS = "calls"
     INFLIGHT_BYTES = "inflight_bytes"
+    UNREAD_BYTES = "unread_bytes"
     CHANNELS = "channels"
     CHANNELS_PER_CONNECTION = "channels_per_connection"
     STREAMS = "streams"
@@ -117,6 +120,7 @@ class Limits:
         self._calls = 0
         self._waiting = 0
         self._bytes = 0
+        self._unread = 0
         self._opened = 0
         self._channels: set[OpenChannel] = set()
         self._streams: Counter[str] = Counter()
@@ -165,6 +169,29 @@ class Limits:
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
+
+    @contextmanager
+    def unread(self) -> Iterator[Callable[[int], None]]:
+        """For as long as an answer of many parts is written; told how large a part is going to be, and how large it is.
+
+        A client that does not read keeps a part in our hands, and others on their way: what all of them keep has a bound.
+        """
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            more = _PARTS_HELD * size - held
+            with self._changed:
+                if more > 0 and self._unread > held and self._unread + more > self.settings.max_inflight_bytes:
+                    self._refuse(Limit.UNREAD_BYTES, "bytes of answers that nobody has read", self.settings.max_inflight_bytes)
+                self._unread += more
+            held += more
+
+        try:
+            yield hold
+        finally:
+            with self._changed:
+                self._unread -= held
 
     def open_channel(self) -> None:
         """For a client that begins a channel and has said nothing on it yet: that alone keeps a thread. `close_channel` ends it."""

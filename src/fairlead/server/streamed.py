@@ -14,9 +14,10 @@ from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import BrowseCall, ReadCall, decode
 from fairlead.wire.deliveries import Runs, encode_deliveries, runs_of
 
-#: A part ends with the row that reaches either.
+#: A part ends with the row that reaches either. Large enough that the work for a part is little beside that for its rows, and small
+#: enough that a hundred readers that have stopped reading can be waited for.
 MOST_ROWS = 10_000
-MOST_BYTES = 8 * 1024 * 1024
+MOST_BYTES = 2 * 1024 * 1024
 
 Part = tuple[Runs, pa.RecordBatch]
 
@@ -40,7 +41,10 @@ STREAMED: dict[str, Callable[[GuardedBroker, bytes], Iterator[Part]]] = {"read":
 
 def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Part]:
     for part in _parts(pages):
-        yield runs_of(part), encode_deliveries(part, payloads=payloads)
+        encoded = runs_of(part), encode_deliveries(part, payloads=payloads)
+        # A client may take its time to read: meanwhile the bodies are not needed twice.
+        part.clear()
+        yield encoded
 
 
 def _behind(pages: Iterable[Sequence[Delivery]], skip: int) -> Iterator[Sequence[Delivery]]:
