@@ -9,7 +9,6 @@ from tests.docs.reading import read_page
 
 #: Their console blocks are typed too, in order with their Python.
 WITH_TERMINALS = (
-    "README.md",
     "docs/tutorial-server.md",
     "docs/tutorial-runbook.md",
     "docs/how-to/tls.md",
@@ -28,6 +27,6 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
 
 
 def test_the_pages_a_newcomer_starts_with_have_examples() -> None:
-    assert {"README.md", "tutorial.md", "tutorial-server.md", "tutorial-runbook.md"} <= {page.name for page in PAGES}
+    assert {"tutorial.md", "tutorial-server.md", "tutorial-runbook.md"} <= {page.name for page in PAGES}
     for page in WITH_TERMINALS:
         assert [step.terminal for step in steps_in(ROOT / page) if isinstance(step, Session) and step.terminal], page
