@@ -70,6 +70,7 @@ def check_produced(sent: dict[str, str | None], lines: Iterable[Line], found: Fo
         *_order(sent, found.sink),
         *_claimed_once(claims.values()),
         *_same_again(claims, lines),
+        *_read_as_a_whole(claims.values(), lines),
         *_never_before_published(claims, lines),
     ]
 
@@ -149,6 +150,15 @@ def _same_again(claims: dict[int, Claim], lines: Sequence[Line]) -> Iterator[str
             read_tags = [tag for key in keys for tag in slices[key]]
             if len(keys) == count and sorted(read_tags) != sorted(claim.tags):
                 yield f"the {count} slices of claim {claim.number} are not the claim"
+
+
+def _read_as_a_whole(claims: Iterable[Claim], lines: Iterable[Line]) -> Iterator[str]:
+    """Also a sign that the ledger sees what is asked of the broker."""
+    closed = max((line["up_to"] for line in lines if line["ev"] == "done" and line["do"] == "close"), default=0)
+    for claim in claims:
+        slices = {(read["slices"], read["slice"]) for read in claim.reads}
+        if claim.number <= closed and not any(all((count, n) in slices for n in range(count)) for count, _ in slices):
+            yield f"claim {claim.number} was closed, and not all of it was read"
 
 
 def _never_before_published(claims: dict[int, Claim], lines: Iterable[Line]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(directory: str) -> None:
 def watch(broker: Broker, switch: Switch, ledger: Ledger) -> None:
     """From now on whoever asks this broker, whatever way, passes by the switch."""
     watched = Watched(broker, switch, ledger)
-    for group, verbs in ((broker.consumers, ("claim", "read", "record", "choose", "close")), (broker.staging, ("stage", "publish"))):
+    for group, verbs in ((broker.consumers, ("claim", "read_pages", "record", "choose", "close")), (broker.staging, ("stage", "publish"))):
         for verb in verbs:
             setattr(group, verb, functools.partial(getattr(watched, verb), getattr(group, verb)))
 
@@ -62,7 +63,7 @@ class Watched:
 
     def __init__(self, broker: Broker, switch: Switch, ledger: Ledger) -> None:
         self._broker = broker
-        self._read = broker.consumers.read
+        self._read_pages = broker.consumers.read_pages
         self._switch = switch
         self._ledger = ledger
 
@@ -70,20 +71,21 @@ class Watched:
         def members(answer: Any) -> dict[str, Any]:
             if not answer.count:
                 return {"number": number, "members": []}
-            return {"number": number, "members": [[d.id, read_tag(d.payload), d.attempts] for d in self._read(name, generation, number)]}
+            deliveries = chain.from_iterable(self._read_pages(name, generation, number))
+            return {"number": number, "members": [[d.id, read_tag(d.payload), d.attempts] for d in deliveries]}
 
         return self._pass("claim", lambda: act(name, generation, number, **options), members, number=number, generation=generation)
 
-    def read(
+    def read_pages(
         self, act: Callable[..., Any], name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, **options: Any
     ) -> Iterator[Any]:
         told = {"number": number, "slice": slice, "slices": slices}
         op, nth = self._begin("read", told)
-        tags = []
+        tags = list[str]()
         try:
-            for delivery in act(name, generation, number, slice=slice, slices=slices, **options):
-                tags.append(read_tag(delivery.payload))
-                yield delivery
+            for page in act(name, generation, number, slice=slice, slices=slices, **options):
+                tags += [read_tag(delivery.payload) for delivery in page]
+                yield page
         except BaseException as error:
             self._ledger.refused(op, "read", error)
             raise

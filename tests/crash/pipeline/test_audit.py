@@ -67,6 +67,8 @@ def test_what_is_left_in_the_queues_is_judged(found: Found, problem: str) -> Non
         ([claim(1, ["m1", "m2"]), read(1, ["m1", "m2", "m4"]), *GOOD[5:]], "not in the order of the claim"),
         ([*GOOD[:4], read(1, [], 1, 2), *GOOD[5:]], "the 2 slices of claim 1 are not the claim"),
         ([*GOOD, claim(3, ["m4"])], "in 2 claims: m4"),
+        ([*GOOD[:8], *GOOD[9:]], "claim 2 was closed, and not all of it was read"),
+        ([*GOOD[:8], read(2, ["m3"], 0, 2), *GOOD[9:]], "claim 2 was closed, and not all of it was read"),
     ],
 )
 def test_what_the_broker_was_asked_is_judged(lines: list[Line], problem: str | None) -> None:

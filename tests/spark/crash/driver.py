@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import fairlead
 import fairlead.spark
 from tests.crash.pipeline.ledger import CONSUMER, DONE, SINK, SOURCE
 from tests.crash.pipeline.switch import MARK, ROOT, tell_driver
@@ -50,15 +51,23 @@ def main(life: Life) -> None:
     spark = fairlead.spark.session("crash", life.master, memory="512m", config=config)
     for breach in BREACHES.keys() & {life.source, life.sink}:
         spark.dataSource.register(BREACHES[breach])
+    run(spark, life)
+    # What comes back because it failed or was released is for another run.
+    while life.operation == "settle" and is_something_left(life):
+        run(spark, life)
+    spark.stop()
+
+
+def run(spark: SparkSession, life: Life) -> None:
+    """One query to its end, again if it fails."""
     for left in range(life.patience, -1, -1):
         try:
             start(spark, life).awaitTermination()
-            break
+            return
         except StreamingQueryException as failed:
             tell_failure(life, failed)
             if not left:
                 raise
-    spark.stop()
 
 
 def quick_python(home: Path) -> Path:
@@ -95,6 +104,13 @@ def settled(rows: DataFrame) -> DataFrame:
     return said.selectExpr(
         "id", "receipt", "if(kind = 'dead', 'fail', kind) as outcome", "kind = 'dead' as dead", "if(kind in ('fail', 'dead'), 'no', null) as error"
     )
+
+
+def is_something_left(life: Life) -> bool:
+    client = fairlead.connect(life.address)
+    stats = client.stats(SOURCE)
+    client.close()
+    return stats.ready + stats.waiting + stats.leased > 0
 
 
 def tell_failure(life: Life, failed: StreamingQueryException) -> None:
