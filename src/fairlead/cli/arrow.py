@@ -14,7 +14,7 @@ def import_arrow_alone() -> None:
     Where pandas is installed, pyarrow imports it when it first turns a list into a column, to see whether the list belongs to it:
     half a second of every command, and of the first call to every server. It looks once; asked for a DataFrame, it looks again.
     """
-    if "pyarrow" in sys.modules or "pandas" in sys.modules:
+    if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _NoPandas)
     try:

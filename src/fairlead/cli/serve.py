@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,6 +19,7 @@ from fairlead.cli.faults import tell_error
 from fairlead.config.load import SETTINGS, load_settings
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
+from fairlead.server.arrow_memory import limit_arrow_memory
 from fairlead.server.serve import Server, run
 from fairlead.wire.statuses import status_of
 
@@ -55,6 +57,10 @@ def serve(
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log)
+    if "flight" in settings.addresses():
+        # First of all: pyarrow reads its ceiling when it is loaded, and never again. Where it is not installed, its door says so.
+        with suppress(ModuleNotFoundError):
+            limit_arrow_memory(settings.limits.max_arrow_bytes)
     import_arrow_alone()
     run_and_exit(Server(settings))
 
