@@ -113,7 +113,8 @@ def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_non
     reader = Reader(world)
     inside = reader.take(1, limit=2)
     (outside,) = world.broker.claim("q")
-    for items in ([Complete(inside[0]), Complete(outside)], [Complete(DeliveryRef(inside[0].id, "1"))], [Complete(DeliveryRef("nonsense", "1"))]):
+    mixed, nonsense = DeliveryRef(outside.id, inside[0].lease), DeliveryRef("nonsense", "1")
+    for items in ([Complete(inside[0]), Complete(outside)], [Complete(DeliveryRef(inside[0].id, "1"))], [Complete(mixed)], [Complete(nonsense)]):
         with pytest.raises(InvalidRequest):
             reader.record(1, items)
     with pytest.raises(InvalidRequest):
