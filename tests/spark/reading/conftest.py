@@ -79,14 +79,30 @@ class Query:
             if each is not None:
                 each(frame, batch)
 
-        running = self.start(collect, available_now=True, **options)
-        assert running.awaitTermination(PATIENCE_S), "the query did not end"
-        assert running.exception() is None
+        ended = self._end(collect, **options)
+        assert ended is None, ended
         return batches
 
     def fail(self, each: Each | None = None, **options: object) -> str:
         """To its end, which must be a bad one. Returns what it says."""
-        return failure_of(self.start(each or _ignore, available_now=True, **options))
+        ended = self._end(each or _ignore, **options)
+        assert ended is not None, "the query ended well"
+        return ended
+
+    def _end(self, each: Each, **options: object) -> str | None:
+        """What it ended with. Spark gives a Python process ten seconds to start, which on a crowded machine is not enough: then once more."""
+        from pyspark.errors import StreamingQueryException
+
+        for _ in range(3):
+            running = self.start(each, available_now=True, **options)
+            try:
+                assert running.awaitTermination(PATIENCE_S), "the query did not end"
+                return None
+            except StreamingQueryException as ended:
+                said = str(ended)
+            if "Python worker failed to connect back" not in said:
+                break
+        return said
 
 
 def _ignore(frame: DataFrame, batch: int) -> None:
