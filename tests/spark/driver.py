@@ -28,7 +28,8 @@ class Driver:
         script.write_text(program)
         self.family = Family(directory / "logs")
         self._name = name
-        given = {**os.environ, MASTER_VARIABLE: master, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})}
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        given = {**os.environ, MASTER_VARIABLE: master, "PYTHONPATH": path, **(environment or {})}
         self.process: subprocess.Popen[bytes] = self.family.start(
             name, [sys.executable, script, *map(str, arguments)], {key: value for key, value in given.items() if value is not None}, cwd=directory
         )

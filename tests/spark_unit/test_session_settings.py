@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import SparkNotReady
 from fairlead.spark import installed
-from fairlead.spark.spark_session import local_cores, prepare_environment, session, settings, stays_here
+from fairlead.spark.spark_session import local_cores, prepare, session, settings, stays_here
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,17 +41,18 @@ def test_a_star_stands_for_the_cores_this_process_may_use(monkeypatch: pytest.Mo
         ("spark://10.0.0.5:7077", False), ("spark://127.0.0.1:7077,10.0.0.5:7077", False), ("yarn", False), ("k8s://https://127.0.0.1:443", False),
     ],
 )  # fmt: skip
-def test_only_a_master_on_this_machine_binds_the_driver_to_loopback(master: str, here: bool) -> None:
+def test_only_a_master_on_this_machine_binds_the_driver_to_loopback(tmp_path: Path, master: str, here: bool) -> None:
     assert stays_here(master) is here
     assert settings(master).get("spark.driver.bindAddress") == ("127.0.0.1" if here else None)
-    environ: dict[str, str] = {}
-    prepare_environment(master, environ)
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    prepare(master, environ=environ)
+    assert environ.pop("JAVA_HOME").startswith(environ.pop("XDG_CACHE_HOME"))
     assert environ == ({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable} if here else {})
 
 
-def test_the_python_that_somebody_chose_for_the_workers_stays() -> None:
-    environ = {"PYSPARK_PYTHON": "./environment/bin/python"}
-    prepare_environment("local[2]", environ)
+def test_the_python_that_somebody_chose_for_the_workers_stays(tmp_path: Path) -> None:
+    environ = {"PYSPARK_PYTHON": "./environment/bin/python", "XDG_CACHE_HOME": str(tmp_path)}
+    prepare("local[2]", environ=environ)
     assert environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 

@@ -78,10 +78,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ) -> Java:
-    """Set JAVA_HOME for the Spark that this process starts next; `session` does it by itself.
+    """Set JAVA_HOME for the Spark that this process starts next; `session` and `prepare` do it by themselves.
 
-    For a builder of your own and for Spark Connect (`remote("local[2]")`). It has no effect on a JVM that already runs. With
-    `quiet=False` a Java that has the vector module starts as Spark means it to, with its warnings.
+    It has no effect on a JVM that already runs. With `quiet=False` a Java that has the vector module starts as Spark means it to, with its warnings.
     """
     java = java or find_java(environ)
     if quiet or not java.has_vector_module:

@@ -1,6 +1,6 @@
 """A Spark session for the work around a queue: on loopback, quiet, in UTC, with Arrow, and no more shuffle partitions than cores.
 
-The same settings serve a builder of your own: `use_java()` first, then `SparkSession.builder.config(map=settings("local[2]"))`.
+The same settings serve a builder of your own: `prepare("local[2]")` first, then `SparkSession.builder.config(map=settings("local[2]"))`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlead.config.server import is_loopback
 from fairlead.errors import SparkNotReady
 from fairlead.spark.class_data import use_class_data
 from fairlead.spark.installed import require_packages
-from fairlead.spark.java import use_java
+from fairlead.spark.java import Java, use_java
 from fairlead.spark.user_cache import digest, kept_file, user_cache
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def session(
         master = master or _submitted_master()
         return builder.config(map={**work_settings(master), **config}).master(master).getOrCreate()
     master = master or DEFAULT_MASTER
-    java = use_java(quiet=quiet)
-    prepare_environment(master, os.environ)
+    java = prepare(master, quiet=quiet)
     if class_data:
         options = map(shlex.quote, use_class_data(java))
         config[_JAVA_OPTIONS] = " ".join([*options, config.get(_JAVA_OPTIONS, "")])
@@ -123,11 +122,16 @@ def work_settings(master: str) -> dict[str, str]:
     return chosen
 
 
-def prepare_environment(master: str, environ: MutableMapping[str, str]) -> None:
-    """What Spark reads from nowhere but the environment. Without PYSPARK_PYTHON it would run `python3`, which need not be this Python."""
+def prepare(master: str = DEFAULT_MASTER, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ) -> Java:
+    """Set what Spark reads from nowhere but the environment, for the JVM that this process starts next; `session` does it by itself.
+
+    JAVA_HOME, and for a master on this machine, if unset, SPARK_LOCAL_IP and PYSPARK_PYTHON: without that the workers would
+    run `python3`, which need not be this Python.
+    """
     if stays_here(master):
         environ.setdefault("PYSPARK_PYTHON", sys.executable)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return use_java(quiet=quiet, environ=environ)
 
 
 def local_cores(master: str) -> int | None:
@@ -151,7 +155,7 @@ def stays_here(master: str) -> bool:
 def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str]) -> SparkSession:
     """The session that runs, changed where it can be; refused where it cannot be what was asked for."""
     stop = "Stop it first (spark.stop()), or leave this out"
-    has_master = running.sparkContext.master
+    has_master = running.conf.get("spark.master", None)
     if master is not None and master != has_master:
         raise SparkNotReady(f"no session, or one with master {master!r}", f"a running one with {has_master!r}", stop)
     for name, value in asked.items():

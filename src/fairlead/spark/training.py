@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.functions import udf
 
 from fairlead.spark.class_data import class_data_for
-from fairlead.spark.java import use_java
-from fairlead.spark.spark_session import prepare_environment, settings
+from fairlead.spark.spark_session import prepare, settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,11 +27,10 @@ _END_S = 1200
 
 
 def main(java_options: list[str]) -> None:
-    data = class_data_for(use_java())
+    data = class_data_for(prepare(_MASTER))
     if data is None:
         raise SystemExit("no pyspark, or no place for class data")
     data.prepare(os.environ)
-    prepare_environment(_MASTER, os.environ)
     config = settings(_MASTER, config={"spark.driver.extraJavaOptions": " ".join(map(shlex.quote, java_options))})
     spark = SparkSession.builder.appName("fairlead-training").config(map={**config}).master(_MASTER).getOrCreate()
     with tempfile.TemporaryDirectory() as directory:
