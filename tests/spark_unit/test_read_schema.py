@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from fairlead.errors import InvalidRequest
@@ -65,8 +68,10 @@ def test_the_source_refuses_a_wrong_schema_before_anything_is_read():
     with pytest.raises(InvalidRequest, match="'attempts'"):
         source.reader(changed("attempts", dataType=BinaryType()))
     streaming = FairleadDataSource({"endpoint": "127.0.0.1:1", "queue": "orders", "consumer": "etl"})
-    with pytest.raises(InvalidRequest, match="'attempts'"):
-        streaming.streamReader(changed("attempts", dataType=BinaryType()))
+    refused = pickle.loads(pickle.dumps(streaming.streamReader(changed("attempts", dataType=BinaryType()))))
+    for ask in (refused.initialOffset, lambda: refused.latestOffset({}, ReadAllAvailable()), lambda: refused.partitions({}, {})):
+        with pytest.raises(InvalidRequest, match="'attempts'"):
+            ask()
 
 
 def test_the_source_has_the_columns_of_its_view():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource
 
+from fairlead.errors import InvalidRequest
 from fairlead.spark.options import read_options
 from fairlead.spark.schema import check_read_schema, read_schema
 
@@ -39,10 +40,13 @@ class FairleadDataSource(DataSource):
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from fairlead.spark.stream_read import StreamReader
+        from fairlead.spark.stream_read import RefusedReader, StreamReader
 
-        options = self.checked.for_direction("stream read")
-        check_read_schema(schema)
+        try:
+            options = self.checked.for_direction("stream read")
+            check_read_schema(schema)
+        except InvalidRequest as refused:
+            return RefusedReader(refused)
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
@@ -260,3 +260,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield rows.of(batch)
         except _LOST as lost:
             self._lose(lost)
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Says why it cannot be one as soon as it is asked for anything. Spark 4.3 buries what making a reader raises under an error of its own."""
+
+    def __init__(self, refused: InvalidRequest) -> None:
+        self._fields = refused.fields
+
+    def _refuse(self) -> NoReturn:
+        raise InvalidRequest(**self._fields)
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()

@@ -57,7 +57,9 @@ def test_a_broker_that_cannot_be_reached_is_named_after_the_time_allowed(spark: 
 def test_a_stream_without_consumer_or_from_a_time_is_told_why(query: Query):
     given = {"endpoint": query.server.address}
     without = query.spark.readStream.format("fairlead").options(**given).load(query.queue)
-    assert "option consumer" in query.fail(frame=without)
+    said = query.fail(frame=without)
+    assert "option consumer" in said
+    assert "UnboundLocalError" not in said, "it is not buried under an error of Spark's own"
     assert "no past to skip" in query.fail(startingFrom="2026-03-01T00:00:00Z")
 
 
