@@ -43,15 +43,17 @@ def test_a_broker_that_cannot_be_reached_is_named_when_the_time_for_it_is_over()
 
 def test_a_key_is_read_where_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str | None] = []
-    monkeypatch.setattr("fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]))
+    monkeypatch.setattr("fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]) or object())
     file = tmp_path / "key"
     file.write_text("fl_from_a_file\n")
     monkeypatch.setenv("THE_KEY", "fl_from_a_variable")
     client_for(options("127.0.0.1:1", apiKeyFile=str(file)))
     client_for(options("127.0.0.1:1", apiKeyEnv="THE_KEY"))
     client_for(options("127.0.0.1:1"))
+    file.write_text("fl_renewed")
+    client_for(options("127.0.0.1:1", apiKeyFile=str(file)))
     connection._clients.clear()
-    assert said == ["fl_from_a_file", "fl_from_a_variable", None]
+    assert said == ["fl_from_a_file", "fl_from_a_variable", None, "fl_renewed"]
 
 
 def test_a_key_that_is_not_there_is_told_with_the_host_that_lacks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

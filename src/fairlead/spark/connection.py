@@ -29,7 +29,7 @@ _OF_EXECUTORS = "SPARK_EXECUTOR_DIRS"
 #: A key is shorter, and a device never ends.
 _MOST_KEY_BYTES = 4096
 
-_clients: dict[tuple[int, Way], Client] = {}
+_clients: dict[tuple[int, Way, str | None], Client] = {}
 _lock = threading.Lock()
 
 
@@ -54,12 +54,13 @@ def client_for(options: Options) -> Client:
     Thread-safe. A forked child gets clients of its own.
     """
     way = Way(**{name: getattr(options, name) for name in Way.__dataclass_fields__})
+    # The process, because Spark forks its workers from a daemon; the API key, because its file may have a new one.
+    which = (os.getpid(), way, _api_key(way))
     with _lock:
-        # The process is part of the key: Spark forks its workers from a daemon.
-        client = _clients.get((os.getpid(), way))
+        client = _clients.get(which)
         if client is None:
             _warn_if_only_local(options)
-            client = _clients[os.getpid(), way] = _connect(way)
+            client = _clients[which] = _connect(way, which[2])
         return client
 
 
@@ -92,11 +93,11 @@ def _warn_if_only_local(options: Options) -> None:
         )  # fmt: skip
 
 
-def _connect(way: Way) -> Client:
+def _connect(way: Way, api_key: str | None) -> Client:
     # Here, so that options can be read and schemas checked without Arrow.
     from fairlead.client.client import connect
 
-    return connect(way.endpoint, retry_for=way.timeout, heartbeat_cap=None, api_key=_api_key(way), tls=_tls(way))
+    return connect(way.endpoint, retry_for=way.timeout, heartbeat_cap=None, api_key=api_key, tls=_tls(way))
 
 
 def _tls(way: Way) -> Tls | None:
