@@ -62,6 +62,8 @@ def test_a_kept_file_that_is_right_is_not_written_again(tmp_path: Path) -> None:
     assert path.stat().st_ino == before.st_ino
     kept_file(tmp_path, "settings", "a = 2\n")
     assert (path.read_text(), mode(path)) == ("a = 2\n", 0o600)
+    path.chmod(0o644)
+    assert mode(kept_file(tmp_path, "settings", "a = 2\n")) == 0o600
 
 
 def test_many_at_once_leave_one_whole_file_and_no_drafts(tmp_path: Path) -> None:
