@@ -12,8 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.broker.claim import allowance, any_touched, take_or_wait
-from fairlead.broker.consumer_book import ConsumerState
-from fairlead.broker.consumer_close import finish
+from fairlead.broker.consumer_close import at_rest
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.runs import followers_of
@@ -51,10 +50,8 @@ class _Run(NamedTuple):
 
 
 def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
-    finish(core, wanted.name)
     filling = _Filling(core, wanted)
-    with core.lock:
-        core.check_open()
+    with at_rest(core, wanted.name):
         record = filling.look()
         if record.phase != "open":
             queue = filling.queue(record)
@@ -222,10 +219,7 @@ class _Filling:
         """For a claim begun by another call, or before a crash: its last message may be in the middle of a run."""
         if not before.messages:
             return None
-        state: ConsumerState = self.core.consumer_book.get(before.name)
-        state.members = None
-        last = self.core.leases.find(state.load_members(self.core.store)[-1])
-        state.members = None
+        last = self.core.leases.find(self.core.store.claim_members(before.name, before.number)[-1])
         if last is None or len(last.row) <= ROW_BYTES:
             return None
         return _Run(last.lane, last.row, self._nothing_waits_before(queue, last))

@@ -7,7 +7,8 @@ A crash between two steps leaves the record as it was after the last one, and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import msgspec
@@ -36,19 +37,19 @@ HOOKED_STEP = 100
 
 def close(core: Core, name: str, generation: int, up_to: int) -> CloseResult:
     """Closed when the record has flipped; the answer comes when the steps are done."""
-    finish(core, name)
-    with core.lock:
-        core.check_open()
+    with at_rest(core, name):
         record = core.consumer_book.current(name, generation).record
         if up_to == record.lost and up_to:
             raise ClaimReleased(name, up_to, record.lost_why)
-        if up_to <= record.last_closed:
-            return CloseResult(record.last_closed, {})
-        if record.phase != "open" or up_to != record.number:
-            raise ClaimNotNext(name, up_to, record.last_closed)
-        _flip(core, record, "closing", seen_ms=core.clock.now_ms(), settled={})
+        already = up_to <= record.last_closed
+        if not already:
+            if record.phase != "open" or up_to != record.number:
+                raise ClaimNotNext(name, up_to, record.last_closed)
+            _flip(core, record, "closing", seen_ms=core.clock.now_ms(), settled={})
         commit = core.store.last_commit
     core.confirm(commit, synced=True)
+    if already:
+        return CloseResult(record.last_closed, {})
     settled = finish(core, name)
     core.confirm(synced=True)
     return CloseResult(up_to, settled)
@@ -56,9 +57,7 @@ def close(core: Core, name: str, generation: int, up_to: int) -> CloseResult:
 
 def release(core: Core, name: str, why: str, *, dropping: bool = False) -> int:
     """Let go of what the consumer has in hand, and of the consumer too when it is to be dropped. Returns how many messages it was."""
-    finish(core, name)
-    with core.lock:
-        core.check_open()
+    with at_rest(core, name):
         record = core.consumer_book.get(name).record
         count = record.messages if record.in_hand else 0
         if record.in_hand:
@@ -89,6 +88,20 @@ def _flip(core: Core, record: ConsumerRecord, phase: str, **fields: object) -> N
     flipped = msgspec.structs.replace(record, phase=phase, last_closed=record.number, handled=0, **fields)
     core.commit([ConsumerSaved(flipped)])
     core.consumer_book.seen(core.consumer_book.put(flipped), core.clock)
+
+
+@contextmanager
+def at_rest(core: Core, name: str) -> Iterator[None]:
+    """The lock, with no step of the consumer left to do: whoever decides about its next claim must not meet the rest of the last one."""
+    while True:
+        finish(core, name)
+        with core.lock:
+            core.check_open()
+            state = core.consumer_book.find(name)
+            # Between the last step and the lock somebody may have closed the claim in hand, or its time may have been over.
+            if state is None or not state.record.under_way:
+                yield
+                return
 
 
 def finish(core: Core, name: str) -> dict[str, int]:

@@ -56,8 +56,7 @@ class Consumers:
         if not MIN_CONSUMER_TTL_MS <= ttl_ms <= MAX_CONSUMER_TTL_MS:
             raise InvalidRequest("ttl", "between 1s and 365d", ttl)
         core = self._core
-        consumer_close.finish(core, name)
-        with core.lock:
+        with consumer_close.at_rest(core, name):
             read, book, now_ms = core.queue(queue), core.consumer_book, core.clock.now_ms()
             known = book.find(name)
             if known is None:

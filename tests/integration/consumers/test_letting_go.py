@@ -8,6 +8,7 @@ import pytest
 
 from fairlead import Fail, NewMessage
 from fairlead.broker import consumer_close
+from fairlead.broker.core import Core
 from fairlead.errors import ClaimReleased, ConsumerNotFound, QueueNotFound, StoreFull
 from fairlead.store.laws import check_laws
 from tests.integration.consumers.scene import Reader, payloads
@@ -190,3 +191,42 @@ def test_a_consumer_that_is_being_dropped_goes_with_its_queue(world: World, monk
     world.store.on_commit = lambda facts: None
     world.broker.delete_queue("q")
     assert world.broker.consumers.list() == []
+
+
+class _BrokeOff(Exception):
+    pass
+
+
+@pytest.mark.parametrize("call", ["drop", "claim", "close"])
+def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(world: World, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    world.fill("q", count=7)
+    reader = Reader(world)
+    reader.claim(1, limit=4)
+    run_step, steps = consumer_close.run_step, iter([False, False, True])
+
+    def overtaken(core: Core, name: str) -> bool:
+        """The first call finds nothing to do; then a close comes, and gets no further than its decision."""
+        breaks_off = next(steps, None)
+        if breaks_off:
+            raise _BrokeOff
+        more = run_step(core, name)
+        if breaks_off is not None and not begun:
+            begun.append(True)
+            with pytest.raises(_BrokeOff):
+                reader.close(1)
+        return more
+
+    begun: list[bool] = []
+    monkeypatch.setattr(consumer_close, "run_step", overtaken)
+    if call == "drop":
+        world.broker.consumers.drop("etl")
+        assert world.broker.consumers.list() == []
+        assert world.counts("q") == (3, 0, 0, 0)
+    elif call == "claim":
+        assert reader.claim(2).count == 3
+        assert world.counts("q") == (0, 0, 3, 0)
+    else:
+        assert reader.close(1).last_closed == 1
+        assert world.counts("q") == (3, 0, 0, 0)
+    assert begun
+    assert check_laws(world.store.inner) == []
