@@ -183,8 +183,9 @@ class Consumers:
         with core.lock:
             core.check_open()
             record = core.consumer_book.current(name, generation).record
-            self._save(msgspec.structs.replace(record, seen_ms=core.clock.now_ms()))
-            return info_of(core.consumer_book.get(name).record)
+            seen = msgspec.structs.replace(record, seen_ms=core.clock.now_ms())
+            self._save(seen)
+            return info_of(seen)
 
     def ceiling(self, name: str, generation: int) -> int:
         """A place: what is ready in the queue now stands at or before it, and what is enqueued or tried again later behind it."""
@@ -252,9 +253,7 @@ def read_outcomes(items: object) -> tuple[list[Recorded], list[int]]:
         if isinstance(item, Complete):
             said.append(Recorded(raw_id, "complete", check_progress(item.progress)))
         elif isinstance(item, Release):
-            if not isinstance(item.keep_order, bool):
-                raise InvalidRequest("keep_order", "True or False", item.keep_order)
-            said.append(Recorded(raw_id, "release", keep_order=item.keep_order))
+            said.append(Recorded(raw_id, "release", keep_order=check_bool(item.keep_order, "keep_order")))
         else:
             fail = check_fail(item)
             said.append(Recorded(raw_id, "fail", fail.progress, fail.error, int(fail.reason), fail.retry_in_ms, fail.dead))
