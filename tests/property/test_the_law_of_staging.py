@@ -169,7 +169,9 @@ class LawOfStaging(RuleBasedStateMachine):
 
     @rule(
         token=TOKENS,
-        parts=st.lists(st.tuples(QUEUES, st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])), min_size=1, max_size=3),
+        parts=st.lists(
+            st.tuples(QUEUES, st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])), min_size=1, max_size=3
+        ),
         names=st.permutations(NAMES),
         dies_at=st.sampled_from([0, 1, 2, 3, 4, 5, 6]),
     )

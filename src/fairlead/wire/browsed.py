@@ -70,6 +70,3 @@ def _reason(number: int | None) -> FailureReason | None:
         return None if number is None else FailureReason(number)
     except ValueError:
         raise InvalidRequest("reason", "the number of a failure reason", number) from None
-
-
-
