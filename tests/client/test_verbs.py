@@ -195,7 +195,7 @@ def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
 
 
 def test_a_wait_longer_than_one_request_goes_on(client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.client.requests._POLL_IN_MAIN_THREAD_MS", 50)
+    monkeypatch.setattr("fairlead.client.long_poll._POLL_IN_MAIN_THREAD_MS", 50)
     threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,10 +12,11 @@ import pyarrow as pa
 from fairlead.client.core import Asked, Core, Once
 from fairlead.client.gather import Gatherer
 from fairlead.client.heartbeat import Heartbeat, Held
+from fairlead.client.long_poll import LongPoll
 from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration, to_ms
+from fairlead.model.durations import Duration
 from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Settlement, SettleResult
@@ -28,10 +28,6 @@ from fairlead.wire.messages import decode_ids, encode_messages, message_columns
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import Row, decode_results, encode_settlements, read_results, settlement_columns, settlement_rows
-
-_POLL_MS = 20_000
-_POLL_IN_MAIN_THREAD_MS = 1000
-_SHORT_MS = 25
 
 _EXTEND, _START = ACTIONS.index("extend"), ACTIONS.index("start")
 
@@ -99,31 +95,15 @@ class Requests:
     def claim(
         self, queue: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, max_per_stream: int, token: str | None, started: bool
     ) -> list[Delivery]:
-        """Repeated after a lost answer it gives the same deliveries, because it always has a token.
-
-        A long wait is several requests: a connection that is dead without a sign is noticed after one of them, and a thread
-        inside pyarrow hears an interrupt only between two.
-        """
-        clock, core = self.core.clock, self.core
-        wait_ms = 0 if wait is None else to_ms(wait, "wait")
-        most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
+        """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
+        core, poll = self.core, LongPoll(self.core, wait)
         whose = consumer or core.options.consumer
         call = ClaimCall(_plain_names(queue), limit, 0, whose, max_per_stream, token or core.new_id(), started, in_rows=True)
-        until_ms = clock.monotonic_ms() + wait_ms
 
         def metadata() -> bytes:
-            left_ms = until_ms - clock.monotonic_ms() if wait_ms else 0
-            return encode_call(msgspec.structs.replace(call, wait_ms=min(max(left_ms, 0), most_ms)))
+            return encode_call(msgspec.structs.replace(call, wait_ms=poll.left_ms()))
 
-        while True:
-            began_ms = clock.monotonic_ms()
-            found = self.deliveries(core.ask("claim", metadata, timeout_ms=most_ms + core.options.timeout_ms))
-            now_ms = clock.monotonic_ms()
-            if found or now_ms >= until_ms:
-                return found
-            if now_ms - began_ms < _SHORT_MS:
-                # A server that is about to stop ends all waits at once.
-                core.pauses.wait(_SHORT_MS)
+        return poll.ask(lambda: self.deliveries(core.ask("claim", metadata, timeout_ms=poll.timeout_ms)), found=bool)
 
     def exchange(
         self,

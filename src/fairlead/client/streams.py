@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,13 @@ import msgspec
 import pyarrow as pa
 
 from fairlead.client.core import Core
+from fairlead.client.long_poll import LongPoll
 from fairlead.client.streamed import Piece, ask_for_batches
 from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import check_each, check_messages
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration, to_ms
+from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Fail, Release
@@ -33,10 +33,6 @@ from fairlead.wire.whole import fill_defaults, fit
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
-
-_POLL_MS = 20_000
-_POLL_IN_MAIN_THREAD_MS = 1000
-_SHORT_MS = 25
 
 
 class ClientConsumers:
@@ -60,28 +56,20 @@ class ClientConsumers:
         wait: Duration | None = None,
         up_to: int | None = None,
     ) -> NumberedClaim:
-        """A long wait is several requests, so that a dead connection is noticed, and an interrupt heard."""
-        core, clock = self._core, self._core.clock
+        core = self._core
         core.check()
-        wait_ms = 0 if wait is None else to_ms(wait, "wait")
-        most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
-        until_ms = clock.monotonic_ms() + wait_ms
+        poll = LongPoll(core, wait)
 
         def metadata() -> bytes:
-            left_ms = min(max(until_ms - clock.monotonic_ms(), 0), most_ms) if wait_ms else 0
-            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, left_ms, up_to))
+            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, poll.left_ms(), up_to))
 
-        while True:
-            began_ms = clock.monotonic_ms()
-            answer, _ = core.ask("claim_numbered", metadata, timeout_ms=most_ms + core.options.timeout_ms)
+        def once() -> NumberedClaim:
+            answer, _ = core.ask("claim_numbered", metadata, timeout_ms=poll.timeout_ms)
             if answer.claimed is None:
                 raise ProtocolMismatch("a numbered claim", "an answer without one")
-            now_ms = clock.monotonic_ms()
-            if answer.claimed.count or now_ms >= until_ms:
-                return answer.claimed
-            if now_ms - began_ms < _SHORT_MS:
-                # A server that is about to stop ends all waits at once.
-                core.pauses.wait(_SHORT_MS)
+            return answer.claimed
+
+        return poll.ask(once, found=lambda claimed: claimed.count)
 
     def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
         for page in self._read_pages(name, generation, number, slice=slice, slices=slices):
