@@ -1,4 +1,4 @@
-"""Messages as they are looked at in bulk: the same `MessageInfo` on both sides."""
+"""Messages as they are looked at in bulk, a column for each field of `MessageInfo`; a client hands the columns on as they are."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from operator import attrgetter
 import msgspec
 import pyarrow as pa
 
-from fairlead.errors import InvalidRequest
-from fairlead.model.failure import FailureReason, Progress
-from fairlead.model.ids import find_id, show_id
+from fairlead.model.ids import find_id
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.message import pack_headers
 from fairlead.model.views import MessageInfo
-from fairlead.wire.columns import Columns, add_column, ids_column, make_batch
-from fairlead.wire.deliveries import Runs, queues_of, read_failures
-from fairlead.wire.messages import read_headers
+from fairlead.wire.columns import add_column, ids_column, make_batch
 from fairlead.wire.schemas import BROWSED
 
 _encode_failures = msgspec.msgpack.Encoder().encode
@@ -44,29 +40,3 @@ def encode_browsed(infos: Sequence[MessageInfo], *, payloads: bool = True) -> pa
     add_column(columns, "reason", pa.int16(), [None if info.reason is None else int(info.reason) for info in infos], None)
     add_column(columns, "failures", pa.binary(), [_encode_failures(info.failures) if info.failures else b"" for info in infos], b"")
     return make_batch(BROWSED, len(infos), columns)
-
-
-def decode_browsed(batch: pa.RecordBatch, runs: Runs) -> list[MessageInfo]:
-    columns = Columns(batch, BROWSED)
-    plain = {name: columns.read(name, default) for name, default in _PLAIN.items()}
-    plain |= {
-        "id": [show_id(raw_id) if raw_id else "" for raw_id in columns.ids()],
-        "queue": queues_of(runs, columns.length),
-        "where": columns.read("where", ""),
-        "payload": columns.read("payload", b""),
-        "enqueued_at": columns.read("enqueued_at", 0),
-        "headers": [read_headers(packed) or {} for packed in columns.read("headers", b"")],
-        "progress": [Progress(bits) for bits in columns.read("progress", 0)],
-        "reason": [_reason(number) for number in columns.read("reason")],
-        "failures": [read_failures(packed) for packed in columns.read("failures", b"")],
-        "throttle_keys": [tuple(keys) for keys in plain["throttle_keys"]],
-        "hidden": [tuple(names) for names in plain["hidden"]],
-    }
-    return [MessageInfo(**dict(zip(plain, values, strict=True))) for values in zip(*plain.values(), strict=True)]
-
-
-def _reason(number: int | None) -> FailureReason | None:
-    try:
-        return None if number is None else FailureReason(number)
-    except ValueError:
-        raise InvalidRequest("reason", "the number of a failure reason", number) from None
