@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -80,20 +80,30 @@ def as_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
     """An interval, or text such as "1h30m", as whole milliseconds; null where it is neither or out of bounds."""
     if pa.types.is_duration(column.type):
         return _interval_ms(column, name, faults)
-    encoded = as_text(column).dictionary_encode()
-    read: list[int | None] = []
+    return read_words(as_text(column), lambda text: to_ms(text, name), pa.int64(), faults)
+
+
+def read_words(column: pa.Array, read: Callable[[str], int], kind: pa.DataType, faults: Faults) -> pa.Array:
+    """Texts that repeat themselves, each different one read once; null where `read` raises `InvalidRequest`."""
+    encoded = column.dictionary_encode()
+    values: list[int | None] = []
     wrong: dict[int, str] = {}
     for at, text in enumerate(encoded.dictionary.to_pylist()):
         try:
-            read.append(to_ms(text, name))
+            values.append(read(text))
         except InvalidRequest as error:
-            read.append(None)
+            values.append(None)
             wrong[at] = str(error)
+    blame_rows(encoded.indices, wrong, faults)
+    return pa.array(values, kind).take(encoded.indices)
+
+
+def blame_rows(indices: pa.Array, wrong: Mapping[int, str], faults: Faults) -> None:
+    """For the rows of a column that have one of the wrong values, which are known by their places in its dictionary."""
     if wrong:
-        for row, at in enumerate(encoded.indices.to_pylist()):
+        for row, at in enumerate(indices.to_pylist()):
             if at in wrong:
                 faults.setdefault(row, wrong[at])
-    return pa.array(read, pa.int64()).take(encoded.indices)
 
 
 def _interval_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:

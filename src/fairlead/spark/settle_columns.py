@@ -12,7 +12,7 @@ from pyspark.sql.types import BooleanType, ByteType, DayTimeIntervalType, Intege
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import bounded_error, read_reason
 from fairlead.model.limits import MAX_ERROR_BYTES
-from fairlead.spark.columns import Column, Faults, as_ms, as_text, check_columns, filled_columns, rows_where
+from fairlead.spark.columns import Column, Faults, as_ms, as_text, blame_rows, check_columns, filled_columns, read_words, rows_where
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import ACTIONS, SETTLEMENTS
 
@@ -106,10 +106,7 @@ def _claims(column: pa.Array, faults: Faults) -> _Claims:
             leases.append(int(lease))
         except ValueError:
             wrong[at] = str(InvalidRequest("receipt", "as it was read", text))
-    if wrong:
-        for row, at in enumerate(encoded.indices.to_pylist()):
-            if at in wrong:
-                faults.setdefault(row, wrong[at])
+    blame_rows(encoded.indices, wrong, faults)
     return _Claims(receipts, leases, encoded.indices)
 
 
@@ -126,7 +123,7 @@ def _by_claim(claims: _Claims, length: int, columns: dict[str, pa.Array]) -> Ite
 def _read(name: str, column: pa.Array, faults: Faults) -> pa.Array:
     match name:
         case "reason":
-            return _reasons(as_text(column), faults)
+            return read_words(as_text(column), lambda word: int(read_reason(word)), pa.int16(), faults)
         case "error":
             return _errors(as_text(column))
         case "retry_in":
@@ -136,23 +133,6 @@ def _read(name: str, column: pa.Array, faults: Faults) -> pa.Array:
                 faults.setdefault(row, str(InvalidRequest(name, "64 bit flags, 0 or greater", column[row].as_py())))
             return column.cast(pa.int64())
     return column
-
-
-def _reasons(column: pa.Array, faults: Faults) -> pa.Array:
-    encoded = column.dictionary_encode()
-    read: list[int | None] = []
-    wrong = {}
-    for at, word in enumerate(encoded.dictionary.to_pylist()):
-        try:
-            read.append(int(read_reason(word)))
-        except InvalidRequest as error:
-            read.append(None)
-            wrong[at] = str(error)
-    if wrong:
-        for row, at in enumerate(encoded.indices.to_pylist()):
-            if at in wrong:
-                faults.setdefault(row, wrong[at])
-    return pa.array(read, pa.int16()).take(encoded.indices)
 
 
 def _errors(column: pa.Array) -> pa.Array:
