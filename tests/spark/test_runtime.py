@@ -69,6 +69,20 @@ print(json.dumps({"kind": type(spark).__module__, "sum": total, "java": str(java
 spark.stop()
 """
 
+_SUBMITTED = """
+import os, pyspark, subprocess, sys
+import fairlead.spark
+if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    fairlead.spark.prepare("local[1]")
+    submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    sys.exit(subprocess.run([submit, "--master", "local[1]", "--name", "by-submit", __file__]).returncode)
+import json
+spark = fairlead.spark.session(config={"spark.sql.session.timeZone": "Asia/Tokyo"})
+found = [spark.sparkContext.master, spark.conf.get("spark.driver.bindAddress"), spark.conf.get("spark.sql.session.timeZone"), spark.range(5).count()]
+print(json.dumps(found))
+spark.stop()
+"""
+
 
 def tools_without_java(directory: Path) -> Path:
     """A path with what Spark's scripts call, and no java."""
@@ -121,3 +135,8 @@ def test_spark_connect_runs_on_a_java_whose_path_has_spaces(tmp_path: Path) -> N
     }  # fmt: skip
     driver = run_driver(tmp_path / "driver", _CONNECT, "local[2]", environment=environment)
     assert driver.answer == {"kind": "pyspark.sql.connect.session", "sum": 90, "java": str(home / "bin" / "java"), "joined": True}
+
+
+def test_under_spark_submit_the_master_is_the_one_that_was_submitted_to(tmp_path: Path) -> None:
+    driver = run_driver(tmp_path, _SUBMITTED, "unused")
+    assert driver.answer == ["local[1]", "127.0.0.1", "Asia/Tokyo", 5]
