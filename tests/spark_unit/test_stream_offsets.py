@@ -115,14 +115,38 @@ LIMIT = ReadMaxRows(10)
 def test_the_first_batches_call_the_broker_in_the_order_that_closes_only_what_spark_has_committed(consumers: Consumers):
     consumers.waiting = 25
     source = reader()
-    assert source.initialOffset() == at(0)
-    assert source.latestOffset(at(0), LIMIT) == at(1)
-    assert source.initialOffset() == at(0)
-    assert source.partitions(at(0), at(1)) == [Slice("etl", 1, 1, 0, 2), Slice("etl", 1, 1, 1, 2)]
+    assert source.initialOffset() == at(0, initial=True)
+    assert source.latestOffset(at(0, initial=True), LIMIT) == at(1)
+    assert source.initialOffset() == at(0, initial=True)
+    assert source.partitions(at(0, initial=True), at(1)) == [Slice("etl", 1, 1, 0, 2), Slice("etl", 1, 1, 1, 2)]
     assert source.latestOffset(at(1), LIMIT) == at(2)
     source.commit(at(1))
     source.partitions(at(1), at(2))
     assert consumers.calls == ["register", "claim 1", "close 1", "claim 2"]
+    source.stop()
+
+
+def test_a_first_batch_without_a_message_is_empty_also_when_it_is_run_again_and_the_next_has_what_came(consumers: Consumers):
+    consumers.last_closed = 5
+    source = reader()
+    start = source.initialOffset()
+    assert source.latestOffset(start, LIMIT) == start == at(5, initial=True)
+    assert source.partitions(start, start) == []
+    source.stop()
+    consumers.waiting = 3
+    again = reader()
+    assert again.partitions(again.initialOffset(), start) == []
+    assert again.latestOffset(start, LIMIT) == at(6)
+    assert len(again.partitions(start, at(6))) == 2
+    again.stop()
+
+
+def test_a_query_that_began_behind_a_released_claim_and_found_nothing_goes_on_when_it_is_started_again(consumers: Consumers):
+    consumers.last_closed = consumers.lost = 5
+    start = at(5, initial=True)
+    consumers.waiting = 3
+    source = reader()
+    assert source.latestOffset(start, LIMIT) == at(6)
     source.stop()
 
 
@@ -144,7 +168,7 @@ def test_a_claim_waits_for_messages_unless_only_what_is_there_now_is_wanted(cons
     assert consumers.asked["up_to"] is None
     consumers.waiting = 1
     source.prepareForTriggerAvailableNow()
-    source.latestOffset(at(0), LIMIT)
+    source.latestOffset(source.initialOffset(), LIMIT)
     assert consumers.asked["wait"] is None
     assert consumers.asked["up_to"] == 99
     source.stop()
@@ -159,7 +183,7 @@ def test_what_is_there_now_is_claimed_once_even_if_every_batch_gives_all_of_it_b
         assert source.latestOffset(offsets[-1], LIMIT) == following
         offsets.append(following)
         consumers.waiting = 25
-    assert offsets == [at(0), at(1), at(2), at(3)]
+    assert offsets == [at(0, initial=True), at(1), at(2), at(3)]
     assert consumers.last_closed == 3
     source.stop()
 
@@ -227,7 +251,7 @@ def test_a_claim_that_spark_had_not_written_down_is_given_again(consumers: Consu
 def test_a_query_without_its_checkpoint_goes_on_behind_what_is_closed(consumers: Consumers):
     consumers.waiting, consumers.last_closed = 5, 7
     source = reader()
-    assert source.initialOffset() == at(7)
+    assert source.initialOffset() == at(7, initial=True)
     assert source.latestOffset(at(7), LIMIT) == at(8)
     source.stop()
 
@@ -302,7 +326,7 @@ def test_without_fail_on_data_loss_a_released_claim_reads_as_empty_with_a_warnin
 def test_a_first_batch_whose_claim_is_gone_is_noticed_although_the_beginning_has_moved(consumers: Consumers):
     released_within_a_batch(consumers)
     source = reader()
-    assert source.initialOffset() == at(1)
+    assert source.initialOffset() == at(1, initial=True)
     with pytest.raises(ClaimReleased):
         source.partitions(at(1), at(1))
     source.stop()

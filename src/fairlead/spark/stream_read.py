@@ -48,21 +48,26 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True)
 class Offset:
-    """`number` is of the last claim in hand. `resets` counts how often numbers began anew, so that no offset is met twice."""
+    """`number` is of the last claim in hand. `resets` counts how often numbers began anew, so that no offset is met twice.
+
+    `initial`: the query has none in hand yet, and `number` is where it begins behind. Spark makes a batch up to it where nothing is there.
+    """
 
     consumer: str
     number: int
     resets: int = 0
+    initial: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        return {"consumer": self.consumer, "number": self.number} | ({"resets": self.resets} if self.resets else {})
+        more = ({"resets": self.resets} if self.resets else {}) | ({"initial": True} if self.initial else {})
+        return {"consumer": self.consumer, "number": self.number} | more
 
     @classmethod
     def of(cls, json: Mapping[str, Any], consumer: str) -> Offset:
         if json.get("consumer") != consumer:
             why = f"{json.get('consumer')!r}, whose place this checkpoint has; or give the query a new checkpoint"
             raise InvalidRequest("option consumer", why, consumer)
-        return cls(consumer, int(json["number"]), int(json.get("resets", 0)))
+        return cls(consumer, int(json["number"]), int(json.get("resets", 0)), bool(json.get("initial", False)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins: behind what is closed. Asked twice, and again until batch 0 is committed."""
         if self._initial is None:
             last_closed = self._consumer().last_closed
-            self._initial = Offset(self._options.consumer, last_closed)
+            self._initial = Offset(self._options.consumer, last_closed, initial=True)
             # Nothing of this query is closed or lost yet, whatever an earlier one left behind.
             self._settled = (self._initial, last_closed + 1)
         return self._initial.as_json()
@@ -148,7 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One claim is one batch: which one it is, `end` says alone."""
-        number = Offset.of(end, self._options.consumer).number
+        upto = Offset.of(end, self._options.consumer)
+        if upto.initial:
+            return []
+        number = upto.number
         generation = self._consumer().generation
         if number != self._in_hand:
             if not self._is_open(number):
@@ -195,7 +203,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._settled[1]
         name, generation = self._options.consumer, self._consumer().generation
         try:
-            last_closed = self._consumers.close(name, generation, at.number).last_closed
+            # What was before this query is not its own to close, nor its loss.
+            known = self._consumers.heartbeat(name, generation) if at.initial else self._consumers.close(name, generation, at.number)
+            last_closed = known.last_closed
         except _LOST as lost:
             self._lose(lost)
             last_closed = self._consumers.heartbeat(name, generation).last_closed

@@ -38,6 +38,13 @@ def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_i
     assert [{row.receipt.rsplit("/", 1)[0] for row in rows} for rows in batches] == [{f"{queue}/{generation}/{number}"} for number in (1, 2, 3)]
 
 
+def test_a_query_that_begins_with_an_empty_queue_reads_what_comes_later(query: Query, client: fairlead.Client, queue: str):
+    assert payloads(query.run()) == []
+    put(client, queue, 3)
+    assert payloads(query.run()) == [0, 1, 2]
+    assert client.stats(queue).totals.completed == 3
+
+
 def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(query: Query, client: fairlead.Client, queue: str):
     put(client, queue, 30)
 
