@@ -722,3 +722,22 @@ def test_a_publish_is_synced_whatever_the_durability_and_staging_is_not(disk_wor
     assert store._synced == store.last_commit
     disk_world.broker.staging.publish("t", ["a"])
     assert store.syncs == syncs + 2
+
+
+def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unread(*chunk: str) -> bytes:
+        raise StoreFull("here", 0, 1)
+
+    world.fill("q", count=1)
+    world.claim_one("q")
+    stage(world, "t", "a")
+    monkeypatch.setattr(world.store.inner, "staged_body", unread)
+    with pytest.raises(StoreFull):
+        world.broker.staging.publish("t", ["a"])
+    with pytest.raises(StoreFull):
+        world.clock.advance(ms=DAY)
+    monkeypatch.undo()
+    stats = world.broker.stats("q")
+    assert (stats.leased, stats.ready) == (0, 1)
+    world.broker.run_due()
+    assert taken(world) == ["x", "a0"]

@@ -46,14 +46,16 @@ _log = logging.getLogger("fairlead.timers")
 def run_due(core: Core) -> None:
     """Everything that is due now, step by step, letting others have the lock in between."""
     while True:
-        worked = _expire_with_hooks(core) | run_left_alone(core) | finish_publishes(core)
+        expired = _expire_with_hooks(core)
         lanes = ask_before_background_steps(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            if not run_step(core, lanes) and not worked:
-                return
+            worked = run_step(core, lanes) or expired
+        # Last: what others left behind and cannot be finished, as on a full disk, must not keep leases from ending.
+        if not worked and not run_left_alone(core) | finish_publishes(core):
+            return
 
 
 def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
