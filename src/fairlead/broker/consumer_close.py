@@ -146,7 +146,7 @@ def run_step(core: Core, name: str) -> bool:
         step = _Step(core, state)
         failures = step.failures()
         if not failures:
-            _close_step(core, state, step, {})
+            _close_step(core, step, {})
             return True
     answers = ask_hooks(core, failures, closing=step.record.claim_id)
     with core.lock:
@@ -154,7 +154,7 @@ def run_step(core: Core, name: str) -> bool:
         state = core.consumer_book.find(name)
         # Somebody else may have done the step meanwhile.
         if state is not None and state.record is step.record:
-            _close_step(core, state, step, answers)
+            _close_step(core, step, answers)
     return True
 
 
@@ -201,7 +201,7 @@ def _settlement(said: Recorded, claim_id: int) -> Settlement:
     return Fail(handle, said.error, FailureReason(said.reason), said.progress, retry_in, said.dead)
 
 
-def _close_step(core: Core, state: ConsumerState, step: _Step, answers: Answers) -> None:
+def _close_step(core: Core, step: _Step, answers: Answers) -> None:
     record = step.record
     batch = Batch(core, answers, closing=record.claim_id)
     results = batch.decide(step.said) if step.said else []
