@@ -51,6 +51,16 @@ def test_the_path_of_load_is_the_queue():
     assert "option queue" in refusal(WHERE | {"path": "payments"})
 
 
+def test_a_list_of_queues_is_refused_with_what_to_do_instead():
+    assert "give one queue" in refusal({"endpoint": "127.0.0.1:5556", "paths": '["orders","mails"]'})
+
+
+def test_a_number_without_a_unit_is_answered_with_durations_that_an_option_can_say():
+    said = refusal(WHERE | {"timeout": "3"})
+    assert '"30s"' in said
+    assert "timedelta" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -59,6 +69,8 @@ def test_the_path_of_load_is_the_queue():
         ("consumer", " "),
         ("consumer", "x" * 300),
         ("consumerTtl", "7"),
+        ("consumerTtl", "0s"),
+        ("consumerTtl", "366d"),
         ("maxMessagesPerTrigger", "0"),
         ("maxMessagesPerTrigger", "100001"),
         ("maxMessagesPerTrigger", "many"),

@@ -157,6 +157,7 @@ def test_columns_without_a_type_count_as_left_out() -> None:
         ),
         ({"payload": StringType(), "Fairness_Key": StringType()}, "got 'Fairness_Key'; did you mean 'fairness_key'?"),
         ({"payload": StringType(), "seq": LongType()}, "got 'seq'; leave it out with .drop('seq')"),
+        ({"value": StringType()}, "got 'value'; 'payload' is missing: rename what it should be, such as .withColumnRenamed('value', 'payload')"),
         ({}, "got only no column at all"),
     ],
 )

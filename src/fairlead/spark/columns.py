@@ -31,8 +31,7 @@ def check_columns(schema: StructType, known: Mapping[str, Column], purpose: str)
     seen = set()
     for field in schema.fields:
         if field.name not in known:
-            near = difflib.get_close_matches(field.name.lower(), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; leave it out with .drop({field.name!r})"
+            hint = _say_unknown(field.name, known, missing=[name for name, column in known.items() if column.needed and name not in schema.names])
             raise InvalidRequest("columns", f"among {', '.join(known)} {purpose}", _Bare(f"{field.name!r}{hint}"))
         if field.name in seen:
             raise InvalidRequest("columns", f"each there once {purpose}", field.name)
@@ -44,6 +43,15 @@ def check_columns(schema: StructType, known: Mapping[str, Column], purpose: str)
         if column.needed and name not in seen:
             there = ", ".join(seen) or "no column at all"
             raise InvalidRequest(f"column {name!r}", f"there, as {column.expected}, {purpose}", _Bare(f"only {there}"))
+
+
+def _say_unknown(name: str, known: Mapping[str, Column], missing: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    if len(missing) == 1:
+        return f"; {missing[0]!r} is missing: rename what it should be, such as .withColumnRenamed({name!r}, {missing[0]!r}), and leave out the rest"
+    return f"; leave it out with .drop({name!r})"
 
 
 class _Bare:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES
+from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES, MAX_CONSUMER_TTL_MS, MIN_CONSUMER_TTL_MS
 from fairlead.model.names import check_queue_name
 
 Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write"]
@@ -92,7 +92,16 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def _duration(name: str, value: str) -> str:
-    to_ms(value, f"option {name}")
+    try:
+        to_ms(value, name)
+    except InvalidRequest:
+        raise InvalidRequest(f"option {name}", 'a duration such as "30s", "1h30m" or "7d", at most 10 years', value) from None
+    return value
+
+
+def _ttl(name: str, value: str) -> str:
+    if not MIN_CONSUMER_TTL_MS <= to_ms(_duration(name, value), name) <= MAX_CONSUMER_TTL_MS:
+        raise InvalidRequest(f"option {name}", 'a duration from "1s" to "365d"', value)
     return value
 
 
@@ -126,7 +135,7 @@ def _start(name: str, value: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or moment.timestamp() < 0:
-        expected = '"earliest", or a time with its offset such as "2026-03-01T00:00:00Z"'
+        expected = '"earliest", or for a batch read a time with its offset such as "2026-03-01T00:00:00Z"'
         raise InvalidRequest(f"option {name}", expected, value)
     return round(moment.timestamp() * 1000)
 
@@ -159,7 +168,7 @@ class Options:
     )
     consumer_ttl: str = _option(
         "7d",
-        _duration,
+        _ttl,
         ("stream read",),
         "how long a query may be down: after it what it had claimed goes back to the queue",
         shown="7d",
@@ -283,6 +292,8 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 def _say_unknown(folded: str) -> str:
+    if folded == "paths":
+        return "instead of a list in load(...), give one queue; several are read one by one and put together with union"
     if folded.replace(".", "").replace("-", "") in _SECRETS:
         return f"instead of {folded}, which would travel in plans and logs, name the key's file with apiKeyFile or its variable with apiKeyEnv"
     near = get_close_matches(folded, list(_FOLDED), 1, 0.5)
