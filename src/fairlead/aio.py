@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from fairlead.client.async_streams import AsyncConsumers, AsyncStaging, in_threads
+from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging, in_threads
 from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller

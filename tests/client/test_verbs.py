@@ -15,10 +15,10 @@ from fairlead.broker.consumers import Consumers
 from fairlead.broker.runbooks import Runbooks
 from fairlead.broker.runtime_config import RuntimeConfig
 from fairlead.broker.staging import Staging
-from fairlead.client.async_streams import AsyncConsumers, AsyncStaging
+from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
+from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
-from fairlead.client.streams import ClientConsumers, ClientStaging
 from fairlead.server.guarded_groups import GuardedAudit, GuardedKeys
 from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from fairlead.client.bulk import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.consume import Consumption, Puller
 from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Requests
-from fairlead.client.streams import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.tls import TlsChoice, chosen_tls
 from fairlead.client.traces import Traces
 from fairlead.client.transport import FlightTransport

@@ -29,7 +29,7 @@ from fairlead.spark.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fairlead.client.streams import ClientConsumers
+    from fairlead.client.bulk import ClientConsumers
     from fairlead.model.consumer import ConsumerInfo
 
 log = logging.getLogger("fairlead.spark")

@@ -10,8 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.crew import Crew
-from fairlead.client.streams import ClientConsumers, ClientStaging
 from fairlead.errors import ClientClosed
 from fairlead.model.delivery import Delivery
 
