@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -68,7 +69,7 @@ class ConsumerBook:
     def __init__(self) -> None:
         self._states: dict[str, ConsumerState] = {}
         #: Consumers whose steps a caller runs; the timer leaves them alone.
-        self.foreground: dict[str, int] = {}
+        self.foreground: Counter[str] = Counter()
 
     def load(self, store: Store, clock: Clock) -> None:
         """Anew from the store. Who is known keeps its deadline; a clock set back makes nobody live longer than its time."""

@@ -108,7 +108,7 @@ def finish(core: Core, name: str) -> dict[str, int]:
     """Without the lock: all steps that are left; returns how the members of a closed claim were settled."""
     foreground = core.consumer_book.foreground
     with core.lock:
-        foreground[name] = foreground.get(name, 0) + 1
+        foreground[name] += 1
     try:
         while run_step(core, name):
             pass
