@@ -8,6 +8,7 @@ keyword arguments of an error are its fields, and stay readable as attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any, ClassVar
 
 
@@ -68,7 +69,8 @@ class QueueNotFound(Rejected):
     code = "queue_not_found"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"expected queue {queue!r} to exist; create it with create_queue({queue!r})", queue=queue)
+        how = f"create it with create_queue({queue!r}), or: fairlead queue create {quote(queue)}"
+        super().__init__(f"expected queue {queue!r} to exist; {how}", queue=queue)
 
 
 class QueueExists(Rejected):
@@ -314,7 +316,8 @@ class ConsumerNotFound(Rejected):
     code = "consumer_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"expected a durable consumer {name!r}; make it with consumers.register({name!r}, queue)", name=name)
+        how = f"make it with consumers.register({name!r}, queue), as a query of Spark does when it starts"
+        super().__init__(f"expected a durable consumer {name!r}; {how}", name=name)
 
 
 class ConsumerTaken(Rejected):
@@ -325,7 +328,7 @@ class ConsumerTaken(Rejected):
     def __init__(self, name: str, queue: str, wanted: str) -> None:
         super().__init__(
             f"expected consumer {name!r} to be new or of queue {wanted!r}, but it reads {queue!r}; "
-            f"take another name, or let go of it for good with: fairlead consumer drop {name}",
+            f"take another name, or let go of it for good with: fairlead consumer drop {quote(name)}",
             name=name, queue=queue, wanted=wanted,
         )
 
