@@ -52,6 +52,11 @@ def read_ledger(path: Path) -> list[Line]:
     return list(read_journal(path))
 
 
+def count_lines(path: Path) -> int:
+    """Much cheaper than to read them."""
+    return path.read_bytes().count(b"\n{")
+
+
 def name_message(index: int) -> str:
     """Names sort as they were sent."""
     return f"m{index:06}"

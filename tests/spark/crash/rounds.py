@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.crash.pipeline.ledger import read_ledger
+from tests.crash.pipeline.ledger import count_lines
 from tests.crash.pipeline.lives import PATIENCE_S, Command, Pipeline, run_pipeline
 from tests.spark.cluster import run_cluster
 
@@ -120,7 +120,7 @@ def run_round(plan: Plan, directory: Path, **options: object) -> Report:
 def _kill_again_and_again(pipeline: Pipeline, plan: Plan, report: Report) -> None:
     pipeline.start()
     for kill in plan.kills:
-        seen = len(read_ledger(pipeline.ledger))
+        seen = count_lines(pipeline.ledger)
         _wait_for_lines(pipeline, seen + kill.after_lines)
         # Not to make time pass: it is part of what is drawn by lot.
         time.sleep(kill.delay_ms / 1000)
@@ -135,11 +135,11 @@ def _kill_again_and_again(pipeline: Pipeline, plan: Plan, report: Report) -> Non
 
 def _wait_for_lines(pipeline: Pipeline, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while len(read_ledger(pipeline.ledger)) < count:
+    while count_lines(pipeline.ledger) < count:
         assert pipeline.driver is not None
         assert pipeline.driver.poll() is None, f"life {pipeline.lives} ended with {pipeline.driver.returncode} before its time:\n{pipeline.said()}"
         assert time.monotonic() < deadline, f"life {pipeline.lives} stands still:\n{pipeline.said()}"
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 def _strike(pipeline: Pipeline, kill: Kill) -> None:
