@@ -95,8 +95,7 @@ class _Source:
 
     def read(self) -> Runbook:
         if self._files:
-            runbook = read_files(self._files).runbook
-            return with_bits(runbook, find_in_force(self._target, runbook.project))
+            return self._with_bits(read_files(self._files).runbook)
         found = find_in_force(self._target, self._project)
         if found is None:
             missing = RunbookNotFound(self._project or "")
@@ -107,6 +106,9 @@ class _Source:
             raise missing
         return found
 
+    def _with_bits(self, runbook: Runbook) -> Runbook:
+        return with_bits(runbook, find_in_force(self._target, runbook.project))
+
     def apply(self) -> Runbook:
         """Files are put in force first."""
         if self._files:
@@ -114,16 +116,17 @@ class _Source:
             for entry in carry_out(plan_for(self._target, written), self._target):
                 logs.event(_log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action)
             self._applied = written
-        self._last = self.read()
+            # Not read again: what is saved meanwhile is a change that is still to come.
+            self._last = self._with_bits(written)
+        else:
+            self._last = self.read()
         return self._last
 
     def changed(self) -> Runbook | None:
         """The new one, if there is one that can be used. A mistake in it is said once, and the old one goes on."""
         try:
             # Files are compared without the broker, which may be away.
-            if self._files and read_files(self._files).runbook == self._applied:
-                return None
-            if self.read() == self._last:
+            if (read_files(self._files).runbook == self._applied) if self._files else (self.read() == self._last):
                 return None
             found = self.apply()
         except Unavailable:

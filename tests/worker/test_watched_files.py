@@ -1,0 +1,42 @@
+"""Files that change while they are being applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead import Broker
+from fairlead.cli import worker
+from fairlead.cli.chosen import Chosen
+from fairlead.testing import MemoryStore
+
+ONE = '[queue.one]\n[pipeline.p]\nsteps = [{ name = "echo", command = ["true"] }]\n[worker.w]\nqueue = "one"\npipeline = "p"\n'
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(MemoryStore()) as broker:
+        yield broker
+
+
+def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "runbook.toml"
+    file.write_text(ONE)
+    carry_out = worker.carry_out
+
+    def and_save(plan: object, target: object) -> object:
+        done = list(carry_out(plan, target))  # type: ignore[arg-type]
+        file.write_text(ONE.replace("one", "two"))
+        monkeypatch.setattr(worker, "carry_out", carry_out)
+        return done
+
+    monkeypatch.setattr(worker, "chosen", Chosen)
+    monkeypatch.setattr(worker, "carry_out", and_save)
+    source = worker._Source(broker, [file])
+    assert set(source.apply().queues) == {"one"}
+    changed = source.changed()
+    assert changed is not None
+    assert set(changed.queues) == {"two"}
+    assert source.changed() is None
