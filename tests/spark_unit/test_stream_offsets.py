@@ -4,6 +4,7 @@ tests/spark has the same against a real one."""
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +103,19 @@ def consumers(monkeypatch: pytest.MonkeyPatch) -> Consumers:
 
 def reader(**options: str) -> StreamReader:
     given = {"endpoint": "127.0.0.1:5556", "queue": "orders", "consumer": "etl", "numPartitions": "2"} | options
-    return StreamReader(read_options(given).for_direction("stream read"), read_schema())
+    _readers.append(StreamReader(read_options(given).for_direction("stream read"), read_schema()))
+    return _readers[-1]
+
+
+_readers: list[StreamReader] = []
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """Their heartbeats would go on in the tests that follow."""
+    yield
+    while _readers:
+        _readers.pop().stop()
 
 
 def at(number: int, **more: int) -> dict[str, Any]:
