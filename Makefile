@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Where nothing compiled is kept, each of the many processes that the tests start compiles the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 STAMP := $(VENV)/.ready
 RUN := $(VENV)/bin/python
