@@ -22,7 +22,7 @@ ARGS ?=
 # output comes as it is printed and where a debugger works; JOBS=4 runs that side by side too.
 JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 
-.PHONY: help demo test test-spark check fix bench torture sim fuzz docs lock clean
+.PHONY: help demo test test-crash test-spark check fix bench torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -30,8 +30,11 @@ help: ## Show this list
 demo: $(STAMP) ## Watch five tenants share one queue: weights, failures, retries, dead letters (30 s)
 	@$(RUN) -m examples.demo $(ARGS)
 
-test: $(STAMP) ## Run the tests side by side, but for those on Spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
-	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(ARGS)
+test: $(STAMP) ## Run the tests side by side, but for test-crash and test-spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
+	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not rounds")
+
+test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn anew: 27 kills
+	@$(RUN) -m pytest tests/crash tests/faults -m rounds -n $(JOBS) --dist worksteal $(ARGS)
 
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
 	@$(RUN) -m pytest tests/spark $(ARGS)

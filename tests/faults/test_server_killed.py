@@ -14,6 +14,7 @@ import pytest
 from .rounds import plan_round, run_round
 
 
+@pytest.mark.rounds
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_server_killed_under_load_loses_and_doubles_nothing(durability: str, tmp_path: Path) -> None:
     draw = random.SystemRandom()
