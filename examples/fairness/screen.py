@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.ledger import Ledger
-from examples.demo.tenants import Tenant
+from examples.fairness.ledger import Ledger
+from examples.fairness.tenants import Tenant
 from fairlead import VerifyReport
 from fairlead.model.views import QueueStats
 
@@ -78,7 +78,7 @@ NEXT = (
     ("docs/tutorial.md", "your first queue, in ten minutes"),
     ("docs/tutorial-server.md", "a server, a worker, a repair from the shell"),
     ("docs/tutorial-runbook.md", "queues, steps and workers declared in a file"),
-    ("examples/demo/", "what you just watched; worker.py is a consumer"),
+    ("examples/fairness/", "what you just watched; worker.py is a consumer"),
     ("make torture KILLS=50", "kill a loaded broker 50 times and audit what is left"),
     ("make test", "everything that is promised, held to it"),
 )

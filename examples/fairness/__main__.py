@@ -1,4 +1,4 @@
-"""Five tenants share one durable queue: `make demo`, or `python -m examples.demo --quick`.
+"""Five tenants share one durable queue: `make demo ARGS=--fairness`, or `python -m examples.fairness --quick`.
 
 One tenant is noisy, payments fail in five different ways, some of them die, a bug is fixed, and everything completes.
 It works in a temporary directory with every write synced, and removes it at the end.
@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.live import Live
 
 import fairlead
-from examples.demo import screen
-from examples.demo.ledger import Ledger
-from examples.demo.tenants import FULL, QUICK, Plan
-from examples.demo.worker import BATCH, QUEUE, Handler, Worker
+from examples.fairness import screen
+from examples.fairness.ledger import Ledger
+from examples.fairness.tenants import FULL, QUICK, Plan
+from examples.fairness.worker import BATCH, QUEUE, Handler, Worker
 from fairlead import DeadFilter
 
 WORKERS = 8
@@ -32,11 +32,11 @@ DEAD_LETTERS = QUEUE + ".dlq"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make demo", description="Five tenants share one durable queue.")
+    parser = argparse.ArgumentParser(prog="python -m examples.fairness", description="Five tenants share one durable queue.")
     parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("FAIRLEAD_DEMO_QUICK")), help="a tenth of the work, in seconds")
     parser.add_argument("--seed", type=int, default=11, help="chooses which payments are in trouble")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fairlead-demo-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fairlead-fairness-") as scratch:
         try:
             return Demo(QUICK if given.quick else FULL, Path(scratch) / "data", given.seed, screen.make_console()).run()
         except KeyboardInterrupt:

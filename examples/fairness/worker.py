@@ -7,7 +7,7 @@ import threading
 import time
 
 import fairlead
-from examples.demo.ledger import Ledger
+from examples.fairness.ledger import Ledger
 from fairlead import Complete, Delivery, Fail
 
 QUEUE = "payments"

@@ -1,0 +1,19 @@
+# ingest.py
+"""Every order of a Parquet file becomes a message, all of them or none: python ingest.py orders.parquet
+
+Run again with the same file, it adds nothing.
+"""
+
+import os
+import sys
+
+import fairlead.spark
+
+server = {"endpoint": os.environ.get("FAIRLEAD_ADDR", "127.0.0.1:5556")}
+file = sys.argv[1]
+
+spark = fairlead.spark.session("ingest", short_job=True)
+orders = spark.read.parquet(file)
+messages = orders.selectExpr("to_json(struct(order, shop, currency, amount, note)) AS payload", "shop AS fairness_key", "weight")
+messages.write.format("fairlead").options(**server, dedupeToken=file).mode("append").save("market/orders")
+print(f"{orders.count():,} orders are in the queue")

@@ -1,0 +1,48 @@
+# orders.py
+"""Orders of five shops as Parquet, the same ones each time: python orders.py 2000 orders.parquet
+
+The noisy shop has as many as the others together, and comes first. Silver has begun to sell to Sweden. One order of bronze
+has a note that is too long for its bank.
+"""
+
+import random
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: Turns of a shop in the queue, and its part of all orders, in twentieths.
+SHOPS = {"noisy": (1, 10), "gold": (4, 4), "silver": (3, 3), "bronze": (2, 2), "trial": (1, 1)}
+CURRENCIES = ("EUR", "EUR", "EUR", "GBP", "USD")
+SWEDISH_IN_A_THOUSAND = 10
+
+
+def write_orders(path: str, count: int, seed: int = 8) -> dict[str, int]:
+    """How many each shop has. `count` is rounded down to twenty."""
+    chance = random.Random(seed)
+    parts = []
+    counts = {}
+    first = 0
+    for shop, (weight, twentieths) in SHOPS.items():
+        size = counts[shop] = count // 20 * twentieths
+        currencies = chance.choices(CURRENCIES, k=size)
+        notes = [""] * size
+        if shop == "silver":
+            currencies = ["SEK" if chance.randrange(1000) < SWEDISH_IN_A_THOUSAND else currency for currency in currencies]
+        if shop == "bronze":
+            notes[size // 2] = "Happy birthday! " * 50
+        parts.append(pa.table({
+            "order": [f"{first + number:07}" for number in range(size)],
+            "shop": pa.array([shop] * size),
+            "weight": pa.array([weight] * size, pa.int32()),
+            "currency": currencies,
+            "amount": [chance.randrange(100, 20_000) / 100 for _ in range(size)],
+            "note": notes,
+        }))  # fmt: skip
+        first += size
+    pq.write_table(pa.concat_tables(parts), path, row_group_size=50_000)
+    return counts
+
+
+if __name__ == "__main__":
+    print(write_orders(sys.argv[2], int(sys.argv[1])))
