@@ -94,7 +94,7 @@ def claims_of(lines: Iterable[Line]) -> dict[int, Claim]:
         if line["ev"] == "done" and line["do"] == "claim" and line["members"]:
             members = [(m[0], m[1], m[2]) for m in line["members"]]
             claims.setdefault(line["number"], Claim(line["number"], members))
-        elif line["ev"] == "done" and line["do"] == "read" and line["number"] in claims:
+        elif line["ev"] == "done" and line["do"] == "read" and line["number"] in claims and not line.get("rest"):
             claims[line["number"]].reads.append(line)
     return claims
 

@@ -1,4 +1,6 @@
-"""The parent of a pipeline: feeds the source, starts one life of the driver after the other, and settles the account."""
+"""One life of a process after the other; and the parent of a pipeline, which feeds the source, starts the lives of its driver, and
+settles the account.
+"""
 
 from __future__ import annotations
 
@@ -29,37 +31,20 @@ _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from tests.crash.pipeline
 Command = Callable[[Path, str], Sequence[str]]
 
 
-class Pipeline:
-    """Made by `run_pipeline`. `ledger` is the path of what the server writes down."""
+class Lives:
+    """Of a driver that talks to `server` and is killed. `ledger` is the path of what is written down outside of it."""
 
-    def __init__(self, home: Path, server: ServerProcess, command: Command, *, settles: bool) -> None:
+    def __init__(self, home: Path, server: ServerProcess, command: Command, ledger: Path) -> None:
         self.home = home
         self.server = server
-        self.ledger = home / LEDGER
-        self.sent: dict[str, str | None] = {}
-        self.kinds: dict[str, str] = {}
+        self.command = command
+        self.ledger = ledger
         self.lives = 0
         self.driver: subprocess.Popen[bytes] | None = None
-        self.command = command
-        self._settles = settles
-        self._client = fairlead.connect(server.address, retry_for="60s")
-        self._client.create_queue(SOURCE, retry={"policy": "immediate", "attempts": 3})
-        self._client.create_queue(SINK)
 
-    def feed(self, count: int) -> None:
-        """Two of three messages belong to one of five streams."""
-        messages = []
-        for index in range(len(self.sent), len(self.sent) + count):
-            tag = name_message(index)
-            self.sent[tag] = None if index % 3 == 0 or self._settles else f"s{index % 5}"
-            self.kinds[tag] = KINDS[index % 4]
-            messages.append(NewMessage(body_of(tag), {"kind": self.kinds[tag]}, fairness_key=f"t{index % 3}", stream=self.sent[tag]))
-        self._client.enqueue_many(SOURCE, messages)
-
-    def start(self, window: Window | None = None) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
         """A life of the driver, in a session of its own."""
         self.lives += 1
-        give_orders(self.home, Orders(self.lives, window))
         command, environment = self.command(self.home, self.server.address), {**os.environ, MARK: str(self.home)}
         with self.stderr.open("wb") as said:
             self.driver = subprocess.Popen(
@@ -76,6 +61,54 @@ class Pipeline:
             self.kill()
             raise AssertionError(f"life {self.lives} does not end:\n{self.said()}") from None
 
+    def end(self) -> int:
+        """Its last life comes to its end. Returns the exit code."""
+        return self.wait()
+
+    def kill(self) -> None:
+        """All processes of the driver."""
+        assert self.driver is not None
+        kill_session(self.driver.pid)
+        self.driver.wait()
+
+    def said(self) -> str:
+        """The last of what the current life has written."""
+        self.stderr.touch()
+        return self.stderr.read_text(errors="replace")[-6000:]
+
+    @property
+    def stderr(self) -> Path:
+        """Of the current life."""
+        return self.home / f"driver-{self.lives:02}.txt"
+
+
+class Pipeline(Lives):
+    """Made by `run_pipeline`. The server writes the ledger."""
+
+    def __init__(self, home: Path, server: ServerProcess, command: Command, *, settles: bool) -> None:
+        super().__init__(home, server, command, home / LEDGER)
+        self.sent: dict[str, str | None] = {}
+        self.kinds: dict[str, str] = {}
+        self._settles = settles
+        self._client = fairlead.connect(server.address, retry_for="60s")
+        self._client.create_queue(SOURCE, retry={"policy": "immediate", "attempts": 3})
+        self._client.create_queue(SINK)
+
+    def feed(self, count: int) -> None:
+        """Two of three messages belong to one of five streams."""
+        messages = []
+        for index in range(len(self.sent), len(self.sent) + count):
+            tag = name_message(index)
+            self.sent[tag] = None if index % 3 == 0 or self._settles else f"s{index % 5}"
+            self.kinds[tag] = KINDS[index % 4]
+            messages.append(NewMessage(body_of(tag), {"kind": self.kinds[tag]}, fairness_key=f"t{index % 3}", stream=self.sent[tag]))
+        self._client.enqueue_many(SOURCE, messages)
+
+    def start(self, window: Window | None = None) -> subprocess.Popen[bytes]:
+        """A life that ends at that window, if there is one."""
+        give_orders(self.home, Orders(self.lives + 1, window))
+        return super().start()
+
     def die_at(self, window: Window) -> None:
         """One life, which must end at that window."""
         self.start(window)
@@ -88,12 +121,6 @@ class Pipeline:
         code = self.wait()
         assert code == 0, f"the last life ended with {code}:\n{self.said()}"
 
-    def kill(self) -> None:
-        """All processes of the driver."""
-        assert self.driver is not None
-        kill_session(self.driver.pid)
-        self.driver.wait()
-
     def audit(self) -> list[str]:
         """Every breach of a rule. The server is stopped for it."""
         self._client.close()
@@ -102,16 +129,6 @@ class Pipeline:
         found = look_inside(self.server.data, source=SOURCE, sink=SINK)
         problems = check_settled(self.kinds, lines, found) if self._settles else check_produced(self.sent, lines, found)
         return problems if code == 0 else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
-
-    def said(self) -> str:
-        """The last of what the current life has written."""
-        self.stderr.touch()
-        return self.stderr.read_text(errors="replace")[-6000:]
-
-    @property
-    def stderr(self) -> Path:
-        """Of the current life."""
-        return self.home / f"driver-{self.lives:02}.txt"
 
 
 @contextmanager

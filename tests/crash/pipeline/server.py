@@ -79,7 +79,8 @@ class Watched:
     def read_pages(
         self, act: Callable[..., Any], name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, **options: Any
     ) -> Iterator[Any]:
-        told = {"number": number, "slice": slice, "slices": slices}
+        # One that goes on behind what a broken connection brought is no reading of the whole slice.
+        told = {"number": number, "slice": slice, "slices": slices} | ({"rest": True} if options.get("after") else {})
         op, nth = self._begin("read", told)
         tags = list[str]()
         try:

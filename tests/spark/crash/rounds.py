@@ -9,7 +9,6 @@ import json
 import random
 import shlex
 import sys
-import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,12 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from tests.crash.pipeline.ledger import count_lines
-from tests.crash.pipeline.lives import PATIENCE_S, Command, Pipeline, run_pipeline
+from tests.crash.pipeline.lives import Command, run_pipeline
+from tests.crash.pipeline.strikes import Kill, draw_kills, kill_again_and_again
 from tests.spark.cluster import run_cluster
 
 from .driver import FAILURES, Life
-from .kinds import find, kill_one
 
 BATCH = 12
 #: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a close, each twice.
@@ -34,16 +32,7 @@ CLUSTER = ("executor", "worker", "source", "broker", "driver")
 LOCAL_MASTER = "local[2,4]"
 #: Two executors of one core each.
 ON_CLUSTER = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-ENDS_THE_LIFE = ("driver", "jvm")
 ENDS_THE_QUERY = ("source", "sink")
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    kind: str
-    after_lines: int
-    delay_ms: int
-    chosen: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +68,7 @@ def plan_round(seed: int, master: str, kinds: tuple[str, ...] | None = None, cou
     """`kinds` in that order; without them `count` of any."""
     rng = random.Random(seed)
     kinds = kinds or tuple(rng.choice(LOCAL) for _ in range(count))
-    return Plan(seed, master, tuple(Kill(kind, rng.randint(1, 3 * LINES_OF_A_BATCH), rng.randint(0, 150), rng.getrandbits(8)) for kind in kinds))
+    return Plan(seed, master, draw_kills(rng, kinds, most_lines=3 * LINES_OF_A_BATCH))
 
 
 def plan_cluster_round(seed: int, master: str, kinds: tuple[str, ...] | None = None) -> Plan:
@@ -107,7 +96,10 @@ def run_round(plan: Plan, directory: Path, **options: object) -> Report:
     try:
         with run_pipeline(directory, spark_command(plan.master, patience=query_ends, **options)) as pipeline:
             pipeline.feed(BATCH * (4 * len(plan.kills) + 2))
-            _kill_again_and_again(pipeline, plan, report)
+            kill_again_and_again(pipeline, plan.kills, report.killed)
+            code = pipeline.end()
+            if code:
+                report.problems.append(f"life {pipeline.lives} ended with {code}:\n{pipeline.said()}")
             report.lives, report.messages = pipeline.lives, len(pipeline.sent)
             report.problems += _unexpected_failures(pipeline.home, query_ends)
             report.problems += pipeline.audit()
@@ -115,50 +107,6 @@ def run_round(plan: Plan, directory: Path, **options: object) -> Report:
         # Whatever happened in there, the seed must be told with it.
         report.problems.append(traceback.format_exc())
     return report
-
-
-def _kill_again_and_again(pipeline: Pipeline, plan: Plan, report: Report) -> None:
-    pipeline.start()
-    for kill in plan.kills:
-        seen = count_lines(pipeline.ledger)
-        _wait_for_lines(pipeline, seen + kill.after_lines)
-        # Not to make time pass: it is part of what is drawn by lot.
-        time.sleep(kill.delay_ms / 1000)
-        _strike(pipeline, kill)
-        report.killed[kill.kind] += 1
-        if kill.kind in ENDS_THE_LIFE:
-            pipeline.start()
-    code = pipeline.wait()
-    if code:
-        report.problems.append(f"life {pipeline.lives} ended with {code}:\n{pipeline.said()}")
-
-
-def _wait_for_lines(pipeline: Pipeline, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while count_lines(pipeline.ledger) < count:
-        assert pipeline.driver is not None
-        assert pipeline.driver.poll() is None, f"life {pipeline.lives} ended with {pipeline.driver.returncode} before its time:\n{pipeline.said()}"
-        assert time.monotonic() < deadline, f"life {pipeline.lives} stands still:\n{pipeline.said()}"
-        time.sleep(0.02)
-
-
-def _strike(pipeline: Pipeline, kill: Kill) -> None:
-    """A process that comes and goes is waited for."""
-    if kill.kind == "driver":
-        pipeline.kill()
-        return
-    if kill.kind == "broker":
-        pipeline.server.restart(kill=True)
-        return
-    deadline = time.monotonic() + PATIENCE_S
-    while not kill_one(find(pipeline.home, kill.kind), kill.chosen):
-        assert pipeline.driver is not None
-        assert pipeline.driver.poll() is None, f"life {pipeline.lives} ended before a {kill.kind} was seen:\n{pipeline.said()}"
-        assert time.monotonic() < deadline, f"no {kill.kind} to kill in life {pipeline.lives}"
-        time.sleep(0.002)
-    if kill.kind == "jvm":
-        # What it leaves behind, above all the source process, ends by itself; the next life does not wait for it.
-        pipeline.wait()
 
 
 def _unexpected_failures(home: Path, expected: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which of the processes of a query is what: told by their command lines, among those that carry its mark in their environment."""
+"""Which of the processes of a pipeline is what: told by their command lines, among those that carry its mark in their environment."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from tests.crash.pipeline.switch import command_line, marked, parent_of
+from .switch import command_line, marked, parent_of
 
-#: What a command line must contain, by kind. `worker` runs tasks; `sink` commits what they have staged.
+#: What a command line must contain, by kind. `worker` runs tasks; `sink` commits what they have staged; `step` runs the steps of a runbook.
 _SIGNS = {
     "jvm": ("org.apache.spark.deploy.SparkSubmit",),
     "executor": ("CoarseGrainedExecutorBackend",),
     "source": ("python_streaming_source_runner",),
     "worker": ("pyspark.daemon", "pyspark.worker"),
     "sink": ("pyspark.daemon", "python_streaming_sink_runner"),
+    "step": ("fairlead.worker.child",),
 }
-KINDS = tuple(_SIGNS)
 
 
 def find(home: Path, kind: str) -> list[int]:
