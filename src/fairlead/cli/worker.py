@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from fairlead.cli.chosen import chosen, wants_json
-from fairlead.cli.output import console, show, table
+from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.runbook import read_files
+from fairlead.cli.spark_worker import run_on_spark
 from fairlead.cli.target import Target, open_target
+from fairlead.cli.worker_summary import show_summary
 from fairlead.config import LogSettings
 from fairlead.errors import FairleadError, QueueNotFound, RunbookNotFound, StepNotLoaded, Unavailable
 from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_CLAIM
 from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.progress_bits import with_bits
@@ -31,6 +35,11 @@ _log = logging.getLogger("fairlead.worker")
 _LOOK_S = 1.0
 _WAIT_S = 0.25
 _REPORT_S = 10.0
+
+
+class Engine(StrEnum):
+    local = "local"
+    spark = "spark"
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +59,9 @@ def run(
     watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without any, follow the runbook in force.")] = False,
     concurrency: Annotated[int | None, typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says.")] = None,
     grace: Annotated[str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")] = "30s",
+    engine: Annotated[Engine | None, typer.Option(help="Where the steps run, whatever the runbook says: here, or in the tasks of Spark.")] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark: its master, such as spark://host:7077. By default local[*].")] = None,
+    max_messages: Annotated[int, typer.Option(min=1, max=MAX_CLAIM, help="Spark: most messages of one job, if they are quick.")] = 50_000,
 ) -> None:
     """Run workers of a runbook until SIGTERM or Ctrl-C.
 
@@ -60,9 +72,17 @@ def run(
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
     with open_target(patience="30s", runs_steps=True) as target:
         source = _Source(target, file or [])
-        workers = Workers(
-            target, source.apply() if watch else source.read(), names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency
-        )
+        runbook = _on_engine(source.apply() if watch else source.read(), engine)
+        on_spark = _named_for_spark(runbook, names or ())
+        if on_spark:
+            if concurrency is not None:
+                runbook = _with_worker(runbook, on_spark, concurrency=concurrency)
+            run_on_spark(
+                target, on_spark, runbook, base=source.base, master=master, max_messages=max_messages, burst=burst, grace=grace,
+                follow=source.changed if watch else None,
+            )  # fmt: skip
+            return
+        workers = Workers(target, runbook, names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency)
         began = time.monotonic()
         with _stopped_by_signals(workers):
             workers.start()
@@ -75,7 +95,32 @@ def run(
         except QueueNotFound as error:
             error.add_note("a runbook's queues are made with: fairlead apply FILE, or here with --file FILE --watch")
             raise
-        _summarise(target, workers, time.monotonic() - began, burst)
+        rows = [{"worker": name, "queue": crew.job.queue, **vars(crew.tally)} for name, crew in workers.crews.items()]
+        show_summary(target, rows, time.monotonic() - began, burst=burst)
+
+
+def _on_engine(runbook: Runbook, engine: Engine | None) -> Runbook:
+    """All its workers on this one; with None each on its own."""
+    if engine is not None:
+        for name in runbook.workers:
+            runbook = _with_worker(runbook, name, engine=engine.value)
+    return runbook
+
+
+def _with_worker(runbook: Runbook, name: str, **changes: Any) -> Runbook:
+    changed = msgspec.structs.replace(runbook.workers[name], **changes)
+    return msgspec.structs.replace(runbook, workers={**runbook.workers, name: changed})
+
+
+def _named_for_spark(runbook: Runbook, names: Sequence[str]) -> str:
+    """The one worker that is to run on Spark; "" when none of them is."""
+    wanted = [name for name in dict.fromkeys(names or runbook.workers) if name in runbook.workers]
+    on_spark = [name for name in wanted if runbook.workers[name].engine == "spark"]
+    if not on_spark:
+        return ""
+    if len(wanted) > 1:
+        wrong_usage(f"expected one worker where one runs on Spark, as {' and '.join(on_spark)} would; alone: fairlead worker run {on_spark[0]}")
+    return on_spark[0]
 
 
 class _Source:
@@ -191,21 +236,3 @@ def _tell_deaths(workers: Workers, told: dict[str, int]) -> None:
 
 def _counts(workers: Workers) -> dict[str, int]:
     return {name: count for name, count in vars(workers.tally).items() if count or name == "completed"}
-
-
-def _summarise(target: Target, workers: Workers, elapsed_s: float, burst: bool) -> None:
-    rows: list[dict[str, Any]] = []
-    for name, crew in workers.crews.items():
-        row: dict[str, Any] = {"worker": name, "queue": crew.job.queue, **vars(crew.tally)}
-        if burst:
-            stats = target.stats(crew.job.queue)
-            row["left"] = {"ready": stats.ready, "waiting": stats.waiting, "leased": stats.leased}
-        rows.append(row)
-    lines = table("worker", "queue", "completed", "failed", "dead", "given back", "lost", right=("completed", "failed", "dead", "given back", "lost"))
-    for row in rows:
-        lines.add_row(row["worker"], row["queue"], *(f"{row[name]:,}" for name in ("completed", "failed", "dead", "released", "lost")))
-    show({"elapsed_ms": round(elapsed_s * 1000), "workers": rows}, lines)
-    for row in rows:
-        if burst and not wants_json() and any(row["left"].values()):
-            left = ", ".join(f"{count:,} {place}" for place, count in row["left"].items() if count)
-            console().print(f"left in {row['queue']}: {left}")

@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
     from fairlead.spark.java import Java, find_java, use_java
     from fairlead.spark.spark_session import prepare, session, settings
+    from fairlead.spark.spark_worker import run_worker
 
 #: What is offered here, and where it lives. A name must not be that of a module of this folder, which would take its place.
 _HOMES = {
     "Java": "java",
     "find_java": "java",
     "prepare": "spark_session",
+    "run_worker": "spark_worker",
     "session": "spark_session",
     "settings": "spark_session",
     "use_java": "java",
 }
 
-__all__ = ["Java", "find_java", "prepare", "register", "session", "settings", "use_java"]
+__all__ = ["Java", "find_java", "prepare", "register", "run_worker", "session", "settings", "use_java"]
 
 
 def register(spark: SparkSession) -> None:

@@ -33,12 +33,12 @@ class Job:
         return Setup(self.plan.name, self.plan.steps, self.spec.reasons, self.base, self.spec.memory_limit_bytes)
 
     @classmethod
-    def of(cls, runbook: Runbook, worker: str, base: str) -> Job:
-        """Raises `WorkerNotFound`, or `EngineNotInstalled` for an engine that is not here."""
+    def of(cls, runbook: Runbook, worker: str, base: str, *, engine: str | None = "local") -> Job:
+        """For whoever runs workers of this engine; None: of any. Raises `WorkerNotFound`, or `EngineNotInstalled` for another one."""
         spec = runbook.workers.get(worker)
         if spec is None:
             raise WorkerNotFound(worker, sorted(runbook.workers))
-        if spec.engine != "local":
+        if engine is not None and spec.engine != engine:
             raise EngineNotInstalled(worker, spec.engine)
         name, queue = full_name(runbook.project, spec.queue), runbook.queues[spec.queue]
         external = queue if queue.kind == "external" else None

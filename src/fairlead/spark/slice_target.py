@@ -1,0 +1,278 @@
+"""What the `Crew` of a task talks to instead of a broker: one slice of a numbered claim after the other.
+
+The claim belongs to the driver and stays until it is closed, so nothing here has a lease of its own to lose: what is said about a
+message is recorded, and takes effect when the driver closes the claim. A slice that is over, because it was done, given up or taken
+away, answers `lost_lease` to whoever still holds something of it, and records nothing more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from fairlead.errors import ClaimClosed, FairleadError, Unavailable
+from fairlead.model.consumer import ConsumerInfo
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import to_ms
+from fairlead.model.failure import FailureReason, read_reason
+from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
+
+#: After a crash so many are started one by one before they begin, so that one that kills its process is found out the next time.
+#: More than a Crew has in hand: what came behind them was not there when it happened.
+_CAREFUL = 6000
+#: How often it is asked whether the claim is still ours, when nothing else is said.
+_BEAT_MS = 5_000
+
+
+class Consumers(Protocol):
+    """The verbs of `client.consumers`, or of a broker's, that a slice needs."""
+
+    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Any: ...
+
+    def read(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+    ) -> Iterator[Delivery]: ...
+
+    def record(self, name: str, generation: int, number: int, items: Sequence[Any], *, part: str = "") -> None: ...
+
+    def heartbeat(self, name: str, generation: int) -> ConsumerInfo: ...
+
+
+class Slice(NamedTuple):
+    """Which part of which claim. `generation` fences: who takes the consumer over ends all slices of the one before."""
+
+    consumer: str
+    generation: int
+    number: int
+    slice: int
+    slices: int
+
+
+@dataclass
+class SliceTally:
+    """What was said about the messages of a slice. `failed` were tried in vain; whether they are tried again the close decides."""
+
+    completed: int = 0
+    failed: int = 0
+    released: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    #: Streams whose later messages may pass one that failed.
+    let_by: set[str] = field(default_factory=set)
+
+
+class _Config(NamedTuple):
+    #: A worker lets a stream by itself unless its queue is strict; here that is done when the claim is closed.
+    ordering: str = "strict"
+    visibility_timeout_ms: int = 3 * _BEAT_MS
+
+
+class _Queue(NamedTuple):
+    name: str
+    config: _Config = _Config()
+
+
+class SliceTarget:
+    """A `Target`. `begin` and `end` are for one thread, the verbs for those of the Crew.
+
+    `lets_by`: when a message of a stream fails, those behind it may go on, at once and elsewhere (`on_stream_failure = "continue"`).
+    """
+
+    def __init__(self, consumers: Consumers, *, lets_by: bool = False) -> None:
+        self._consumers = consumers
+        self._lets_by = lets_by
+        self._changed = threading.Condition()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._slice: Slice | None = None
+        self._tally = SliceTally()
+        #: What can be handed out: a message that no stream orders, or the name of a stream none of whose messages is out.
+        self._line: deque[Delivery | str] = deque()
+        self._streams: dict[str, deque[Delivery]] = {}
+        #: Handed out and not settled, with the stream ("": none).
+        self._out: dict[bytes, str] = {}
+        #: How many of a stream are out.
+        self._running: Counter[str] = Counter()
+        self._error: FairleadError | None = None
+
+    # For the task
+
+    def begin(self, part: Slice) -> None:
+        """Take the slice up, and read what is left of it. Read as a whole, because what is settled meanwhile would not be read."""
+        taken = self._consumers.take_up(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices)
+        found = list(
+            self._consumers.read(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
+        )
+        if taken.again:
+            found[:_CAREFUL] = [msgspec.structs.replace(one, deliveries=max(2, one.deliveries)) for one in found[:_CAREFUL]]
+        with self._changed:
+            self._forget()
+            self._slice = part
+            if taken.failed:
+                self._tally.failed += taken.failed
+                self._tally.reasons[FailureReason.TIMEOUT_EXCEEDED.word] += taken.failed
+            for delivery in found:
+                stream = delivery.message.stream if delivery.seq else ""
+                if not stream:
+                    self._line.append(delivery)
+                elif stream in self._streams:
+                    self._streams[stream].append(delivery)
+                else:
+                    self._streams[stream] = deque([delivery])
+                    self._line.append(stream)
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until everything of the slice is settled or it is over, or the time is. Raises what ended it."""
+        with self._changed:
+            over = self._changed.wait_for(lambda: self._error is not None or not (self._line or self._out), timeout_s)
+            if self._error is not None:
+                raise self._error
+            return over
+
+    def end(self) -> SliceTally:
+        """What was said of it. From now on it is nobody's: what is still in hand is lost."""
+        with self._changed:
+            tally = self._tally
+            self._forget()
+            return tally
+
+    # For the Crew
+
+    def claim(self, queue: str, *, limit: int, wait: str | None, consumer: str, max_per_stream: int, started: bool) -> list[Delivery]:
+        with self._changed:
+            if wait is not None:
+                self._changed.wait_for(lambda: self._line, to_ms(wait, "wait") / 1000)
+            return self._take(limit, max_per_stream)
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        """One `record` for all of them. Raises `Unavailable`, and can then be said again."""
+        with self._changed:
+            part = self._slice
+            mine = [item.delivery.raw_id in self._out for item in items]  # type: ignore[attr-defined]
+            said = [item for item, is_mine in zip(items, mine, strict=True) if is_mine and not _is_beat(item)]
+            passed = self._pass_on(said)
+        if said and part is not None:
+            try:
+                self._consumers.record(part.consumer, part.generation, part.number, [*said, *passed])
+            except Unavailable:
+                raise
+            except FairleadError as error:
+                self._break(part, error)
+        with self._changed:
+            # It may have been given up meanwhile.
+            is_over = self._slice is not part or self._error is not None
+            results = [
+                SettleResult(item.delivery.raw_id, "lost_lease" if is_over or not is_mine else _outcome_of(item))  # type: ignore[attr-defined]
+                for item, is_mine in zip(items, mine, strict=True)
+            ]
+            if not is_over:
+                for item in said:
+                    self._take_in(item)
+                self._tally.released += len(passed)
+                self._changed.notify_all()
+            return results
+
+    def queues(self, prefix: str = "") -> list[Any]:
+        """Asked for every few seconds: the moment to see whether the claim is still there for us."""
+        with self._changed:
+            part = self._slice
+        if part is not None:
+            try:
+                there = self._consumers.heartbeat(part.consumer, part.generation)
+                if there.open != part.number:
+                    raise ClaimClosed(part.consumer, part.number, there.last_closed)
+            except Unavailable:
+                pass  # who settles waits for it
+            except FairleadError as error:
+                self._break(part, error)
+        return [_Queue(prefix)]
+
+    def stats(self, queue: str) -> Any:
+        raise NotImplementedError("the driver has the queue's numbers")
+
+    def release_stream(self, queue: str, stream: str) -> bool:
+        return False  # the driver does, when the claim is closed
+
+    def goodbye(self, consumer: str) -> int:
+        return 0  # nothing is held by the name of a task
+
+    def _take(self, limit: int, max_per_stream: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        while self._line and len(found) < limit:
+            first = self._line.popleft()
+            if isinstance(first, Delivery):
+                self._out[first.raw_id] = ""
+                found.append(first)
+                continue
+            behind = self._streams[first]
+            run = [behind.popleft() for _ in range(min(len(behind), max_per_stream, limit - len(found)))]
+            self._running[first] = len(run)
+            for delivery in run:
+                self._out[delivery.raw_id] = first
+            found += run
+        return found
+
+    def _pass_on(self, said: Sequence[Settlement]) -> list[Release]:
+        """Those behind one that fails now, with leave to pass it."""
+        if not self._lets_by:
+            return []
+        streams = {self._out[item.delivery.raw_id] for item in said if isinstance(item, Fail)}  # type: ignore[attr-defined]
+        return [Release(behind, keep_order=False) for stream in streams for behind in self._streams.get(stream, ())]
+
+    def _take_in(self, item: Settlement) -> None:
+        if isinstance(item, Start | Extend):
+            return
+        raw_id: bytes = item.delivery.raw_id  # type: ignore[attr-defined]
+        stream = self._out.pop(raw_id)
+        tally = self._tally
+        if isinstance(item, Complete):
+            tally.completed += 1
+        elif isinstance(item, Fail):
+            tally.failed += 1
+            tally.reasons[read_reason(item.reason).word] += 1
+        else:
+            tally.released += 1
+        if not stream:
+            return
+        self._running[stream] -= 1
+        if not isinstance(item, Complete):
+            # What is behind it in the claim stays unspoken, and goes back in order.
+            self._streams.pop(stream, None)
+            if self._lets_by and isinstance(item, Fail) and not item.dead:
+                tally.let_by.add(stream)
+        if not self._running[stream]:
+            del self._running[stream]
+            if self._streams.get(stream):
+                # First in line: the longest stream is what the slice will wait for.
+                self._line.appendleft(stream)
+
+    def _break(self, part: Slice, error: FairleadError) -> None:
+        with self._changed:
+            if self._slice is part and self._error is None:
+                self._error = error
+                self._line.clear()
+                self._changed.notify_all()
+
+
+def _is_beat(item: Settlement) -> bool:
+    return isinstance(item, Extend) and item.carry is None and not item.progress
+
+
+def _outcome_of(item: Settlement) -> Outcome:
+    match item:
+        case Complete():
+            return "completed"
+        case Fail():
+            return "dead" if item.dead else "retry"
+        case Release():
+            return "released"
+        case Start():
+            return "started"
+        case Extend():
+            return "extended"
