@@ -10,6 +10,7 @@ import pytest
 from fairlead.errors import SparkNotReady
 from fairlead.spark import installed
 from fairlead.spark.spark_session import local_cores, prepare, session, settings, stays_here
+from fairlead.spark.worker_python import worker_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,8 +47,9 @@ def test_only_a_master_on_this_machine_binds_the_driver_to_loopback(tmp_path: Pa
     assert settings(master).get("spark.driver.bindAddress") == ("127.0.0.1" if here else None)
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
     prepare(master, environ=environ)
+    python = {"PYSPARK_PYTHON": worker_python(environ)}
     assert environ.pop("JAVA_HOME").startswith(environ.pop("XDG_CACHE_HOME"))
-    assert environ == ({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable} if here else {})
+    assert environ == ({"SPARK_LOCAL_IP": "127.0.0.1", **python} if here else {})
 
 
 def test_the_python_that_somebody_chose_for_the_workers_stays(tmp_path: Path) -> None:

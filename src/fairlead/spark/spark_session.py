@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from fairlead.spark.class_data import use_class_data
 from fairlead.spark.installed import require_packages
 from fairlead.spark.java import Java, use_java
 from fairlead.spark.user_cache import digest, kept_file, user_cache
+from fairlead.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,8 @@ def prepare(master: str = DEFAULT_MASTER, *, quiet: bool = True, environ: Mutabl
     run `python3`, which need not be this Python.
     """
     if stays_here(master):
-        environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "PYSPARK_PYTHON" not in environ:
+            environ["PYSPARK_PYTHON"] = worker_python(environ)
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return use_java(quiet=quiet, environ=environ)
 

@@ -46,8 +46,7 @@ class Life(msgspec.Struct, frozen=True):
 
 def main(life: Life) -> None:
     tell_driver(Path(life.home))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(quick_python(Path(life.home)))
-    config = {**QUICK, f"spark.executorEnv.{MARK}": life.home, **life.config}
+    config = {**QUICK, **find_tests(), f"spark.executorEnv.{MARK}": life.home, **life.config}
     spark = fairlead.spark.session("crash", life.master, memory="512m", config=config)
     for breach in BREACHES.keys() & {life.source, life.sink}:
         spark.dataSource.register(BREACHES[breach])
@@ -56,6 +55,12 @@ def main(life: Life) -> None:
     while life.operation == "settle" and is_something_left(life):
         run(spark, life)
     spark.stop()
+
+
+def find_tests() -> dict[str, str]:
+    """Settings with which the Python processes of this session find the modules of the tests."""
+    path = os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"spark.executorEnv.PYTHONPATH": path}
 
 
 def run(spark: SparkSession, life: Life) -> None:
@@ -68,17 +73,6 @@ def run(spark: SparkSession, life: Life) -> None:
             tell_failure(life, failed)
             if not left:
                 raise
-
-
-def quick_python(home: Path) -> Path:
-    """A Python that finds pyspark where it is installed. Spark would have it looked up in a zip, and compiled anew by each of the
-    seven Python processes of a query.
-    """
-    script = home / "python"
-    unfinished = home / "python.new"
-    unfinished.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\n')
-    unfinished.chmod(0o700)
-    return unfinished.replace(script)
 
 
 def start(spark: SparkSession, life: Life) -> StreamingQuery:
