@@ -137,6 +137,7 @@ TABLE: dict[str, Row] = {
     "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.generation, 1).count, HIDDEN, seen=FORBIDDEN),
     "consumers.read": Row((C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.generation, 1)], HIDDEN, seen=FORBIDDEN),
     "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.generation, 1, []), HIDDEN, seen=FORBIDDEN),
+    "consumers.take_up": Row((C,), lambda x, t: x.consumers.take_up(t.consumer, t.generation, 1).failed, HIDDEN, seen=FORBIDDEN),
     "consumers.choose": Row((C,), lambda x, t: x.consumers.choose(t.consumer, t.generation, 1, ["p"]), HIDDEN, seen=FORBIDDEN),
     "consumers.close": Row((C,), lambda x, t: x.consumers.close(t.consumer, t.generation, 1).settled, HIDDEN, seen=FORBIDDEN),
     "consumers.heartbeat": Row((C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.generation).open, HIDDEN, seen=FORBIDDEN),

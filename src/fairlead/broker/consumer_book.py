@@ -7,30 +7,28 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from fairlead.broker.consumer_words import Words, load_words
 from fairlead.broker.queue_state import NEVER_MS
 from fairlead.clock import Clock
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, StaleConsumer
-from fairlead.model.consumer import ConsumerInfo, ConsumerRecord, Recorded
+from fairlead.model.consumer import ConsumerInfo, ConsumerRecord
 from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, NumberedClaimForgotten
 from fairlead.model.lease import Lease
 from fairlead.store.port import Store
 
-_PAGE = 64
 _MOST_NUMBERED = 256
-_read_outcomes = msgspec.msgpack.Decoder(list[Recorded]).decode
-pack_outcomes = msgspec.msgpack.Encoder().encode
 
 
 class ConsumerState:
     """`deadline_ms` is monotonic: a step of the wall clock ends no consumer of this process."""
 
-    __slots__ = ("_slices", "deadline_ms", "members", "outcomes", "record")
+    __slots__ = ("_slices", "deadline_ms", "members", "record", "words")
 
     def __init__(self, record: ConsumerRecord, deadline_ms: int) -> None:
         self.record = record
         self.deadline_ms = deadline_ms
         self.members: list[bytes] | None = None
-        self.outcomes: dict[bytes, Recorded] | None = None
+        self.words: Words | None = None
         self._slices: tuple[list[bytes] | None, int, bytearray] = (None, 0, bytearray())
 
     def load_members(self, store: Store) -> list[bytes]:
@@ -49,18 +47,11 @@ class ConsumerState:
             self._slices = self.members, slices, bytearray()
         return self._slices[2]
 
-    def load_outcomes(self, store: Store) -> dict[bytes, Recorded]:
-        """The last word on each member, of what was recorded without a part or in a part that was chosen."""
-        if self.outcomes is None:
-            name, number, at = self.record.name, self.record.number, 0
-            chosen = {"", *store.claim_choice(name, number)}
-            self.outcomes = {}
-            while page := store.claim_outcomes(name, number, at, _PAGE):
-                at += len(page)
-                for part, raw in page:
-                    if part in chosen:
-                        self.outcomes.update([(said.id, said) for said in _read_outcomes(raw)])
-        return self.outcomes
+    def load_words(self, store: Store) -> Words:
+        """Kept up to date from then on, by whoever records; most claims are closed without anybody having asked before."""
+        if self.words is None:
+            self.words = load_words(store, self.record.name, self.record.number)
+        return self.words
 
 
 class ConsumerBook:
@@ -152,7 +143,7 @@ class ConsumerBook:
         if state is None:
             state = self._states[record.name] = ConsumerState(record, NEVER_MS)
         if record.number != state.record.number:
-            state.members = state.outcomes = None
+            state.members = state.words = None
         state.record = record
         return state
 
@@ -209,4 +200,5 @@ def info_of(record: ConsumerRecord) -> ConsumerInfo:
         ttl_ms=record.ttl_ms,
         seen_at=record.seen_ms,
         expires_at=expires_ms(record),
+        unspoken=record.unspoken,
     )

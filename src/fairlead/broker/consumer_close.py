@@ -164,8 +164,9 @@ class _Step:
     def __init__(self, core: Core, state: ConsumerState) -> None:
         self.core = core
         self.record = record = state.record
-        members, outcomes = state.load_members(core.store), state.load_outcomes(core.store)
+        members, outcomes = state.load_members(core.store), state.load_words(core.store).outcomes
         queue = core.by_id.get(record.queue_id)
+        retains = record.queue_id in core.retaining
         most_said = HOOKED_STEP if has_failure_hook(queue) else SAID_STEP
         self.done: list[Lease] = []
         self.said: list[Settlement] = []
@@ -175,7 +176,9 @@ class _Step:
             # One that is gone went with its queue.
             if lease is not None and lease.claim_id == record.claim_id:
                 outcome = outcomes.get(member) if outcomes else None
-                if outcome is None:
+                if outcome is None and record.unspoken == "release":
+                    self.said.append(Release(LeaseRef(member, record.claim_id), keep_order=True))
+                elif outcome is None or (outcome.kind == "complete" and not (retains and outcome.progress)):
                     self.done.append(lease)
                 else:
                     self.said.append(_settlement(outcome, record.claim_id))
@@ -204,13 +207,14 @@ def _settlement(said: Recorded, claim_id: int) -> Settlement:
 def _close_step(core: Core, step: _Step, answers: Answers) -> None:
     record = step.record
     batch = Batch(core, answers, closing=record.claim_id)
-    results = batch.decide(step.said) if step.said else []
     queue = core.by_id.get(record.queue_id)
     if queue is not None and record.queue_id in core.retaining:
         for lease, known in zip(step.done, states_of(core, step.done), strict=True):
             batch.moves.retain(InLease(lease), known, queue)
     else:
         batch.moves.complete_all(step.done)
+    # Last, because whether a release lets its message pass depends on who is left before it in its stream.
+    results = batch.decide(step.said) if step.said else []
     settled = Counter(record.settled)
     settled.update([result.outcome for result in results])
     if step.done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,11 +12,11 @@ from fairlead.broker.consumer_book import ConsumerState, expires_ms
 from fairlead.broker.core import Core
 from fairlead.broker.states import states_of
 from fairlead.decide.slices import slice_of
-from fairlead.errors import BrokenInvariant
+from fairlead.errors import BrokenInvariant, InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.facts import ConsumerSaved
 from fairlead.model.ids import show_id
-from fairlead.model.lane import row_size
+from fairlead.model.lane import ROW_BYTES, row_place, row_size
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message, MessageState
 
@@ -26,13 +27,38 @@ _PAGE_BYTES = 8 * 1024 * 1024
 _TOUCHES = 20
 
 
-def read_pages(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[list[Delivery]]:
+class Slice(NamedTuple):
+    """What a reader asks for: of which claim, which part of it, and whether only what has no outcome yet."""
+
+    name: str
+    generation: int
+    number: int
+    slice: int
+    slices: int
+    unsettled: bool
+
+    def find(self, core: Core) -> ConsumerState:
+        """Under the lock: the consumer, if its claim can still be read."""
+        core.check_open()
+        return core.consumer_book.opened(self.name, self.generation, self.number)
+
+
+def read_pages(core: Core, wanted: Slice, after: bytes) -> Iterator[list[Delivery]]:
     """Checked at once; then page by page, each under the lock for as long as the leases are looked up."""
     with core.lock:
-        core.check_open()
-        state = core.consumer_book.opened(name, generation, number)
+        state = wanted.find(core)
+        if wanted.unsettled and state.record.unspoken != "release":
+            raise InvalidRequest("unsettled", f"False: what consumer {wanted.name!r} does not speak of is completed (unspoken='complete')", True)
+        start = _behind(core, state, after) if after else 0
         _touch(core, state)
-    return _pages(core, name, generation, number, slice, slices)
+    return _pages(core, wanted, start)
+
+
+def _behind(core: Core, state: ConsumerState, after: bytes) -> int:
+    members = state.load_members(core.store)
+    if after not in members:
+        raise InvalidRequest("after", f"a message of claim {state.record.number} of consumer {state.record.name!r}", after.hex())
+    return members.index(after) + 1
 
 
 def _touch(core: Core, state: ConsumerState) -> None:
@@ -44,13 +70,11 @@ def _touch(core: Core, state: ConsumerState) -> None:
     core.consumer_book.seen(state, core.clock)
 
 
-def _pages(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> Iterator[list[Delivery]]:
-    at = 0
+def _pages(core: Core, wanted: Slice, at: int) -> Iterator[list[Delivery]]:
     while True:
         with core.lock:
-            core.check_open()
-            page = _Page(core, core.consumer_book.opened(name, generation, number), at, slice, slices)
-        at, ended, deliveries = page.next, page.ended, page.deliveries(core, name, generation, number)
+            page = _Page(core, wanted.find(core), at, wanted)
+        at, ended, deliveries = page.next, page.ended, page.deliveries(core, wanted)
         # Whoever reads may take their time: meanwhile the bodies are held once, and by them.
         del page
         if deliveries:
@@ -63,9 +87,14 @@ def _pages(core: Core, name: str, generation: int, number: int, slice: int, slic
 class _Page:
     """The leases of the next members of a slice; memory has them, so only their bodies are read without the lock."""
 
-    def __init__(self, core: Core, state: ConsumerState, start: int, slice: int, slices: int) -> None:
+    def __init__(self, core: Core, state: ConsumerState, start: int, wanted: Slice) -> None:
         record, members = state.record, state.load_members(core.store)
-        places = _places(core, state, members, start, slice, slices)
+        places = _places(core, state, members, start, wanted.slice, wanted.slices)
+        # Fewer than it could take: there are no more.
+        self.ended = len(places) < _PAGE_MESSAGES
+        self.next = places[-1] + 1 if places else len(members)
+        if wanted.unsettled:
+            places = _unsettled(core, state, members, places)
         found = [*map(core.leases.find, [members[place] for place in places])]
         claim_id = record.claim_id
         self.leases: list[Lease] = [lease for lease in found if lease is not None and lease.claim_id == claim_id]
@@ -73,10 +102,9 @@ class _Page:
             lost = next(place for place, lease in zip(places, found, strict=True) if lease is None or lease.claim_id != claim_id)
             raise BrokenInvariant(f"expected message {show_id(members[lost])} to be in claim {record.number} of consumer {record.name!r}")
         kept = _within(_PAGE_BYTES, [row_size(lease.row) for lease in self.leases])
-        del self.leases[kept:]
-        # Fewer than it could take: there are no more.
-        self.ended = len(places) < _PAGE_MESSAGES and kept == len(places)
-        self.next = places[kept - 1] + 1 if kept else len(members)
+        if kept < len(places):
+            del self.leases[kept:]
+            self.ended, self.next = False, places[kept - 1] + 1
         self.lease_until = expires_ms(record)
         self.states: list[MessageState | None] = states_of(core, self.leases)
         self.found: list[Message | None] = [*map(core.bodies.find, [lease.row[8:24] for lease in self.leases])]
@@ -84,7 +112,7 @@ class _Page:
         source = core.by_id.get(queue.record.source_id)
         self.queue, self.source = queue.name, source.name if source is not None else None
 
-    def deliveries(self, core: Core, name: str, generation: int, number: int) -> list[Delivery]:
+    def deliveries(self, core: Core, wanted: Slice) -> list[Delivery]:
         found, until, queue, source = self.found, self.lease_until, self.queue, self.source
         unread = [at for at, message in enumerate(found) if message is None]
         if unread:
@@ -98,8 +126,7 @@ class _Page:
         if len(made) < len(found):
             # Closed or deleted between the page and its bodies: that is what the caller is told.
             with core.lock:
-                core.check_open()
-                core.consumer_book.opened(name, generation, number)
+                wanted.find(core)
             missing = self.leases[found.index(None)]
             raise BrokenInvariant(f"expected the body of message {show_id(missing.id)}, which is in an open claim")
         return made
@@ -127,6 +154,19 @@ def _places(core: Core, state: ConsumerState, members: Sequence[bytes], start: i
             places.append(at)
         at += 1
     return places
+
+
+def _unsettled(core: Core, state: ConsumerState, members: Sequence[bytes], places: Sequence[int]) -> list[int]:
+    """Those without an outcome; none behind one of its stream that failed or was given back: it must wait for that one."""
+    words = state.load_words(core.store)
+    outcomes, stops, find = words.outcomes, words.stops(core.leases), core.leases.find
+    left = [place for place in places if members[place] not in outcomes]
+    return [place for place in left if not _is_stopped(find(members[place]), stops)] if stops else left
+
+
+def _is_stopped(lease: Lease | None, stops: dict[bytes, int]) -> bool:
+    stop = stops.get(lease.row[ROW_BYTES:]) if lease is not None and len(lease.row) > ROW_BYTES else None
+    return lease is not None and stop is not None and row_place(lease.row) > stop
 
 
 def _within(most: int, sizes: Sequence[int]) -> int:

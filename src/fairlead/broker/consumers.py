@@ -8,18 +8,16 @@ from itertools import chain
 
 import msgspec
 
-from fairlead.broker import consumer_claims, consumer_close, consumer_read
-from fairlead.broker.consumer_book import info_of, pack_outcomes
+from fairlead.broker import consumer_claims, consumer_close, consumer_read, consumer_record
+from fairlead.broker.consumer_book import info_of
 from fairlead.broker.core import Core
 from fairlead.broker.requests import check_bool, check_count
 from fairlead.errors import ConsumerTaken, InvalidRequest, LimitReached
 from fairlead.model.checks import check_text
-from fairlead.model.consumer import CloseResult, ConsumerInfo, ConsumerRecord, NumberedClaim, Recorded
+from fairlead.model.consumer import CloseResult, ConsumerInfo, ConsumerRecord, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
-from fairlead.model.facts import ConsumerSaved, Fact, OutcomesRecorded, PartsChosen
-from fairlead.model.handles import check_fail, check_progress, read_handle
-from fairlead.model.ids import show_id
+from fairlead.model.facts import ConsumerSaved, Fact, PartsChosen
 from fairlead.model.lane import first_place
 from fairlead.model.limits import (
     MAX_ANSWER_BYTES,
@@ -29,10 +27,9 @@ from fairlead.model.limits import (
     MAX_CONSUMER_TTL_MS,
     MAX_CONSUMERS,
     MAX_PART_BYTES,
-    MAX_RECORDED_BYTES,
     MIN_CONSUMER_TTL_MS,
 )
-from fairlead.model.settle import Complete, Fail, Release
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 
 _MOST_NUMBER = (1 << 62) - 1
 
@@ -46,12 +43,15 @@ class Consumers:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def register(self, name: str, queue: str, *, ttl: Duration = "7d") -> ConsumerInfo:
+    def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
         """Make the consumer, or take it over with the claim it has in hand: from now on only the new generation counts.
 
-        Not seen for its time to live, it lets go of that claim. A name belongs to one queue until it is dropped.
+        Not seen for its time to live, it lets go of that claim. A name belongs to one queue until it is dropped. `unspoken` is
+        what a close does with messages that nobody spoke of: "complete", or "release" back to their places.
         """
         check_name(name)
+        if unspoken not in ("complete", "release"):
+            raise InvalidRequest("unspoken", "'complete' or 'release'", unspoken)
         ttl_ms = to_ms(ttl, "ttl")
         if not MIN_CONSUMER_TTL_MS <= ttl_ms <= MAX_CONSUMER_TTL_MS:
             raise InvalidRequest("ttl", "between 1s and 365d", ttl)
@@ -63,12 +63,18 @@ class Consumers:
                 if len(book) >= MAX_CONSUMERS:
                     raise LimitReached("durable consumers", MAX_CONSUMERS)
                 # Above every generation that a dropped consumer of this name may have had: each took a commit.
-                record = ConsumerRecord(name, read.queue_id, queue, core.store.last_commit + 1, ttl_ms, now_ms)
+                record = ConsumerRecord(name, read.queue_id, queue, core.store.last_commit + 1, ttl_ms, now_ms, unspoken=unspoken)
             elif known.record.queue != queue:
                 raise ConsumerTaken(name, known.record.queue, queue)
             else:
+                _check_same(known.record, unspoken)
                 record = msgspec.structs.replace(
-                    known.record, queue_id=read.queue_id, generation=known.record.generation + 1, ttl_ms=ttl_ms, seen_ms=now_ms
+                    known.record,
+                    queue_id=read.queue_id,
+                    generation=known.record.generation + 1,
+                    ttl_ms=ttl_ms,
+                    seen_ms=now_ms,
+                    unspoken=unspoken,
                 )
             commit = self._save(record)
         core.confirm(commit, synced=True)
@@ -101,50 +107,55 @@ class Consumers:
         )
         return consumer_claims.claim(self._core, wanted, 0 if wait is None else to_ms(wait, "wait"))
 
-    def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
+    def read(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+    ) -> Iterator[Delivery]:
         """The messages of the claim in hand, in its order; of `slices` slices only this one. A stream is in one slice.
 
         Every reading of an open claim gives the same. When it is over, so are its bodies: `ClaimClosed`, `ClaimReleased`.
+        `unsettled`, for consumers whose unspoken messages are released, leaves out those that have an outcome by then, and in
+        a stream all that are behind one which failed or was given back.
         """
-        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices))
+        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled))
 
-    def read_pages(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Sequence[Delivery]]:
-        """`read` for a server's door: up to a thousand at a time, or about eight mebibytes."""
-        check_count(slices, "slices", most=MAX_CLAIM)
-        if check_whole(slice, "slice") >= slices:
-            raise InvalidRequest("slice", f"less than slices, which is {slices}", slice)
+    def read_pages(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False, after: bytes = b""
+    ) -> Iterator[Sequence[Delivery]]:
+        """`read` for a server's door: up to a thousand at a time, or about eight mebibytes, from behind the message `after` on."""
+        check_slice(slice, slices)
         check_name(name)
-        return consumer_read.read_pages(self._core, name, check_whole(generation, "generation"), check_whole(number, "number"), slice, slices)
+        check_bool(unsettled, "unsettled")
+        check_whole(generation, "generation")
+        check_whole(number, "number")
+        return consumer_read.read_pages(self._core, consumer_read.Slice(name, generation, number, slice, slices, unsettled), after)
 
-    def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
-        """Say how it went with messages of the claim in hand; it takes effect when the claim is closed.
+    def record(
+        self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+    ) -> None:
+        """Say how it goes with messages of the claim in hand; outcomes take effect when the claim is closed.
 
-        The last word on a message counts. What is recorded under a part counts only if `choose` names the part.
+        The last outcome of a message counts. What is recorded under a part counts only if `choose` names the part. `Start` says
+        that work begins: see `take_up`. It is no outcome and replaces none. `Extend` takes effect at once: progress grows, and
+        what is carried is what was carried last, with an outcome or without; the outcome stands. An `Extend` that tells less
+        progress than was told in this claim before is from one who lags behind, and changes nothing.
         """
         check_name(name)
         check_whole(generation, "generation")
         check_whole(number, "number")
         part = check_text(part, "part", MAX_PART_BYTES, may_be_empty=True)
-        said, claim_ids = read_outcomes(items)
-        raw = pack_outcomes(said)
-        core = self._core
-        with core.lock:
-            core.check_open()
-            record = core.consumer_book.opened(name, generation, number).record
-            find, claim_id = core.leases.find, record.claim_id
-            for outcome, given in zip(said, claim_ids, strict=True):
-                lease = find(outcome.id)
-                if given != claim_id or lease is None or lease.claim_id != claim_id:
-                    raise InvalidRequest("items", f"about messages of claim {number} of consumer {name!r}", show_id(outcome.id))
-            if not said:
-                return
-            if record.recorded_bytes + len(raw) > MAX_RECORDED_BYTES:
-                raise LimitReached(f"bytes of outcomes in a claim of consumer {name!r}", MAX_RECORDED_BYTES)
-            after = msgspec.structs.replace(
-                record, recorded=record.recorded + 1, recorded_bytes=record.recorded_bytes + len(raw), seen_ms=core.clock.now_ms()
-            )
-            commit = self._save(after, OutcomesRecorded(name, number, record.recorded, part, raw))
-        core.confirm(commit, synced=True)
+        consumer_record.record(self._core, name, generation, number, consumer_record.read_items(items, part), part)
+
+    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+        """Whoever begins to work on a slice says so first: what another had begun there and left without an outcome has failed.
+
+        That is the rule for a started delivery that runs out, so that a message which ends its process comes to its end. Should
+        the other one live after all, what it says later counts.
+        """
+        check_name(name)
+        check_slice(slice, slices)
+        return consumer_record.take_up(
+            self._core, name, check_whole(generation, "generation"), check_whole(number, "number"), slice, slices
+        )
 
     def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
         """Of what was recorded under parts, only that of these counts; said again, it replaces what was chosen before.
@@ -166,10 +177,12 @@ class Consumers:
             if len(chosen) > MAX_BATCH_MESSAGES:
                 raise LimitReached(f"chosen parts in a claim of consumer {name!r}", MAX_BATCH_MESSAGES)
             commit = self._save(msgspec.structs.replace(record, seen_ms=core.clock.now_ms()), PartsChosen(name, number, tuple(chosen)))
+            core.consumer_book.get(name).words = None
         core.confirm(commit, synced=True)
 
     def close(self, name: str, generation: int, up_to: int) -> CloseResult:
-        """The claim in hand is done: each message gets the outcome recorded for it, and is completed where there is none.
+        """The claim in hand is done: each message gets the outcome recorded for it. Where there is none it is completed, or what else
+        the consumer said when it registered.
 
         Closing what is closed already changes nothing. A crash once it has begun is made good when the broker is opened again.
         """
@@ -239,22 +252,14 @@ def check_whole(value: object, field: str) -> int:
     return value
 
 
-def read_outcomes(items: object) -> tuple[list[Recorded], list[int]]:
-    """What is stored of each item, and the claim that its handle names."""
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"a list of at most {MAX_BATCH_MESSAGES} Complete, Fail or Release", type(items))
-    said: list[Recorded] = []
-    claim_ids: list[int] = []
-    for item in items:
-        if not isinstance(item, (Complete, Fail, Release)):
-            raise InvalidRequest("items", "Complete, Fail or Release", item)
-        raw_id, claim_id = read_handle(item.delivery)
-        claim_ids.append(claim_id)
-        if isinstance(item, Complete):
-            said.append(Recorded(raw_id, "complete", check_progress(item.progress)))
-        elif isinstance(item, Release):
-            said.append(Recorded(raw_id, "release", keep_order=check_bool(item.keep_order, "keep_order")))
-        else:
-            fail = check_fail(item)
-            said.append(Recorded(raw_id, "fail", fail.progress, fail.error, int(fail.reason), fail.retry_in_ms, fail.dead))
-    return said, claim_ids
+def check_slice(slice: int, slices: int) -> None:
+    check_count(slices, "slices", most=MAX_CLAIM)
+    if check_whole(slice, "slice") >= slices:
+        raise InvalidRequest("slice", f"less than slices, which is {slices}", slice)
+
+
+def _check_same(record: ConsumerRecord, unspoken: Unspoken) -> None:
+    """Whoever made the claim in hand relied on what becomes of those it does not speak of."""
+    if record.in_hand and record.unspoken != unspoken:
+        expected = f"{record.unspoken!r} while claim {record.number} is open: close it, or let go of it (fairlead consumer release {record.name})"
+        raise InvalidRequest("unspoken", expected, unspoken)

@@ -41,6 +41,7 @@ class AsyncConsumers(_InThreads):
     claim = _in_thread(ClientConsumers.claim)
     record = _in_thread(ClientConsumers.record)
     record_batch = _in_thread(ClientConsumers.record_batch)
+    take_up = _in_thread(ClientConsumers.take_up)
     choose = _in_thread(ClientConsumers.choose)
     close = _in_thread(ClientConsumers.close)
     heartbeat = _in_thread(ClientConsumers.heartbeat)
@@ -50,18 +51,24 @@ class AsyncConsumers(_InThreads):
     list = _in_thread(ClientConsumers.list)
     show = _in_thread(ClientConsumers.show)
 
-    async def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> AsyncIterator[Delivery]:
+    async def read(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+    ) -> AsyncIterator[Delivery]:
         """By the page: a thread of the client waits for the next batch, not one for every delivery."""
         assert isinstance(self._group, ClientConsumers)
-        async for page in in_threads(self._crew, self._group._read_pages(name, generation, number, slice=slice, slices=slices)):
+        pages = self._group._read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        async for page in in_threads(self._crew, pages):
             for delivery in page:
                 yield delivery
 
     def read_batches(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
         assert isinstance(self._group, ClientConsumers)
-        return in_threads(self._crew, self._group.read_batches(name, generation, number, slice=slice, slices=slices, payloads=payloads))
+        batches = self._group.read_batches(
+            name, generation, number, slice=slice, slices=slices, payloads=payloads, unsettled=unsettled
+        )
+        return in_threads(self._crew, batches)
 
 
 class AsyncStaging(_InThreads):

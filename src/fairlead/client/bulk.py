@@ -16,12 +16,12 @@ from fairlead.client.long_poll import LongPoll
 from fairlead.client.streamed import Piece, ask_for_batches
 from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import check_each, check_messages
-from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
 from fairlead.model.message import NewMessage
-from fairlead.model.settle import Complete, Fail, Release
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 from fairlead.model.staging import Dead, PublishResult, Refusal, StagedWrite, StageResult
 from fairlead.wire.calls import BrowseCall, NumberedCall, ReadCall, RecordCall, StageCall, encode_call
 from fairlead.wire.deliveries import decode_deliveries
@@ -42,8 +42,8 @@ class ClientConsumers:
         self._client = client
         self._core = client._core
 
-    def register(self, name: str, queue: str, *, ttl: Duration = "7d") -> ConsumerInfo:
-        return self._client._admin("consumers.register", name=name, queue=queue, ttl=ttl)
+    def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
+        return self._client._admin("consumers.register", name=name, queue=queue, ttl=ttl, unspoken=unspoken)
 
     def claim(
         self,
@@ -71,29 +71,36 @@ class ClientConsumers:
 
         return poll.ask(once, found=lambda claimed: claimed.count)
 
-    def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
-        for page in self._read_pages(name, generation, number, slice=slice, slices=slices):
+    def read(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+    ) -> Iterator[Delivery]:
+        for page in self._read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled):
             yield from page
 
     def read_batches(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every column of `wire.schemas.DELIVERIES`.
 
         Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows that have none,
         and all payloads with `payloads=False`.
         """
-        for _, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, payloads=payloads)):
+        for _, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, payloads=payloads, unsettled=unsettled)):
             yield fill_defaults(batch, DELIVERIES)
 
-    def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
+    def record(
+        self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+    ) -> None:
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-            raise InvalidRequest("items", "a list of Complete, Fail, Release", type(items))
+            raise InvalidRequest("items", "a list of Complete, Fail, Release, Start, Extend", type(items))
         self._record(RecordCall(name, generation, number, part), encode_settlements([settlement_row(item) for item in items]))
 
     def record_batch(self, name: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = "") -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
         self._record(RecordCall(name, generation, number, part), fit(batch, SETTLEMENTS))
+
+    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+        return self._client._admin("consumers.take_up", name=name, generation=generation, number=number, slice=slice, slices=slices)
 
     def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
         self._client._admin("consumers.choose", name=name, generation=generation, number=number, parts=parts, add=add)
@@ -119,8 +126,10 @@ class ClientConsumers:
     def show(self, name: str) -> ConsumerInfo:
         return self._client._admin("consumers.show", name=name)
 
-    def _read_pages(self, name: str, generation: int, number: int, *, slice: int, slices: int) -> Iterator[Sequence[Delivery]]:
-        for answer, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices)):
+    def _read_pages(
+        self, name: str, generation: int, number: int, *, slice: int, slices: int, unsettled: bool
+    ) -> Iterator[Sequence[Delivery]]:
+        for answer, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, unsettled=unsettled)):
             yield decode_deliveries(batch, answer.queues)
 
     def _record(self, call: RecordCall, batch: pa.RecordBatch) -> None:
@@ -195,13 +204,13 @@ class ClientStaging:
 
 
 def _pieces(core: Core, call: ReadCall) -> Iterator[Piece]:
-    rows = 0
+    after = b""
 
     def rest() -> bytes:
-        return encode_call(msgspec.structs.replace(call, skip=rows))
+        return encode_call(msgspec.structs.replace(call, after=after))
 
     for answer, batch in ask_for_batches(core, "read", rest):
-        rows += batch.num_rows
+        after = batch.column("id")[-1].as_py()
         yield answer, batch
 
 

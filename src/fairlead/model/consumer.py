@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Literal
 
 import msgspec
@@ -10,12 +11,16 @@ import msgspec
 #: it yet. "closing" and "releasing": it is over, and its messages follow step by step.
 Phase = Literal["idle", "filling", "open", "closing", "releasing"]
 
+#: What the close of a claim does with members that nobody spoke of: they are done, or they go back to their places.
+Unspoken = Literal["complete", "release"]
+
 
 class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a consumer, and of the one claim that it may have in hand.
 
     `handled` counts the members that the steps of a close or release have done with, in claim order; `recorded` the values
-    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has.
+    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has. `taken` has a
+    bit for each of `slices` slices that somebody has taken up.
     """
 
     name: str
@@ -38,6 +43,9 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     recorded_bytes: int = 0
     settled: dict[str, int] = {}
     dropping: bool = False
+    unspoken: Unspoken = "complete"
+    slices: int = 0
+    taken: builtins.bytes = b""
 
     @property
     def in_hand(self) -> bool:
@@ -51,15 +59,18 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def without_claim(self) -> ConsumerRecord:
         return msgspec.structs.replace(
-            self, phase="idle", number=0, claim_id=0, messages=0, bytes=0, pages=0, handled=0, recorded=0, recorded_bytes=0
+            self, phase="idle", number=0, claim_id=0, messages=0, bytes=0, pages=0, handled=0, recorded=0, recorded_bytes=0, slices=0, taken=b""
         )
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was said about one member of a claim, as it is stored until the claim is closed."""
+    """What was said about one member of a claim, as it is stored until the claim is closed.
+
+    "start" and "extend" are no outcomes: work on it began; its progress (and carry) went into its state.
+    """
 
     id: bytes
-    kind: Literal["complete", "fail", "release"]
+    kind: Literal["complete", "fail", "release", "start", "extend"]
     progress: int = 0
     error: str = ""
     reason: int = 0
@@ -72,7 +83,8 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`generation` fences: whoever registers gets a new one, and everybody with an older one is refused.
 
     `open` is the number of the claim that is not closed yet (0: none), with its `messages` and `bytes`. `lost` is the last
-    claim that was let go of without being closed (0: none): by an operator, or because `expires_at` had come.
+    claim that was let go of without being closed (0: none): by an operator, or because `expires_at` had come. `unspoken` is
+    what a close does with messages that nobody spoke of.
     """
 
     name: str
@@ -86,6 +98,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int
     seen_at: int
     expires_at: int
+    unspoken: Unspoken = "complete"
 
 
 class NumberedClaim(msgspec.Struct, frozen=True):
@@ -94,6 +107,13 @@ class NumberedClaim(msgspec.Struct, frozen=True):
     number: int
     count: int
     bytes: int
+
+
+class TakenUp(msgspec.Struct, frozen=True):
+    """`again`: some of it had been taken up before under this number. `failed` counts what was begun then and left so."""
+
+    again: bool
+    failed: int
 
 
 class CloseResult(msgspec.Struct, frozen=True):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from fairlead.broker.broker import Broker
 from fairlead.errors import ConsumerNotFound, ConsumerTaken, Forbidden
 from fairlead.model.access import Right
-from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
-from fairlead.model.settle import Complete, Fail, Release
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 
 if TYPE_CHECKING:
     from fairlead.server.guard import GuardedBroker
@@ -27,10 +27,10 @@ class GuardedConsumers:
         self._guard = guard
         self._consumers = broker.consumers
 
-    def register(self, name: str, queue: str, *, ttl: Duration = "7d") -> ConsumerInfo:
+    def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
         self._guard.need(Right.CONSUME, queue)
         try:
-            return self._consumers.register(name, queue, ttl=ttl)
+            return self._consumers.register(name, queue, ttl=ttl, unspoken=unspoken)
         except ConsumerTaken as taken:
             if self._guard.sees(taken.queue):
                 raise
@@ -53,17 +53,28 @@ class GuardedConsumers:
         self._need(name)
         return claimed
 
-    def read(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Delivery]:
-        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices))
+    def read(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+    ) -> Iterator[Delivery]:
+        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled))
 
-    def read_pages(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Iterator[Sequence[Delivery]]:
+    def read_pages(
+        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False, after: bytes = b""
+    ) -> Iterator[Sequence[Delivery]]:
         """Before each page the right is asked for anew."""
         self._need(name)
-        return self._still_allowed(name, self._consumers.read_pages(name, generation, number, slice=slice, slices=slices))
+        pages = self._consumers.read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled, after=after)
+        return self._still_allowed(name, pages)
 
-    def record(self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release], *, part: str = "") -> None:
+    def record(
+        self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+    ) -> None:
         self._need(name)
         self._consumers.record(name, generation, number, items, part=part)
+
+    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+        self._need(name)
+        return self._consumers.take_up(name, generation, number, slice=slice, slices=slices)
 
     def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
         self._need(name)

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
-from fairlead.model.limits import MAX_CLAIM
 from fairlead.server.guard import GuardedBroker
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import BrowseCall, ReadCall, decode
@@ -24,10 +22,10 @@ Part = tuple[Runs, pa.RecordBatch]
 
 def read(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, ReadCall)
-    if not 0 <= call.skip <= MAX_CLAIM:
-        raise InvalidRequest("skip", f"a whole number from 0 to {MAX_CLAIM}", call.skip)
-    pages = broker.consumers.read_pages(call.name, call.generation, call.number, slice=call.slice, slices=call.slices)
-    return _encoded(_behind(pages, call.skip), call.payloads)
+    pages = broker.consumers.read_pages(
+        call.name, call.generation, call.number, slice=call.slice, slices=call.slices, unsettled=call.unsettled, after=call.after
+    )
+    return _encoded(pages, call.payloads)
 
 
 def browse(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
@@ -45,13 +43,6 @@ def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Pa
         # A client may take its time to read: meanwhile the bodies are not needed twice.
         part.clear()
         yield encoded
-
-
-def _behind(pages: Iterable[Sequence[Delivery]], skip: int) -> Iterator[Sequence[Delivery]]:
-    for page in pages:
-        if skip < len(page):
-            yield page[skip:] if skip else page
-        skip = max(0, skip - len(page))
 
 
 def _parts(pages: Iterable[Sequence[Delivery]]) -> Iterator[list[Delivery]]:

@@ -91,15 +91,17 @@ class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The answer is a stream of batches. `skip` are the rows of the slice that an earlier stream has brought already."""
+    """The answer is a stream of batches. `after` is the last message that an earlier stream has brought: a count of them would
+    not do, because with `unsettled` there may be fewer before it by now."""
 
     name: Any
     generation: Any
     number: Any
     slice: Any = 0
     slices: Any = 1
-    skip: int = 0
+    after: bytes = b""
     payloads: bool = True
+    unsettled: Any = False
 
 
 class RecordCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ import msgspec
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.access import AuditRecord, KeyInfo, NewKey
-from fairlead.model.consumer import CloseResult, ConsumerInfo
+from fairlead.model.consumer import CloseResult, ConsumerInfo, TakenUp
 from fairlead.model.facts import Intent
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import SettleResult
@@ -91,6 +91,7 @@ ADMIN: dict[str, Verb] = {
     "browse": Verb(list[MessageInfo], repeatable=True),
     "browse_splits": Verb(list[tuple[str, str]], repeatable=True),
     "consumers.register": Verb(ConsumerInfo, repeatable=True),
+    "consumers.take_up": Verb(TakenUp, repeatable=True),
     "consumers.choose": Verb(None, repeatable=True),
     "consumers.close": Verb(CloseResult, repeatable=True),
     "consumers.heartbeat": Verb(ConsumerInfo, repeatable=True),

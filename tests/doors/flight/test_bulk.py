@@ -76,9 +76,9 @@ def test_what_is_asked_for_again_begins_behind_what_came(rig: Rig) -> None:  # n
     call = taken(rig, 6)
     whole = read_ids(rig, call)
     assert len(set(whole)) == 6
-    for skip in (0, 2, 6, 7):
-        assert read_ids(rig, ReadCall("etl", call.generation, 1, skip=skip)) == whole[skip:]
-    answer, _ = rig.channel("read").call(ReadCall("etl", call.generation, 1, skip=-1))
+    for at, message_id in enumerate(whole, 1):
+        assert read_ids(rig, ReadCall("etl", call.generation, 1, after=message_id)) == whole[at:]
+    answer, _ = rig.channel("read").call(ReadCall("etl", call.generation, 1, after=b"of another claim"))
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
 
@@ -146,7 +146,7 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
     assert (write.messages, write.expires_at - write.staged_at) == (3, 2 * 3600 * 1000)
     call = taken(rig, 2)
     first, second = rig.broker.consumers.read("etl", call.generation, 1)
-    rows = [{"action": action, "id": one.raw_id, "lease": one.claim_id} for action, one in ((2, first), (3, second))]
+    rows = [{"action": action, "id": one.raw_id, "lease": one.claim_id, "duration_ms": 1000} for action, one in ((2, first), (3, second))]
     refused, _ = rig.channel("record").call(RecordCall("etl", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS))
     assert refused.error is not None
     assert refused.error.code == "invalid_request"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead import Complete, Fail, Release
+from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model.consumer import CloseResult, NumberedClaim
 from fairlead.model.delivery import Delivery
 from tests.integration.world import World
@@ -33,8 +33,12 @@ class Reader:
     def read(self, number: int, **options: Any) -> list[Delivery]:
         return list(self.world.broker.consumers.read(self.name, self.generation, number, **options))
 
-    def record(self, number: int, items: Sequence[Complete | Fail | Release], part: str = "") -> None:
+    def record(self, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], part: str = "") -> None:
         self.world.broker.consumers.record(self.name, self.generation, number, items, part=part)
+
+    def take_up(self, number: int, **options: Any) -> tuple[bool, int]:
+        taken_up = self.world.broker.consumers.take_up(self.name, self.generation, number, **options)
+        return taken_up.again, taken_up.failed
 
     def choose(self, number: int, parts: Sequence[str], **options: Any) -> None:
         self.world.broker.consumers.choose(self.name, self.generation, number, parts, **options)

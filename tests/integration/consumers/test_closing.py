@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release
-from fairlead.broker import consumer_close, consumers, timers
+from fairlead.broker import consumer_close, consumer_record, timers
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
@@ -118,14 +118,14 @@ def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_non
         with pytest.raises(InvalidRequest):
             reader.record(1, items)
     with pytest.raises(InvalidRequest):
-        reader.record(1, [Extend(inside[0])])  # type: ignore[list-item]
+        reader.record(1, [Extend(inside[0], "30s")])
     assert world.store.inner.claim_outcomes("etl", 1, 0, 10) == []
     with pytest.raises(ClaimNotNext):
         reader.record(2, [])
 
 
 def test_outcomes_have_a_bound_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MAX_RECORDED_BYTES", 2000)
+    monkeypatch.setattr(consumer_record, "MAX_RECORDED_BYTES", 2000)
     world.fill("q", count=1)
     reader = Reader(world)
     (only,) = reader.take(1)
