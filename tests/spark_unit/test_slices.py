@@ -1,0 +1,351 @@
+"""The Crew of a task over slices of a numbered claim, against a broker in this process: what a Spark worker does, without Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead import Broker
+from fairlead.errors import ClaimClosed, ClaimReleased, ServerUnreachable, StaleConsumer, StepNotLoaded
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
+from fairlead.runbook.model import Runbook, StepSpec
+from fairlead.spark import resident
+from fairlead.spark.resident import Resident, SliceDone, work_here
+from fairlead.spark.slice_target import Slice, SliceTarget
+from fairlead.testing import MemoryStore
+from fairlead.worker.job import Job
+from tests.docs.pages import ROOT
+from tests.worker.scene import QUEUE, push, runbook, step, until
+from tests.worker.steps import read_journal
+
+NAME = "worker:worker"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(MemoryStore(), durability="os") as broker:
+        again = {"policy": "immediate", "attempts": 3}
+        broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
+        yield broker
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays() -> Iterator[None]:
+    yield
+    resident.dismiss()
+
+
+class Run:
+    """A consumer, and its claims in slices, one after the other."""
+
+    def __init__(self, broker: Broker, book: Runbook, slices: int = 2) -> None:
+        self.broker = broker
+        self.slices = slices
+        self.job = Job.of(book, "worker", str(ROOT), engine=None)
+        self.info = broker.consumers.register(NAME, QUEUE, unspoken="release")
+        self.number = self.info.open or self.info.last_closed + 1
+
+    def claim(self, limit: int = 10_000) -> int:
+        return self.broker.consumers.claim(NAME, self.info.generation, self.number, limit=limit).count
+
+    def part(self, at: int) -> Slice:
+        return Slice(NAME, self.info.generation, self.number, at, self.slices)
+
+    def work(self, consumers: Any = None) -> list[SliceDone]:
+        with living(self.job, consumers or self.broker.consumers) as crew:
+            return [crew.work(self.part(at)) for at in range(self.slices)]
+
+    def close(self) -> dict[str, int]:
+        closed = self.broker.consumers.close(NAME, self.info.generation, self.number)
+        self.number = closed.last_closed + 1
+        return closed.settled
+
+    def work_off(self) -> list[dict[str, int]]:
+        """Claim after claim, until nothing is ready; what became of each."""
+        found = []
+        while self.claim():
+            self.work()
+            found.append(self.close())
+        return found
+
+
+@contextmanager
+def living(job: Job, consumers: Any) -> Iterator[Resident]:
+    crew = Resident("key", job, consumers)
+    try:
+        yield crew
+    finally:
+        crew.stop()
+
+
+def test_every_message_of_a_claim_is_worked_once_and_done_when_it_is_closed(broker: Broker, journal: str) -> None:
+    push(broker, *({"n": n, "journal": journal} for n in range(300)))
+    run = Run(broker, runbook(step("first", "noted"), step("second", "noted"), concurrency=2), slices=3)
+    run.claim()
+    done = run.work()
+    assert [sum(one.said.completed for one in done), sum(one.worked.steps for one in done)] == [300, 600]
+    assert broker.stats(QUEUE).leased == 300
+    assert run.close() == {"completed": 300}
+    lines = [line for line in read_journal(journal) if line["word"] == "begin"]
+    assert sorted((line["n"], line["step"]) for line in lines) == sorted((n, name) for n in range(300) for name in ("first", "second"))
+
+
+def test_one_that_fails_is_told_with_its_reason_and_comes_again_with_what_it_had_done(broker: Broker, journal: str) -> None:
+    push(broker, *({"n": n, "journal": journal, "failures": 1 if n % 3 == 0 else 0} for n in range(30)))
+    run = Run(broker, runbook(step("first", "noted"), step("second", "fails"), step("third", "noted")))
+    run.claim()
+    done = run.work()
+    assert sum(one.said.failed for one in done) == 10
+    assert sum((one.said.reasons for one in done), start=type(done[0].said.reasons)()) == {"dependency_failure": 10}
+    assert run.close() == {"completed": 20, "retry": 10}
+    assert run.work_off() == [{"completed": 10}]
+    begun = [(line["n"], line["step"]) for line in read_journal(journal) if line["word"] == "begin"]
+    assert begun.count((0, "first")) == 1
+    assert begun.count((0, "second")) == 2
+    assert len(begun) == 30 + 40 + 30
+
+
+def test_a_message_that_never_goes_well_ends_as_a_dead_letter(broker: Broker) -> None:
+    push(broker, {"n": 0, "how": "value"}, {"n": 1, "how": "dead"})
+    run = Run(broker, runbook(step("raises")))
+    assert run.work_off() == [{"retry": 1, "dead": 1}, {"retry": 1}, {"dead": 1}]
+    assert broker.stats(QUEUE).dead == 2
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_stream_is_worked_in_order_and_what_is_behind_a_failure_waits_for_it(broker: Broker, journal: str, concurrency: int) -> None:
+    items = [{"n": n, "stream": f"s{s}", "journal": journal, "failures": (n + s) % 5 == 0} for n in range(8) for s in range(40)]
+    push(broker, *items)
+    run = Run(broker, runbook(step("first", "noted"), step("second", "fails"), concurrency=concurrency, isolate="thread"))
+    closed = run.work_off()
+    assert sum(one.get("completed", 0) for one in closed) == len(items)
+    assert sum(one.get("released", 0) for one in closed) > 0
+    streams: dict[str, list[dict[str, Any]]] = {}
+    for line in read_journal(journal):
+        streams.setdefault(line["stream"], []).append(line)
+    for name, lines in streams.items():
+        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(8)), f"stream {name}: {lines}"
+
+
+def test_with_continue_those_behind_a_failure_have_leave_to_pass_it(broker: Broker, journal: str) -> None:
+    push(broker, *({"n": n, "stream": "s", "journal": journal, "failures": n == 1} for n in range(100)))
+    broker.update_queue(QUEUE, retry_in_stream={"policy": "fixed", "cooldown": "1h"})
+    run = Run(broker, runbook(step("fails"), on_stream_failure="continue"), slices=1)
+    run.claim()
+    (done,) = run.work()
+    assert done.said.let_by == {"s"}
+    # All that were behind it, those too that the Crew had not been given.
+    assert (done.said.completed, done.said.failed, done.said.released) == (1, 1, 98)
+    run.close()
+    broker.release_stream(QUEUE, "s")
+    assert run.work_off() == [{"completed": 98}]
+
+
+def test_what_is_settled_is_left_out_when_the_claim_is_worked_again(broker: Broker, journal: str) -> None:
+    push(broker, *({"n": n, "journal": journal, "failures": n % 10 == 0} for n in range(100)))
+    run = Run(broker, runbook(step("fails")))
+    run.claim()
+    run.work()
+    again = Run(broker, runbook(step("fails")))  # another driver: it finds the claim open
+    assert again.number == run.number
+    again.claim()
+    done = again.work()
+    assert [one.said.completed + one.said.failed for one in done] == [0, 0]
+    assert again.close() == {"completed": 90, "retry": 10}
+    assert len([line for line in read_journal(journal) if line["word"] == "begin"]) == 100
+
+
+class Wire:
+    """Between a Crew and its broker: it can be cut, and tells what was recorded."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._consumers = broker.consumers
+        self.is_cut = threading.Event()
+        self.tried = threading.Event()
+        self.recorded: list[list[Any]] = []
+
+    def __getattr__(self, verb: str) -> Any:
+        call = getattr(self._consumers, verb)
+
+        def carried(*arguments: Any, **options: Any) -> Any:
+            if self.is_cut.is_set():
+                self.tried.set()
+                raise ServerUnreachable("127.0.0.1:1", 0)
+            if verb == "record":
+                self.recorded.append(list(arguments[3]))
+            return call(*arguments, **options)
+
+        return carried
+
+
+def held(journal: str, gate: Path, count: int, held_at: int) -> list[dict[str, Any]]:
+    """Items one of which waits for the gate in the middle of its step."""
+    hold = {"step": "first", "gate": str(gate)}
+    return [{"n": n, "journal": journal, **({"hold": hold} if n == held_at else {})} for n in range(count)]
+
+
+def begins(journal: str, n: int) -> int:
+    return sum(line["n"] == n and line["word"] == "begin" for line in read_journal(journal))
+
+
+def test_while_the_broker_is_away_a_slice_waits_for_it(broker: Broker, journal: str, tmp_path: Path) -> None:
+    gate, wire = tmp_path / "gate", Wire(broker)
+    push(broker, *held(journal, gate, 5, held_at=0))
+    run = Run(broker, runbook(step("first", "noted")), slices=1)
+    run.claim()
+    done: list[SliceDone] = []
+    working = threading.Thread(target=lambda: done.extend(run.work(wire)))
+    working.start()
+    until(lambda: begins(journal, 0))
+    wire.is_cut.set()
+    gate.touch()
+    assert wire.tried.wait(60)
+    wire.is_cut.clear()
+    working.join(60)
+    assert done[0].said.completed == 5
+    assert run.close() == {"completed": 5}
+
+
+def test_whoever_is_taken_over_ends_and_records_nothing_more(broker: Broker, journal: str, tmp_path: Path) -> None:
+    gate, wire = tmp_path / "gate", Wire(broker)
+    push(broker, *held(journal, gate, 3, held_at=0))
+    run = Run(broker, runbook(step("first", "noted")), slices=1)
+    run.claim()
+    with living(run.job, wire) as crew:
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                crew.work(run.part(0))
+            except StaleConsumer as error:
+                raised.append(error)
+
+        working = threading.Thread(target=work)
+        working.start()
+        until(lambda: begins(journal, 0))
+        again = Run(broker, runbook(step("first", "noted")), slices=1)
+        working.join(60)  # nothing is to be told: it asks whether it is still wanted
+        assert raised
+        crew.stop()
+        assert begins(journal, 0) == 1
+    gate.touch()
+    again.claim()
+    (done,) = again.work()
+    # What the first had begun counts as a try that ended without a word.
+    assert (done.said.completed, done.said.failed, dict(done.said.reasons)) == (2, 1, {"timeout_exceeded": 1})
+    assert again.close() == {"completed": 2, "retry": 1}
+
+
+@pytest.mark.parametrize(("ending", "error"), [("release", ClaimReleased), ("close", ClaimClosed)])
+def test_a_claim_that_ends_without_it_ends_the_slice(broker: Broker, journal: str, tmp_path: Path, ending: str, error: type[Exception]) -> None:
+    gate = tmp_path / "gate"
+    push(broker, *held(journal, gate, 3, held_at=0))
+    run = Run(broker, runbook(step("first", "noted")), slices=1)
+    run.claim()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run.work()
+        except Exception as error:
+            raised.append(error)
+
+    working = threading.Thread(target=work)
+    working.start()
+    until(lambda: begins(journal, 0))
+    if ending == "release":
+        broker.consumers.release(NAME)
+    else:
+        run.close()
+    gate.touch()
+    working.join(60)
+    assert [type(one) for one in raised] == [error]
+
+
+def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, journal: str) -> None:
+    push(broker, *({"n": n, "journal": journal} for n in range(20)))
+    run = Run(broker, runbook(step("first", "noted"), isolate="thread"), slices=1)
+    run.claim()
+    broker.consumers.take_up(NAME, run.info.generation, run.number)  # by one that died before it did anything
+    wire = Wire(broker)
+    run.work(wire)
+    said = [item for items in wire.recorded for item in items]
+    assert [sum(isinstance(item, kind) for item in said) for kind in (Start, Complete)] == [20, 20]
+
+
+def test_quick_outcomes_are_recorded_many_at_a_time(broker: Broker) -> None:
+    push(broker, *({"n": n} for n in range(5000)))
+    wire = Wire(broker)
+    run = Run(broker, runbook(step("nothing"), isolate="thread"), slices=1)
+    run.claim()
+    run.work(wire)
+    assert sum(isinstance(item, Complete) for items in wire.recorded for item in items) == 5000
+    assert len(wire.recorded) < 500
+
+
+def test_a_crew_stays_for_the_same_work_and_is_replaced_for_another(broker: Broker, journal: str) -> None:
+    book = runbook(step("first", "noted"))
+    pids = []
+    for turn, key in enumerate(("one", "one", "two")):
+        push(broker, {"n": turn, "journal": journal})
+        run = Run(broker, book, slices=1)
+        run.claim()
+        work_here(run.part(0), key, run.job, lambda: broker.consumers)
+        run.close()
+        pids.append(read_journal(journal)[-1]["pid"])
+    assert pids[0] == pids[1] != pids[2]
+    until(lambda: not Path(f"/proc/{pids[0]}").exists(), "the end of the step process of the work before")
+
+
+def test_a_step_that_cannot_be_loaded_ends_the_slice_with_its_name(broker: Broker) -> None:
+    push(broker, {"n": 0})
+    run = Run(broker, runbook(StepSpec("lost", run="tests.worker.nowhere:nothing")), slices=1)
+    run.claim()
+    with pytest.raises(StepNotLoaded, match=r"tests\.worker\.nowhere"):
+        work_here(run.part(0), "key", run.job, lambda: broker.consumers)
+    assert run.close() == {"released": 1}
+    assert resident._here is None
+
+
+def test_a_target_hands_out_one_run_of_a_stream_at_a_time(broker: Broker) -> None:
+    push(broker, *({"n": n, "stream": "s"} for n in range(5)), {"n": 9})
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    target = SliceTarget(broker.consumers)
+    target.begin(run.part(0))
+
+    def claim() -> list[Any]:
+        return target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=2, started=False)
+
+    def numbers(deliveries: list[Any]) -> list[int]:
+        return [json.loads(one.payload)["n"] for one in deliveries]
+
+    first = claim()
+    assert sorted(numbers(first)) == [0, 1, 9]
+    assert claim() == []
+    out = {json.loads(one.payload)["n"]: one for one in first}
+    target.settle([Complete(out[0]), Extend(out[1])])
+    assert claim() == []
+    assert [result.outcome for result in target.settle([Extend(out[1]), Start(out[1]), Complete(out[1])])] == ["extended", "started", "completed"]
+    second = claim()
+    assert numbers(second) == [2, 3]
+    results = target.settle([Fail(second[0], "odd"), Release(second[1])])
+    assert [result.outcome for result in results] == ["retry", "released"]
+    assert claim() == []
+    assert not target.wait(0)
+    target.settle([Complete(out[9])])
+    assert target.wait(0)
+    assert [result.outcome for result in target.settle([Complete(out[9])])] == ["lost_lease"]
+    assert run.close() == {"completed": 3, "retry": 1, "released": 2}
