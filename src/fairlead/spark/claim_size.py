@@ -12,12 +12,12 @@ _GOAL_S = 3.0
 _MOST_CHANGE = 4
 
 
-def next_size(asked: int, got: int, took_s: float, *, least: int, most: int) -> int:
-    """From the last claim: what was asked for, what came, and how long it took until it was closed.
+def next_size(asked: int, done: int, took_s: float, *, least: int, most: int) -> int:
+    """From the last claim: what was asked for, what was done of it, and how long it took until it was closed.
 
-    One that came half empty says little about speed, only whether it was too much.
+    One in which little was done says little about speed, only whether it was too much.
     """
-    if got and (2 * got >= asked or took_s > _GOAL_S):
-        fitting = int(got * _GOAL_S / max(took_s, 0.001))
+    if 2 * done >= asked or took_s > _GOAL_S:
+        fitting = int(done * _GOAL_S / max(took_s, 0.001))
         asked = min(max(fitting, asked // _MOST_CHANGE), asked * _MOST_CHANGE)
     return max(least, min(asked, most))

@@ -5,6 +5,7 @@ It dies with its process, and its step processes with it. Spark gives a process 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -40,13 +41,13 @@ class Resident:
         self._crew = Crew(self._target, job, consumer=f"{job.name}@slice", grace_s=0.0)
         self._crew.start()
 
-    def work(self, part: Slice) -> SliceDone:
-        """Returns when every message of the slice is settled, or behind one in its stream that is not done.
+    def work(self, part: Slice, most_s: float = math.inf) -> SliceDone:
+        """Returns when every message of the slice is settled, or behind one in its stream that is not done, or `most_s` are over.
 
         Waits as long as the broker is away. Raises what ended the slice, or the Crew; it is of no use then.
         """
         before = Tally() + self._crew.tally
-        patiently(lambda: self._target.begin(part))
+        patiently(lambda: self._target.begin(part, most_s))
         while not self._target.wait(_LOOK_S):
             if self._crew.join(0):
                 raise self._crew.error or RuntimeError("the crew of this process has ended")
@@ -63,7 +64,7 @@ class Resident:
 _here: Resident | None = None
 
 
-def work_here(part: Slice, key: object, job: Job, connect: Callable[[], Consumers]) -> SliceDone:
+def work_here(part: Slice, key: object, job: Job, connect: Callable[[], Consumers], most_s: float = math.inf) -> SliceDone:
     """With the Crew of this process, if it is there for this work; one that is there for another is stopped."""
     global _here
     if _here is not None and _here.key != key:
@@ -71,7 +72,7 @@ def work_here(part: Slice, key: object, job: Job, connect: Callable[[], Consumer
     if _here is None:
         _here = Resident(key, job, connect())
     try:
-        return _here.work(part)
+        return _here.work(part, most_s)
     except BaseException:
         dismiss()
         raise

@@ -8,28 +8,39 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import msgspec
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from fairlead.errors import FairleadError
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
 from fairlead.spark.resident import work_here
 from fairlead.spark.slice_target import Slice
-from fairlead.wire.faults import fault_of
+from fairlead.wire.faults import Fault, fault_of
 from fairlead.worker.job import Job
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+#: A slice hands out nothing more after so long, whatever the size of the claim: what failed is tried again, and a stop is heard, only
+#: when the claim is closed.
+_MOST_S = 20.0
 
-#: The row of a task.
-TALLY = (
-    "slice int, completed long, failed long, released long, steps long, restarts long, lost long, "
-    "reasons map<string, long>, let_by array<string>, took_ms long, error string"
-)
+
+@dataclass(frozen=True)
+class SliceRow:
+    """What a task has said about its messages. `error` is what ended it early."""
+
+    slice: int
+    completed: int = 0
+    failed: int = 0
+    released: int = 0
+    steps: int = 0
+    restarts: int = 0
+    lost: int = 0
+    #: Failed tries by their reason.
+    reasons: dict[str, int] = field(default_factory=dict)
+    #: Streams whose later messages may pass one that failed.
+    let_by: tuple[str, ...] = ()
+    took_ms: int = 0
+    error: Fault | None = None
 
 
 @dataclass(frozen=True)
@@ -47,47 +58,24 @@ class RunSlice:
     job: Job
     shipped: str = ""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for at in batch.column(0).to_pylist():
-                yield self._row(at)
+    def __call__(self, numbers: Iterable[int]) -> Iterator[SliceRow]:
+        return map(self._run, numbers)
 
-    def _row(self, at: int) -> pa.RecordBatch:
-        import pyarrow as pa
-
+    def _run(self, at: int) -> SliceRow:
         began = time.monotonic()
         job = replace(self.job, base=_base(self.shipped)) if self.shipped else self.job
         part = Slice(self.consumer, self.generation, self.number, at, self.slices)
-        row = {"slice": at, "reasons": {}, "let_by": []}
         try:
-            said, worked = work_here(part, (job, self.options), job, lambda: client_for(self.options).consumers)
+            said, worked = work_here(part, (job, self.options), job, lambda: client_for(self.options).consumers, _MOST_S)
         except FairleadError as error:
-            row["error"] = msgspec.json.encode(fault_of(error)).decode()
-        else:
-            row |= {"completed": said.completed, "failed": said.failed, "released": said.released}
-            row |= {"steps": worked.steps, "restarts": worked.restarts, "lost": worked.lost}
-            row |= {"reasons": dict(said.reasons), "let_by": sorted(said.let_by)}
-        row["took_ms"] = round((time.monotonic() - began) * 1000)
-        return pa.RecordBatch.from_pylist([row], schema=_arrow_schema())
+            return SliceRow(at, error=fault_of(error))
+        return SliceRow(
+            at, said.completed, said.failed, said.released, worked.steps, worked.restarts, worked.lost,
+            dict(said.reasons), tuple(sorted(said.let_by)), round((time.monotonic() - began) * 1000),
+        )  # fmt: skip
 
 
 def _base(shipped: str) -> str:
     from pyspark import SparkFiles
 
     return os.path.join(SparkFiles.getRootDirectory(), shipped)
-
-
-def _arrow_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    count = pa.int64()
-    return pa.schema(
-        [
-            ("slice", pa.int32()),
-            *((name, count) for name in ("completed", "failed", "released", "steps", "restarts", "lost")),
-            ("reasons", pa.map_(pa.string(), count)),
-            ("let_by", pa.list_(pa.string())),
-            ("took_ms", count),
-            ("error", pa.string()),
-        ]
-    )

@@ -7,7 +7,9 @@ away, answers `lost_lease` to whoever still holds something of it, and records n
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -98,12 +100,13 @@ class SliceTarget:
         self._out: dict[bytes, str] = {}
         #: How many of a stream are out.
         self._running: Counter[str] = Counter()
+        self._hands_out_until = math.inf
         self._error: FairleadError | None = None
 
     # For the task
 
-    def begin(self, part: Slice) -> None:
-        """Take the slice up, and read what is left of it. Read as a whole, because what is settled meanwhile would not be read."""
+    def begin(self, part: Slice, most_s: float = math.inf) -> None:
+        """Take the slice up, and read what is left of it. After `most_s` nothing more of it is handed out, and what is left stays unspoken."""
         taken = self._consumers.take_up(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices)
         found = list(
             self._consumers.read(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
@@ -113,6 +116,7 @@ class SliceTarget:
         with self._changed:
             self._forget()
             self._slice = part
+            self._hands_out_until = time.monotonic() + most_s
             if taken.failed:
                 self._tally.failed += taken.failed
                 self._tally.reasons[FailureReason.TIMEOUT_EXCEEDED.word] += taken.failed
@@ -204,6 +208,9 @@ class SliceTarget:
 
     def _take(self, limit: int, max_per_stream: int) -> list[Delivery]:
         found: list[Delivery] = []
+        if self._line and time.monotonic() > self._hands_out_until:
+            self._line.clear()
+            self._changed.notify_all()
         while self._line and len(found) < limit:
             first = self._line.popleft()
             if isinstance(first, Delivery):

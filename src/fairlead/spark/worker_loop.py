@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -23,9 +23,9 @@ from fairlead.spark.claim_size import FIRST, next_size
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
 from fairlead.spark.resident import patiently
-from fairlead.spark.run_slice import RunSlice
+from fairlead.spark.run_slice import RunSlice, SliceRow
 from fairlead.spark.slice_jobs import JobFailed, SliceJobs
-from fairlead.wire.faults import Fault, error_of
+from fairlead.wire.faults import error_of
 from fairlead.worker.job import Job
 
 if TYPE_CHECKING:
@@ -181,12 +181,17 @@ class SparkWorker:
         except _GONE as gone:
             self._look_again(gone)
             return True
-        took_s = time.monotonic() - began
-        self._size = next_size(asked, claim.count, took_s, least=min(self._most, self._slices * self._job.spec.concurrency), most=self._most)
-        self._rates = [*self._rates[-4:], (claim.count, took_s)]
+        self._learn(asked, claim.count, sum(row.completed + row.failed for row in rows), time.monotonic() - began)
         return True
 
-    def _work_off(self, number: int, count: int) -> Sequence[Any]:
+    def _learn(self, asked: int, claimed: int, settled: int, took_s: float) -> None:
+        self._rates = [*self._rates[-4:], (settled, took_s)]
+        if len(self._rates) > 1 or settled < claimed // 2:
+            # The first takes longer than the others ever will: Python workers and step processes start in it.
+            least = min(self._most, self._slices * self._job.spec.concurrency)
+            self._size = next_size(asked, settled, took_s, least=least, most=self._most)
+
+    def _work_off(self, number: int, count: int) -> Sequence[SliceRow]:
         """The rows of the tasks; none when the job was cancelled because we are to stop."""
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -205,7 +210,7 @@ class SparkWorker:
                 if self._info.open != number:
                     raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
 
-    def _run_job(self, number: int, count: int) -> Sequence[Any]:
+    def _run_job(self, number: int, count: int) -> Sequence[SliceRow]:
         work = RunSlice(self._options, self._name, self._info.generation, number, self._slices, self._job, self._shipped)
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
@@ -227,9 +232,9 @@ class SparkWorker:
                 self._tell(claim=number, messages=count, tasks=tasks or self._slices, tasks_done=done)
         return self._jobs.rows()
 
-    def _close(self, number: int, rows: Sequence[Any]) -> None:
+    def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
         """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held for them."""
-        errors = [error_of(msgspec.json.decode(row.error, type=Fault)) for row in rows if row.error]
+        errors = [error_of(row.error) for row in rows if row.error is not None]
         gone = next((error for error in errors if isinstance(error, _GONE)), None)
         if gone is not None:
             raise gone
@@ -240,11 +245,11 @@ class SparkWorker:
             return
         self._known = msgspec.structs.replace(self._info, open=0, last_closed=closed.last_closed)
         self._count(rows, closed.settled)
-        self._let_by(sorted({stream for row in rows for stream in row.let_by or ()}))
+        self._let_by(sorted({stream for row in rows for stream in row.let_by}))
         if errors:
             raise errors[0]
 
-    def _count(self, rows: Sequence[Any], settled: dict[str, int]) -> None:
+    def _count(self, rows: Sequence[SliceRow], settled: dict[str, int]) -> None:
         summary = self.summary
         summary.claims += 1
         summary.completed += settled.get("completed", 0)
@@ -252,10 +257,10 @@ class SparkWorker:
         summary.dead += settled.get("dead", 0)
         summary.released += settled.get("released", 0)
         for row in rows:
-            summary.steps += row.steps or 0
-            summary.restarts += row.restarts or 0
-            summary.lost += row.lost or 0
-            summary.reasons = dict(Counter(summary.reasons) + Counter(row.reasons or {}))
+            summary.steps += row.steps
+            summary.restarts += row.restarts
+            summary.lost += row.lost
+            summary.reasons = dict(Counter(summary.reasons) + Counter(row.reasons))
 
     def _let_by(self, streams: Sequence[str]) -> None:
         """What comes later in these streams need not wait for what has failed, unless the queue is strict."""
