@@ -17,8 +17,9 @@ from bench.doors import measure as doors
 from bench.doors.profile import show_profile
 from bench.report import Figures, load_figures, save_figures, show, write_page
 from bench.spark import measure as spark
+from bench.spark import worker as spark_worker
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker", "spark")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker", "spark", "spark-worker")
 #: With a load above this, somebody else is measured too.
 _QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -60,6 +61,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     through = doors.QUICK if options.quick else doors.Plan()
     pipelines = worker.QUICK if options.quick else worker.Plan()
     sources = spark.QUICK if options.quick else spark.Plan()
+    on_spark = spark_worker.QUICK if options.quick else spark_worker.Plan()
     wanted = (options.only,) if options.only else NAMES
     in_step_steps, drain_steps = lifecycle.steps(plan)
     figures.quick = options.quick
@@ -84,6 +86,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.worker = worker.measure(pipelines, home, _ticker(progress, "worker", worker.steps(pipelines)))
         if "spark" in wanted:
             figures.spark = spark.measure(sources, home, _ticker(progress, "spark", spark.steps(sources)))
+        if "spark-worker" in wanted:
+            figures.spark_worker = spark_worker.measure(on_spark, home, _ticker(progress, "spark worker", spark_worker.steps(on_spark)))
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

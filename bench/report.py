@@ -14,6 +14,7 @@ from bench.conditions import Conditions
 from bench.doors import measure as doors
 from bench.doors import report as doors_report
 from bench.spark import measure as spark
+from bench.spark import worker as spark_worker
 
 #: From here on the page is written by hand and kept when the figures are written anew.
 _BY_HAND = "## What limits it"
@@ -32,6 +33,7 @@ class Figures(msgspec.Struct, omit_defaults=True):
     doors: doors.Measured = doors.Measured()
     worker: list[worker.Measured] = []
     spark: list[spark.Measured] = []
+    spark_worker: list[spark_worker.Measured] = []
 
 
 def load_figures(path: Path) -> Figures:
@@ -49,6 +51,7 @@ _BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smal
 _HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
 _WORKER = ("pipeline", "messages/s", "bare client/s", "of bare")
 _SPARK = ("direction", "cores", "rows a batch", "rows/s", "bare source/s", "of bare", "Parquet/s")
+_SPARK_WORKER = ("step", "cores", "claims of", "messages/s", "local worker/s", "of local", "bare mapInArrow/s", "of bare")
 _STREAMS = ("streams", "on disk", "reopen s", "claim/s", "of without", "claim + complete/s", "of without", "memory growth MB", "without MB")
 
 
@@ -118,6 +121,9 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
             (m.direction, str(m.cores), f"{m.rows:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.parquet.show(0)) for m in figures.spark
         ]
         yield "Spark: a stream read (claimed and closed), a batch written (published), beside a source that does nothing", _SPARK, rows
+    if figures.spark_worker:
+        rows = [_spark_worker_row(m) for m in figures.spark_worker]
+        yield "Workers on Spark: a step that does nothing, beside the local worker, and mapInArrow over the same rows", _SPARK_WORKER, rows
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
@@ -126,6 +132,11 @@ def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
 
 def _hooks_row(m: hooks.Measured) -> tuple[str, ...]:
     return (m.part, f"{m.batch:,}", m.rate.show(0), m.without.show(0), m.of_without.show())
+
+
+def _spark_worker_row(m: spark_worker.Measured) -> tuple[str, ...]:
+    rates = (m.rate.show(0), m.local.show(0), m.of_local.show(), m.bare.show(0), m.of_bare.show())
+    return (f"one {m.step} at a time", str(m.cores), f"{m.claim:,}", *rates)
 
 
 def _streams_row(m: streams.Measured) -> tuple[str, ...]:

@@ -97,16 +97,16 @@ def _worker(client: fairlead.Client, shape: Shape, messages: int) -> float:
     _fill(client, queue, messages // 4)
     workers.start()
     try:
-        _await(workers, messages // 4)
+        await_completed(workers, messages // 4)
         _fill(client, queue, messages)
-        return per_second(messages, lambda: _await(workers, messages // 4 + messages))
+        return per_second(messages, lambda: await_completed(workers, messages // 4 + messages))
     finally:
         workers.stop()
         workers.wait(60)
         workers.check()
 
 
-def _await(workers: Workers, completed: int) -> None:
+def await_completed(workers: Workers, completed: int) -> None:
     while workers.tally.completed < completed:
         time.sleep(0.002)
         workers.check()

@@ -65,21 +65,23 @@ def steps(plan: Plan) -> int:
 def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
     measured: list[Measured] = []
     for cores in sorted({shape.cores for shape in plan.shapes}):
-        with _session(cores) as spark:
+        with session_of(cores) as spark:
             for shape in [shape for shape in plan.shapes if shape.cores == cores]:
                 measured += _Bench(spark, shape, plan, home / f"{cores}-{shape.rows}").run(tick)
     return sorted(measured, key=lambda one: (one.direction, -one.cores, one.rows))
 
 
 @contextmanager
-def _session(cores: int) -> Iterator[SparkSession]:
+def session_of(cores: int) -> Iterator[SparkSession]:
     from pyspark import cloudpickle
 
     import bench.spark.bare
+    import bench.spark.worker
     from fairlead.spark import session
 
     # The workers need not find this folder.
     cloudpickle.register_pickle_by_value(bench.spark.bare)
+    cloudpickle.register_pickle_by_value(bench.spark.worker)
     spark = session("fairlead bench", f"local[{cores}]")
     spark.dataSource.register(bench.spark.bare.BareDataSource)
     try:
