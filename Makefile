@@ -27,7 +27,7 @@ JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
-demo: $(STAMP) ## Watch five tenants share one queue: weights, failures, retries, dead letters (30 s)
+demo: $(STAMP) ## Tell the whole story on Spark: orders, failures of several kinds, a fix, a redrive, an audit (2 min); ARGS=--quick: less
 	@$(RUN) -m examples.demo $(ARGS)
 
 test: $(STAMP) ## Run the tests side by side, but for test-crash and test-spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import bank
+
 from fairlead import StepFailed
 
 

@@ -1,0 +1,55 @@
+"""`make demo` as a newcomer sees it, with fewer orders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.examples.test_demo import processes_in
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"TMPDIR": str(folder), "CI": "true"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", "--quick", *arguments], cwd=ROOT, env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_it_goes_as_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    demo = start(tmp_path)
+    try:
+        printed = demo.communicate(timeout=600)[0]
+    finally:
+        demo.kill()
+    assert demo.returncode == 0, printed
+    assert "✗" not in printed
+    assert printed.count("✓") == 7
+    assert "Traceback" not in printed
+    assert processes_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["$ fairlead serve", "$ python ingest.py", "$ fairlead worker run"])
+def test_ctrl_c_ends_it_at_any_moment_with_nothing_left_behind(tmp_path: Path, moment: str) -> None:
+    demo = start(tmp_path)
+    try:
+        assert demo.stdout is not None
+        while moment not in (line := demo.stdout.readline()):
+            assert line, f"it ended before {moment}"
+        demo.send_signal(signal.SIGINT)
+        printed = demo.communicate(timeout=600)[0]
+    finally:
+        demo.kill()
+        demo.wait()
+    assert demo.returncode == 130, printed
+    assert "Traceback" not in printed
+    assert printed.endswith("Stopped; nothing is left running.\n")
+    assert processes_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
