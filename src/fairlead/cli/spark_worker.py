@@ -40,6 +40,7 @@ def run_on_spark(
     max_messages: int,
     burst: bool,
     grace: str,
+    concurrency: int | None,
     follow: Callable[[], Runbook | None] | None,
 ) -> None:
     from fairlead.spark.spark_worker import run_worker
@@ -52,7 +53,7 @@ def run_on_spark(
     with telling, _stopped_by_signals() as (stop, hurry):
         done = run_worker(
             name, endpoint=address, runbook=runbook, base=base, master=master, max_messages=max_messages, burst=burst, grace=grace,
-            stop=stop, hurry=hurry, on_progress=telling.tell, follow=follow, **_connection(),
+            concurrency=concurrency, stop=stop, hurry=hurry, on_progress=telling.tell, follow=follow, **_connection(),
         )  # fmt: skip
     row = {key: value for key, value in vars(done).items() if key != "elapsed_s"}
     show_summary(target, [row], time.monotonic() - began, burst=burst)

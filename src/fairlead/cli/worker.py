@@ -75,11 +75,9 @@ def run(
         runbook = _on_engine(source.apply() if watch else source.read(), engine)
         on_spark = _named_for_spark(runbook, names or ())
         if on_spark:
-            if concurrency is not None:
-                runbook = _with_worker(runbook, on_spark, concurrency=concurrency)
             run_on_spark(
                 target, on_spark, runbook, base=source.base, master=master, max_messages=max_messages, burst=burst, grace=grace,
-                follow=source.changed if watch else None,
+                concurrency=concurrency, follow=source.changed if watch else None,
             )  # fmt: skip
             return
         workers = Workers(target, runbook, names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency)

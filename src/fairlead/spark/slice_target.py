@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from fairlead.errors import ClaimClosed, FairleadError, Unavailable
+from fairlead.errors import ClaimClosed, ClaimReleased, FairleadError, StaleConsumer, Unavailable
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
@@ -27,8 +27,8 @@ from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Sett
 #: After a crash so many are started one by one before they begin, so that one that kills its process is found out the next time.
 #: More than a Crew has in hand: what came behind them was not there when it happened.
 _CAREFUL = 6000
-#: How often it is asked whether the claim is still ours, when nothing else is said.
-_BEAT_MS = 5_000
+#: How often it is asked whether the slice is still ours. Spark takes a task away without telling its Python worker.
+BEAT_S = 1.0
 
 
 class Consumers(Protocol):
@@ -42,7 +42,7 @@ class Consumers(Protocol):
 
     def record(self, name: str, generation: int, number: int, items: Sequence[Any], *, part: str = "") -> None: ...
 
-    def heartbeat(self, name: str, generation: int) -> ConsumerInfo: ...
+    def show(self, name: str) -> ConsumerInfo: ...
 
 
 class Slice(NamedTuple):
@@ -70,7 +70,7 @@ class SliceTally:
 class _Config(NamedTuple):
     #: A worker lets a stream by itself unless its queue is strict; here that is done when the claim is closed.
     ordering: str = "strict"
-    visibility_timeout_ms: int = 3 * _BEAT_MS
+    visibility_timeout_ms: int = round(3000 * BEAT_S)
 
 
 class _Queue(NamedTuple):
@@ -183,19 +183,26 @@ class SliceTarget:
             return results
 
     def queues(self, prefix: str = "") -> list[Any]:
-        """Asked for every few seconds: the moment to see whether the claim is still there for us."""
+        """Asked for every second: the moment to see whether the slice is still ours."""
         with self._changed:
             part = self._slice
         if part is not None:
             try:
-                there = self._consumers.heartbeat(part.consumer, part.generation)
-                if there.open != part.number:
-                    raise ClaimClosed(part.consumer, part.number, there.last_closed)
+                self._check(part)
             except Unavailable:
                 pass  # who settles waits for it
             except FairleadError as error:
                 self._break(part, error)
         return [_Queue(prefix)]
+
+    def _check(self, part: Slice) -> None:
+        there = self._consumers.show(part.consumer)
+        if there.generation != part.generation:
+            raise StaleConsumer(part.consumer, part.generation, there.generation)
+        if there.lost == part.number:
+            raise ClaimReleased(part.consumer, part.number, "somebody let go of it")
+        if there.open != part.number:
+            raise ClaimClosed(part.consumer, part.number, there.last_closed)
 
     def stats(self, queue: str) -> Any:
         raise NotImplementedError("the driver has the queue's numbers")

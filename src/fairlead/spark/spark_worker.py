@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.errors import EngineNotInstalled, InvalidRequest, QueueNotFound, RunbookNotFound, SparkNotReady, StaleConsumer, StepNotLoaded
+import msgspec
+
+from fairlead.errors import (
+    EngineNotInstalled,
+    InvalidRequest,
+    QueueNotFound,
+    Rejected,
+    RunbookNotFound,
+    SparkNotReady,
+    StaleConsumer,
+    StepNotLoaded,
+)
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.runbook.carry_out import find_in_force
@@ -31,6 +44,8 @@ if TYPE_CHECKING:
 
     from fairlead.spark.worker_loop import Progress, WorkerSummary
 
+_log = logging.getLogger("fairlead.spark")
+
 _CONNECTION = ("api_key_file", "api_key_env", "tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "timeout")
 _MOST_SLICES = 10_000
 #: As on a cluster.
@@ -49,6 +64,7 @@ def run_worker(
     burst: bool = False,
     max_messages: int = 50_000,
     slices: int | None = None,
+    concurrency: int | None = None,
     consumer: str | None = None,
     ttl: Duration = "10m",
     grace: Duration = "30s",
@@ -62,7 +78,8 @@ def run_worker(
 
     `runbook` is a file; without one it is the runbook in force of `project`. Modules and commands of its steps are looked for in its
     folder, or in `base`; on a cluster that folder is sent along. `spark` is a session of yours; without one a session is made for
-    `master` and stopped at the end. Each of the `slices` tasks of a job has as many step processes as the worker's `concurrency`.
+    `master` and stopped at the end. Each of the `slices` tasks of a job (by default one for each core of the executors) has as many
+    step processes as the worker's `concurrency`, or this one, says.
 
     A stop lets the job under way finish within `grace`; `hurry` cancels it. What it had not settled goes back to the queue. Whatever
     happens to this process, the next run goes on from there; a second run beside this one takes over, and this one ends with
@@ -85,8 +102,12 @@ def run_worker(
     folder = Path(base) if base is not None else Path(runbook).parent if isinstance(runbook, (str, Path)) else Path()
     folder = folder.resolve()
     found = runbook if isinstance(runbook, Runbook) else _read(runbook, project, options)
-    job = _job(found, name, folder)
-    queue = job.queue
+    job = _job(found, name, folder, concurrency)
+    try:
+        client_for(options).stats(job.queue)
+    except QueueNotFound as error:
+        error.add_note("a runbook's queues are made with: fairlead apply FILE")
+        raise
     from fairlead.spark.ship import ship
     from fairlead.spark.worker_loop import SparkWorker
 
@@ -100,15 +121,19 @@ def run_worker(
             other = follow() if follow is not None else None
             if other is None:
                 return None
-            fresh = _job(other, name, folder)
-            if fresh.queue != queue:
-                raise InvalidRequest(f"the queue of worker {name!r}", f"{queue!r} as long as it runs; start it again", fresh.queue)
-            return fresh, ship(spark, folder)
+            try:
+                fresh = _job(other, name, folder, concurrency)
+                if fresh.queue != job.queue:
+                    raise InvalidRequest(f"the queue of worker {name!r}", f"{job.queue!r} as long as it runs; start it anew for another", fresh.queue)
+                return fresh, ship(spark, folder)
+            except Rejected as error:
+                _log.error("the changed runbook cannot be run, going on with the old one", extra={"fields": {"error": str(error)}})
+                return None
 
         worker = SparkWorker(
             spark, job, options,
             consumer=consumer or consumer_name(found.project, name), ttl=str(ttl) if isinstance(ttl, str) else f"{to_ms(ttl, 'ttl')}ms",
-            slices=slices or spark.sparkContext.defaultParallelism, max_messages=max_messages, burst=burst, grace_s=grace_s,
+            slices=lambda: slices or spark.sparkContext.defaultParallelism, max_messages=max_messages, burst=burst, grace_s=grace_s,
             shipped=ship(spark, folder), stop=stop or threading.Event(), hurry=hurry or threading.Event(),
             on_progress=on_progress or (lambda progress: None), changed=changed,
         )  # fmt: skip
@@ -120,13 +145,12 @@ def run_worker(
         except StaleConsumer as error:
             error.add_note(f"another run of worker {name!r} has taken over; this one leaves the work to it")
             raise
-        except QueueNotFound as error:
-            error.add_note("a runbook's queues are made with: fairlead apply FILE")
-            raise
 
 
-def _job(runbook: Runbook, name: str, folder: Path) -> Job:
+def _job(runbook: Runbook, name: str, folder: Path, concurrency: int | None) -> Job:
     job = Job.of(runbook, name, str(folder), engine=None)
+    if concurrency is not None:
+        job = replace(job, spec=msgspec.structs.replace(job.spec, concurrency=concurrency))
     if job.external is not None:
         raise InvalidRequest(f"the engine of worker {name!r}", '"local" for an external queue', "spark")
     return job

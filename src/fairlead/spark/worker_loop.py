@@ -12,12 +12,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, Rejected, Unavailable
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, Rejected, SparkNotReady, Unavailable
 from fairlead.model.durations import to_ms
 from fairlead.spark.claim_size import FIRST, next_size
 from fairlead.spark.connection import client_for
@@ -25,6 +26,7 @@ from fairlead.spark.options import Options
 from fairlead.spark.resident import patiently
 from fairlead.spark.run_slice import RunSlice, SliceRow
 from fairlead.spark.slice_jobs import JobFailed, SliceJobs
+from fairlead.spark.slice_target import BEAT_S
 from fairlead.wire.faults import error_of
 from fairlead.worker.job import Job
 
@@ -43,7 +45,8 @@ DRIVER_TIMEOUT = "5s"
 _POLL = "1s"
 _TICK_S = 0.1
 _LONGEST_BEAT_S = 30.0
-_FIRST_PAUSE_S = 0.5
+#: By then tasks of the run before, should they live, have noticed that they are no longer wanted, and killed their steps.
+_FIRST_PAUSE_S = 2 * BEAT_S
 _LONGEST_PAUSE_S = 30.0
 #: How long a cancelled job may take to end; Spark gives its Python workers two seconds.
 _CANCEL_S = 15.0
@@ -93,8 +96,9 @@ class Progress:
 class SparkWorker:
     """`run` works until `stop` is set, or in a burst until nothing is ready; `hurry` ends the job under way at once.
 
-    `changed` is asked between claims for another job to go on with. Raises `StaleConsumer` when another run has taken over, and what
-    makes the work impossible, such as `StepNotLoaded`. However it ends, the next run goes on from there.
+    `slices` is asked before each job: executors come and go. `changed` is asked between claims for another job to go on with.
+    Raises `StaleConsumer` when another run has taken over, and what makes the work impossible, such as `StepNotLoaded`. However it
+    ends, the next run goes on from there.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class SparkWorker:
         *,
         consumer: str,
         ttl: str,
-        slices: int,
+        slices: Callable[[], int],
         max_messages: int,
         burst: bool = False,
         grace_s: float = 30.0,
@@ -188,15 +192,19 @@ class SparkWorker:
         self._rates = [*self._rates[-4:], (settled, took_s)]
         if len(self._rates) > 1 or settled < claimed // 2:
             # The first takes longer than the others ever will: Python workers and step processes start in it.
-            least = min(self._most, self._slices * self._job.spec.concurrency)
+            least = min(self._most, self._slices() * self._job.spec.concurrency)
             self._size = next_size(asked, settled, took_s, least=least, most=self._most)
 
     def _work_off(self, number: int, count: int) -> Sequence[SliceRow]:
         """The rows of the tasks; none when the job was cancelled because we are to stop."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s, slices = _FIRST_PAUSE_S, self._slices()
         while True:
             try:
-                return self._run_job(number, count)
+                return self._run_job(number, count, slices)
+            except SparkNotReady:
+                if not self._stop.is_set():
+                    raise
+                return []  # whoever stops everything at once has stopped the JVM as well
             except JobFailed as failed:
                 fields = {"worker": self._job.name, "claim": number, "why": failed.why}
                 if self._stop.is_set():
@@ -204,14 +212,14 @@ class SparkWorker:
                     return []
                 _log.warning("the job has failed and is run again; what is settled is left out", extra={"fields": fields})
                 self.summary.reruns += 1
-                self._stop.wait(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 self._register()
+                self._hurry.wait(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 if self._info.open != number:
                     raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
 
-    def _run_job(self, number: int, count: int) -> Sequence[SliceRow]:
-        work = RunSlice(self._options, self._name, self._info.generation, number, self._slices, self._job, self._shipped)
+    def _run_job(self, number: int, count: int, slices: int) -> Sequence[SliceRow]:
+        work = RunSlice(self._options, self._name, self._info.generation, number, slices, self._job, self._shipped)
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
         told = 0.0
@@ -223,13 +231,16 @@ class SparkWorker:
             if self._stop.is_set() and stop_by is None:
                 stop_by = now + self._grace_s
             if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
+                _log.warning("the job is cancelled; what it has not settled goes back", extra={"fields": {"claim": number}})
                 self._jobs.cancel(_CANCEL_S)
-                _log.warning("the job was cancelled; what it had not settled goes back", extra={"fields": {"claim": number}})
+                with suppress(Unavailable):
+                    self._register()
+                time.sleep(_FIRST_PAUSE_S)
                 return []
             if now - told >= 1.0:
                 told = now
                 done, tasks = self._jobs.tasks()
-                self._tell(claim=number, messages=count, tasks=tasks or self._slices, tasks_done=done)
+                self._tell(claim=number, messages=count, tasks=tasks or slices, tasks_done=done)
         return self._jobs.rows()
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
