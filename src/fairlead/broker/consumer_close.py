@@ -25,7 +25,7 @@ from fairlead.model.durations import show_ms
 from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, InLease
 from fairlead.model.failure import FailureReason
 from fairlead.model.lease import Lease
-from fairlead.model.settle import Complete, Fail, LeaseRef, Release, Settlement
+from fairlead.model.settle import Fail, LeaseRef, Release, Settlement
 
 #: Members of one step: completed ones cost little, and what is said of the others moves each on its own.
 STEP = 4000
@@ -159,16 +159,18 @@ def run_step(core: Core, name: str) -> bool:
 
 
 class _Step:
-    """The next members of a claim that is being closed: those that are simply done, and what was said about the others."""
+    """The next members of a claim that is being closed: those that are simply done, those that simply go back because nobody
+    spoke of them, and what was said about the others."""
 
     def __init__(self, core: Core, state: ConsumerState) -> None:
         self.core = core
         self.record = record = state.record
         members, outcomes = state.load_members(core.store), state.load_words(core.store).outcomes
-        queue = core.by_id.get(record.queue_id)
-        retains = record.queue_id in core.retaining
-        most_said = HOOKED_STEP if has_failure_hook(queue) else SAID_STEP
-        self.done: list[Lease] = []
+        gives_back = record.unspoken == "release"
+        most_said = HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP
+        #: With the progress that was told with it, which only a queue that keeps completed messages has a use for.
+        self.done: list[tuple[Lease, int]] = []
+        self.back: list[Lease] = []
         self.said: list[Settlement] = []
         self.handled = record.handled
         for member in members[record.handled : record.handled + STEP]:
@@ -176,14 +178,14 @@ class _Step:
             # One that is gone went with its queue.
             if lease is not None and lease.claim_id == record.claim_id:
                 outcome = outcomes.get(member) if outcomes else None
-                if outcome is None and record.unspoken == "release":
-                    self.said.append(Release(LeaseRef(member, record.claim_id), keep_order=True))
-                elif outcome is None or (outcome.kind == "complete" and not (retains and outcome.progress)):
-                    self.done.append(lease)
+                if outcome is None and gives_back:
+                    self.back.append(lease)
+                elif outcome is None or outcome.kind == "complete":
+                    self.done.append((lease, outcome.progress if outcome is not None else 0))
                 else:
                     self.said.append(_settlement(outcome, record.claim_id))
             self.handled += 1
-            if len(self.said) >= most_said:
+            if len(self.said) >= most_said or len(self.back) >= RELEASE_STEP:
                 break
         self.ended = self.handled >= len(members)
 
@@ -196,8 +198,6 @@ class _Step:
 
 def _settlement(said: Recorded, claim_id: int) -> Settlement:
     handle = LeaseRef(said.id, claim_id)
-    if said.kind == "complete":
-        return Complete(handle, progress=said.progress)
     if said.kind == "release":
         return Release(handle, keep_order=said.keep_order)
     retry_in = None if said.retry_in_ms is None else timedelta(milliseconds=said.retry_in_ms)
@@ -209,16 +209,16 @@ def _close_step(core: Core, step: _Step, answers: Answers) -> None:
     batch = Batch(core, answers, closing=record.claim_id)
     queue = core.by_id.get(record.queue_id)
     if queue is not None and record.queue_id in core.retaining:
-        for lease, known in zip(step.done, states_of(core, step.done), strict=True):
-            batch.moves.retain(InLease(lease), known, queue)
+        for (lease, progress), known in zip(step.done, states_of(core, [lease for lease, _ in step.done]), strict=True):
+            batch.moves.retain(InLease(lease), known, queue, progress)
     else:
-        batch.moves.complete_all(step.done)
-    # Last, because whether a release lets its message pass depends on who is left before it in its stream.
-    results = batch.decide(step.said) if step.said else []
+        batch.moves.complete_all([lease for lease, _ in step.done])
     settled = Counter(record.settled)
-    settled.update([result.outcome for result in results])
     if step.done:
         settled["completed"] += len(step.done)
+    settled.update(_give_back(core, batch.moves, step.back))
+    # Last, because whether a release lets its message pass depends on who stands before it in its stream.
+    settled.update([result.outcome for result in batch.decide(step.said)] if step.said else [])
     after = msgspec.structs.replace(record, handled=step.handled, settled=dict(settled))
     batch.moves.facts += _facts(after, ended=step.ended)
     batch.commit()
@@ -231,13 +231,18 @@ def _release_step(core: Core, state: ConsumerState) -> None:
     found = [core.leases.find(member) for member in members[record.handled : record.handled + RELEASE_STEP]]
     leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id]
     moves = Moves(core, core.clock.now_ms())
-    for lease, known in zip(leases, states_of(core, leases), strict=True):
-        moves.release(lease, known)
+    _give_back(core, moves, leases)
     after = msgspec.structs.replace(record, handled=record.handled + len(found))
     ended = after.handled >= len(members)
     moves.facts += _facts(after, ended=ended)
     moves.commit()
     _put(core, after, ended=ended)
+
+
+def _give_back(core: Core, moves: Moves, leases: Sequence[Lease]) -> list[str]:
+    """To their places, in order. Returns what became of each: one that was handed out too often, or too long ago, is not."""
+    moves.load_streams(leases)
+    return [moves.release(lease, known)[0] for lease, known in zip(leases, states_of(core, leases), strict=True)]
 
 
 def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:

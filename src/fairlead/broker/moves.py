@@ -92,14 +92,18 @@ class Moves:
         """`complete` for thousands, most of which have nothing beside their message."""
         self._completed += leases
         special = [lease for lease in leases if len(lease.row) > ROW_BYTES or lease.row[26] & _SIDE_ROWS]
-        streams: dict[int, list[str]] = {}
+        self.load_streams(special)
         for lease in special:
+            self._complete_beside(lease)
+
+    def load_streams(self, leases: Sequence[Lease]) -> None:
+        """One read for the streams of many that are about to move."""
+        streams: dict[int, list[str]] = {}
+        for lease in leases:
             if len(lease.row) > ROW_BYTES:
                 streams.setdefault(lease.queue_id, []).append(row_stream(lease.row))
         for queue_id, names in streams.items():
             self.streams.load(queue_id, names)
-        for lease in special:
-            self._complete_beside(lease)
 
     def retain(self, source: Spot, state: MessageState | None, queue: QueueState, progress: int = 0) -> None:
         """Completed, in a queue that keeps what is: out of its stream and its time to live, and no longer to be handed out."""

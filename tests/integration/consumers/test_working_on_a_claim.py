@@ -61,6 +61,34 @@ def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_
     assert reader.close(2).settled == {"completed": 3}
 
 
+def test_a_queue_that_keeps_what_is_completed_keeps_the_progress_told_with_it(world: World) -> None:
+    world.broker.update_queue("q", retain_completed="1h")
+    reader = worker(world, 3)
+    a, b, _ = reader.take(1)
+    reader.record(1, [Extend(b, progress=1), Complete(a, progress=4), Complete(b, progress=2)])
+    assert reader.close(1).settled == {"completed": 2, "released": 1}
+    kept = [world.broker.find(one.id) for one in (a, b)]
+    assert [(one.where, int(one.progress)) for one in kept] == [("done", 4), ("done", 3)]
+
+
+def test_a_release_that_asks_to_pass_is_let_by_one_that_failed_and_needs_no_leave_where_all_before_it_is_done(world: World) -> None:
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n < 3 else "t") for n in range(5)])
+    reader = Reader(world, unspoken="release")
+    s0, s1, s2, t0, t1 = sorted(reader.take(1), key=lambda one: one.payload)
+    reader.record(1, [Fail(s0, retry_in="1m"), Complete(s1), Release(s2), Complete(t0), Release(t1)])
+    assert reader.close(1).settled == {"completed": 2, "retry": 1, "released": 2}
+    assert sorted(payloads(world.broker.claim("q", limit=10))) == [b"2", b"4"]
+
+
+def test_what_goes_back_unspoken_too_often_is_a_dead_letter_like_any_that_is_released(world: World) -> None:
+    world.broker.update_queue("q", max_deliveries=2)
+    reader = worker(world, 2)
+    reader.claim(1)
+    assert reader.close(1).settled == {"released": 2}
+    reader.claim(2)
+    assert reader.close(2).settled == {"dead": 2}
+
+
 # What is left to do
 
 
