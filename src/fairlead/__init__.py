@@ -42,7 +42,7 @@ else:
         "model.message": ("NewMessage",),
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
         "store.verify": ("VerifyReport", "verify"),
-        "worker.step": ("Step", "StepFailed"),
+        "worker.step": ("BatchStep", "Step", "StepFailed"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names or (module,)}
 
@@ -57,6 +57,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchStep",
     "Broker",
     "Client",
     "Complete",

@@ -44,7 +44,7 @@ def _pattern(wanted: str, value: Any, *_: Any) -> bool:
 
 
 def _if(wanted: Any, value: Any, schema: Any, root: Any) -> bool:
-    return accepts(schema["then" if accepts(wanted, value, root) else "else"], value, root)
+    return accepts(schema.get("then" if accepts(wanted, value, root) else "else", {}), value, root)
 
 
 _CHECKS: dict[str, Any] = {

@@ -84,6 +84,7 @@ def steps(draw: st.DrawFn) -> list[dict[str, Any]]:
         step: dict[str, Any] = {"name": name, **draw(_some({}, {"timeout": durations}))}
         if draw(st.booleans()):
             step["run"] = draw(st.sampled_from(["shop.steps:parse", "a:b.c"]))
+            step.update(draw(st.sampled_from([{}, {"batch": False}, {"batch": True}, {"batch": True, "batch_size": 17}])))
         else:
             step["command"] = draw(commands)
             step.update(draw(_some({}, {"stdin": st.sampled_from(["json", "none"]), "env": st.dictionaries(fields, words, max_size=2)})))

@@ -70,6 +70,17 @@ MISTAKES = [
     ('[pipeline.bill]\nsteps = [{ name = "a", run = "shop.steps.parse" }]\n', 2, "pipeline.bill.steps[0].run", "module:function"),
     ('[pipeline.bill]\nsteps = [{ name = "a", run = "shop.class:parse" }]\n', 2, "pipeline.bill.steps[0].run", "module:function"),
     ('[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", timeout = "0s" }]\n', 2, "pipeline.bill.steps[0].timeout", "at least 1ms"),
+    ('[pipeline.bill]\nsteps = [{ name = "a", command = ["x"], batch = true }]\n', 2, "pipeline.bill.steps[0].batch", "with run: a command"),
+    ('[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch_size = 9 }]\n', 2, "pipeline.bill.steps[0].batch_size", "batch = true makes it"),
+    (
+        '[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch = false, batch_size = 9 }]\n',
+        2, "pipeline.bill.steps[0].batch_size", "expected batch = true beside it",
+    ),
+    (
+        '[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch = true, batch_size = 10001 }]\n',
+        2, "pipeline.bill.steps[0].batch_size", "from 1 to 10000",
+    ),
+    ('[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", batch = "yes" }]\n', 2, "pipeline.bill.steps[0].batch", "expected true or false"),
     ('[pipeline.bill]\nsteps = [{ name = "a", run = "a:b", stdin = "json" }]\n', 2, "pipeline.bill.steps[0].stdin", "together with command"),
     ('[pipeline.bill]\nsteps = [{ name = "a", command = ["{customer}"] }]\n', 2, "pipeline.bill.steps[0].command", "known beforehand"),
     ('[pipeline.bill]\nsteps = [{ name = "a", command = [""] }]\n', 2, "pipeline.bill.steps[0].command", "got nothing"),

@@ -22,7 +22,7 @@ from fairlead.runbook.from_hcl import read_hcl
 from fairlead.runbook.from_json import read_json
 from fairlead.runbook.from_toml import read_toml
 from fairlead.runbook.keys import OPTION_KEYS, RUNBOOK, unknown_reference
-from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec, full_name
+from fairlead.runbook.model import BATCH_SIZE, PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec, full_name
 from fairlead.runbook.placeholders import placeholders
 from fairlead.runbook.policies import short_options
 from fairlead.runbook.progress_bits import with_bits
@@ -255,7 +255,10 @@ class _Builder:
             if command and not command[0]:
                 self.problems.say(at, below(path, "command"), "expected the name of a program first, got nothing")
             env = dict(sorted((step.get("env") or {}).items()))
-            steps[step_name] = StepSpec(step_name, step.get("run"), command, step.get("timeout"), step.get("stdin") or "json", env)
+            batch, batch_size = bool(step.get("batch")), step.get("batch_size") or BATCH_SIZE
+            steps[step_name] = StepSpec(
+                step_name, step.get("run"), command, step.get("timeout"), step.get("stdin") or "json", env, batch, batch_size
+            )
         return PipelineSpec(name, tuple(steps.values()))
 
     def _worker(self, name: str, read: dict[str, Any]) -> WorkerSpec | None:

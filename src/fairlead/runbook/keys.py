@@ -27,7 +27,7 @@ from fairlead.runbook.kinds import (
     Whole,
     refuse,
 )
-from fairlead.runbook.model import MAX_STEPS
+from fairlead.runbook.model import BATCH_SIZE, MAX_BATCH_SIZE, MAX_STEPS
 from fairlead.runbook.policies import Policy
 from fairlead.runbook.source import Node, Problems, below, shown, suggestion
 
@@ -141,11 +141,14 @@ class Queue:
 _STEP_KEYS = {
     "run": Key(Callable(), "a Python callable; either this or `command`"),
     "command": Key(_COMMAND, "a program and its arguments, with fields of the item as `{field}`; no shell reads them"),
-    "timeout": Key(Duration(low_ms=1), "after so long the step is stopped and has failed", "none"),
+    "timeout": Key(Duration(low_ms=1), "after so long the step is stopped and has failed; for a batch: the call", "none"),
+    "batch": Key(Flag(), "the callable takes many items at a time, and says how each of them fared", "`false`"),
+    "batch_size": Key(Whole(1, MAX_BATCH_SIZE), "how many items at a time at most, with `batch = true`", str(BATCH_SIZE)),
     "stdin": Key(Choice(("json", "none")), "what a command reads: the item as JSON, or nothing", '`"json"`'),
     "env": Key(MapOf(_VARIABLE, Text("text"), "a table of texts by variable"), "more environment for a command; fields as `{field}`", "none"),
 }
-_WITH_COMMAND = {"stdin": "command", "env": "command"}
+_ONLY_WITH = {"stdin": "command", "env": "command", "batch": "run", "batch_size": "batch"}
+_BECAUSE = {"batch": "a command takes one item at a time", "batch_size": "batch = true makes it a step that takes many items at a time"}
 
 
 @dataclass(frozen=True)
@@ -160,14 +163,17 @@ class Step:
         if found is not None and ("run" in found) == ("command" in found):
             both = "run" in found
             problems.say(node, path, f"expected either run or command, got {'both' if both else 'neither'}")
+        if found is not None and "batch_size" in found and found.get("batch") is False:
+            problems.say(node.value["batch_size"], below(path, "batch_size"), "expected batch = true beside it, or neither of the two")
         return found
 
     def schema(self) -> Schema:
-        return {**self.table.schema(), "oneOf": [{"required": ["run"]}, {"required": ["command"]}]}
+        found = {**self.table.schema(), "oneOf": [{"required": ["run"]}, {"required": ["command"]}]}
+        return {**found, "if": {"required": ["batch_size"]}, "then": {"properties": {"batch": {"const": True}}}}
 
 
-NAMED_STEP = Step(Table({"name": Key(PART, "its name, once in a pipeline", required=True), **_STEP_KEYS}, only_with=_WITH_COMMAND))
-_STEP = Step(Table(_STEP_KEYS, only_with=_WITH_COMMAND))
+NAMED_STEP = Step(Table({"name": Key(PART, "its name, once in a pipeline", required=True), **_STEP_KEYS}, only_with=_ONLY_WITH, because=_BECAUSE))
+_STEP = Step(Table(_STEP_KEYS, only_with=_ONLY_WITH, because=_BECAUSE))
 
 
 @dataclass(frozen=True)

@@ -302,13 +302,14 @@ class Key:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with known keys. `only_with` says of a key that it needs another one."""
+    """A table with known keys. `only_with` says of a key that it needs another one, and `because` why, where that helps."""
 
     keys: Mapping[str, Key]
     words: str = "a table"
     only_with: Mapping[str, str] = field(default_factory=dict)
     #: Keys that mean something in a table of another kind, and why they do not here.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    because: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
         """The values of the keys that are there; one that is refused is None."""
@@ -320,7 +321,8 @@ class Table:
             if name in self.keys:
                 found[name] = self.keys[name].kind.read(part, here, problems)
                 if name in self.only_with and self.only_with[name] not in node.value:
-                    problems.say(part, here, f"expected together with {self.only_with[name]}")
+                    why = f": {self.because[name]}" if name in self.because else ""
+                    problems.say(part, here, f"expected together with {self.only_with[name]}{why}")
             elif name in self.elsewhere:
                 problems.say(part, here, self.elsewhere[name])
             else:

@@ -17,6 +17,9 @@ SEED_PROGRESS_BITS = (0, 1, 2, 15)
 PROGRESS_BITS = 63
 #: So many steps fit in beside those.
 MAX_STEPS = PROGRESS_BITS - len(SEED_PROGRESS_BITS)
+#: Items that a batch step takes at a time, unless it says otherwise, and at most.
+BATCH_SIZE = 1000
+MAX_BATCH_SIZE = 10_000
 
 
 class QueueSpec(msgspec.Struct, frozen=True):
@@ -37,7 +40,10 @@ class QueueSpec(msgspec.Struct, frozen=True):
 
 
 class StepSpec(msgspec.Struct, frozen=True):
-    """Either `run`, a Python callable as `module:function`, or `command`, an argument list that no shell ever sees."""
+    """Either `run`, a Python callable as `module:function`, or `command`, an argument list that no shell ever sees.
+
+    With `batch` the callable takes up to `batch_size` items at a time.
+    """
 
     name: str
     run: str | None = None
@@ -45,6 +51,8 @@ class StepSpec(msgspec.Struct, frozen=True):
     timeout_ms: int | None = None
     stdin: Literal["json", "none"] = "json"
     env: dict[str, str] = {}
+    batch: bool = False
+    batch_size: int = BATCH_SIZE
 
 
 class PipelineSpec(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.model.durations import show_ms
 from fairlead.runbook.keys import HOOK_KEYS, OPTION_KEYS
-from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec
+from fairlead.runbook.model import BATCH_SIZE, PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec
 from fairlead.runbook.policies import POLICY_KEYS
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_\-]+")
@@ -60,6 +60,10 @@ def _step_form(step: StepSpec) -> dict[str, Any]:
     found: dict[str, Any] = {"name": step.name}
     if step.run is not None:
         found["run"] = step.run
+    if step.batch:
+        found["batch"] = True
+        if step.batch_size != BATCH_SIZE:
+            found["batch_size"] = step.batch_size
     if step.timeout_ms is not None:
         found["timeout"] = show_ms(step.timeout_ms)
     if step.command is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.errors import StepNotLoaded
 from fairlead.worker.calling import Calling
-from fairlead.worker.frames import TICKET, Call, Failed, Ready, Setup, frame, take_frames
+from fairlead.worker.frames import TICKET, BatchCall, Call, Failed, Ready, Setup, frame, take_frames
 
 _PR_SET_PDEATHSIG = 1
 _PIECE = 1 << 18
@@ -78,10 +78,10 @@ class Inbox:
         self._fd = fd
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
-        self._calls: deque[Call] = deque()
-        self._decode = msgspec.msgpack.Decoder(list[Call]).decode
+        self._calls: deque[Call | BatchCall] = deque()
+        self._decode = msgspec.msgpack.Decoder(list[Call | BatchCall]).decode
 
-    def take(self, ticket: int) -> Call:
+    def take(self, ticket: int) -> Call | BatchCall:
         while True:
             while self._calls:
                 call = self._calls.popleft()

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 from fairlead.errors import FairleadError, StepNotLoaded
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import Complete, Extend, Fail, Release, SettleResult, Start
+from fairlead.worker.batches import Batch, Work, split
 from fairlead.worker.dealing import Dealer
 from fairlead.worker.estimates import Estimates
 from fairlead.worker.fetching import Fetcher
-from fairlead.worker.frames import Done
+from fairlead.worker.frames import BatchDone, Done, Failed
 from fairlead.worker.hands import Hands
 from fairlead.worker.items import Item
 from fairlead.worker.job import Job
@@ -133,7 +134,7 @@ class Crew:
         if self._pool.has_plenty():
             # Every slot has enough to do: let answers gather, and take them together.
             time.sleep(_GATHER_S)
-        self._mailbox.wait(self._pool.until_next(self._outbox.until_due(_TICK_S)))
+        self._mailbox.wait(self._pool.until_next(self._dealer.until_due(self._outbox.until_due(_TICK_S))))
 
     def _take_in(self, event: Any) -> None:
         match event:
@@ -210,23 +211,41 @@ class Crew:
         return False
 
     def _answered(self, answer: Answer) -> None:
-        slot, item, result = answer
-        if not slot.accept(item):
+        slot, work, result = answer
+        if not slot.accept(work):
             return
         self._pool.answered(slot)
         if self._before is not None and slot.plan is self.job.plan:
             self._before = None  # the new pipeline works
+        step = slot.plan.steps[work.step].name
+        self._estimates.saw(step, result.took_us)
+        if isinstance(work, Item):
+            self._has_outcome(work, step, result)
+        elif isinstance(result, BatchDone):
+            self._have_outcomes(work, step, result)
+        elif split(work.items):
+            self.hands.put_back([work])
+        else:
+            self._has_outcome(work.items[0], step, result)
+
+    def _has_outcome(self, item: Item, step: str, result: Done | Failed | BatchDone) -> None:
         if item.lost:
             self.hands.end(item)
-            return
-        step = slot.plan.steps[item.step].name
-        self._estimates.saw(step, result.took_us)
-        if isinstance(result, Done):
+        elif isinstance(result, Done):
             self.tally.steps += 1
             self._step_done(item, step, result.value)
-        else:
+        elif isinstance(result, Failed):
             retry_in = None if result.retry_in_ms is None else timedelta(milliseconds=result.retry_in_ms)
             self._fail(item, FailureReason(result.reason), result.error, retry_in, result.dead)
+
+    def _have_outcomes(self, batch: Batch, step: str, result: BatchDone) -> None:
+        failed = {failure.ticket: failure for failure in result.failed}
+        for place, item in enumerate(batch.items):
+            if item.lost or place in failed:
+                self._has_outcome(item, step, failed.get(place) or Done(0, 0))
+            else:
+                self.tally.steps += 1
+                self._step_done(item, step, result.values[place] if result.values else b"")
 
     def _step_done(self, item: Item, step: str, value: bytes) -> None:
         plan = self.job.plan
@@ -330,17 +349,26 @@ class Crew:
             self._pool.died(news)
         except StepNotLoaded as error:
             self._go_back(error)
-        item = news.begun
-        if item is not None and item.lost:
-            self.hands.end(item)
-        elif item is not None and self._giving_back:
-            self._give_back(item)
-        elif item is not None:
-            self.tally.restarts += 1
-            step = news.slot.plan.steps[item.step].name
-            self._fail(item, news.slot.reason, bounded(f"step {step!r}: {news.how}"))
+        if news.begun is not None:
+            self._died_in(news.begun, news)
         if not self._pool.slots and not self._giving_back:
             self._pool.add()
+
+    def _died_in(self, work: Work, news: Died) -> None:
+        """Whoever is alone is to blame; a batch comes again in smaller ones."""
+        step = news.slot.plan.steps[work.step].name
+        if all(item.lost for item in work.items):
+            for item in work.items:
+                self.hands.end(item)
+        elif self._giving_back:
+            for item in work.items:
+                self._give_back(item)
+        elif split(work.items):
+            self.tally.restarts += 1
+            self.hands.put_back([work])
+        else:
+            self.tally.restarts += 1
+            self._fail(work.items[0], news.slot.reason, bounded(f"step {step!r}: {news.how}"))
 
     def _take_up(self, job: Job) -> None:
         self._before, self.job = self.job, job
@@ -371,6 +399,7 @@ class Crew:
         if self._stop_by is None:
             return
         now = time.monotonic()
+        self.hands.ungather()
         if not self._stopping:
             self._stopping = True
             self._leave_by, self._quiet_by = now + self._grace_s + _LEAVING_S, now + _LEAVING_S

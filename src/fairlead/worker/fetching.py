@@ -14,6 +14,8 @@ from fairlead.worker.voice import Ask, Claimed, Voice
 #: Expected work fetched ahead.
 _AHEAD_US = 100_000
 _MOST_AHEAD = 2000
+#: With batches more than that may be in hand, but not more bytes than these, by the size of those that were seen.
+_MOST_AHEAD_BYTES = 64 * 1024 * 1024
 _LONGEST_RUN = 64
 _POLL = "1s"
 #: In a burst, after a claim that found nothing while something was still under way.
@@ -31,6 +33,9 @@ class Fetcher:
         self._burst = burst
         self._clean = False
         self._not_before = 0.0
+        self._asked = 0
+        self._run = 1
+        self._mean_bytes = 1024.0
         self.asking = False
         #: Nothing is ready, and nothing that we do will make it so.
         self.drained = False
@@ -39,6 +44,7 @@ class Fetcher:
         self.asking = False
         if event.deliveries:
             self._hands.claim(event.deliveries)
+            self._learn(event)
         elif self._burst:
             self.drained = self._clean
             self._not_before = time.monotonic() + _BURST_PAUSE_S
@@ -46,20 +52,30 @@ class Fetcher:
     def fetch(self, job: Job, voice: Voice) -> None:
         if self.asking or self.drained:
             return
-        hands, size, ahead = self._hands, self._pool.size, self._wanted(job)
-        room = ahead + max(0, size - len(hands.busy)) - hands.ahead
+        hands, at_once, ahead = self._hands, self._pool.size * job.plan.most_rows, self._wanted(job)
+        room = ahead + max(0, at_once - len(hands.busy)) - hands.ahead
         if room < 1 or hands.ahead > ahead // 2:
             return
         self._clean = not hands.held and self._outbox.is_empty
         if not self._clean and time.monotonic() < self._not_before:
             return
         self.asking = True
-        voice.ask(Ask(min(room, _MOST_AHEAD), max(1, min(_LONGEST_RUN, ahead // size)), None if self._burst else _POLL))
+        run = self._run if job.plan.most_rows > 1 else max(1, min(_LONGEST_RUN, ahead // at_once))
+        self._asked = min(room, max(_MOST_AHEAD, job.plan.most_rows))
+        voice.ask(Ask(self._asked, run, None if self._burst else _POLL))
+
+    def _learn(self, event: Claimed) -> None:
+        """For batches, of which only the first of a run can be in the next: runs only as long as it takes to find enough."""
+        count = len(event.deliveries)
+        self._run = max(1, self._run // 2) if count >= self._asked else min(_LONGEST_RUN, self._run * 2)
+        self._mean_bytes += (sum(len(delivery.message.payload) for delivery in event.deliveries) / count - self._mean_bytes) / 2
 
     def _wanted(self, job: Job) -> int:
-        """One for each slot, and of quick work as much as keeps them busy until the next claim is answered."""
+        """One for each slot, and of quick work as much as keeps them busy until the next claim is answered. Of batches one more for each."""
         if job.spec.prefetch is not None:
             return job.spec.prefetch
+        if job.plan.most_rows > 1:
+            return max(self._pool.size, min(self._pool.size * job.plan.most_rows, int(_MOST_AHEAD_BYTES / self._mean_bytes)))
         each_us = sum(self._estimates.of(step.name) for step in job.plan.steps)
         size = self._pool.size
         return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))

@@ -3,7 +3,7 @@
 `calls` carries length-prefixed MessagePack from the worker. `tickets` carries four bytes for each call that may begin: the
 step process takes one, and the worker, which holds the reading end too, may take back those that are still in the pipe. Who
 reads a ticket has it, and nobody else: so a call is begun by one process or by none, whoever dies meanwhile. `results` carries
-one frame for each call that is over, written at once.
+one frame for each call that is over, written at once. A batch is one call: one ticket, one frame there and one back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     memory_limit_bytes: int | None = None
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Call(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
     """One step of one message."""
 
     ticket: int
@@ -42,6 +42,20 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deliveries: int
     enqueued_ms: int
     carry: bytes
+
+
+class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
+    """One step of many messages, by columns. `values` is what the step before returned, as JSON; empty when there is none before."""
+
+    ticket: int
+    step: int
+    queue: str
+    raw_ids: list[bytes]
+    payloads: list[bytes]
+    headers: list[bytes]
+    streams: list[str]
+    attempts: list[int]
+    values: list[bytes]
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -71,7 +85,16 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     spent: bool = False
 
 
-FromChild = Ready | Done | Failed
+class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False):
+    """`values` has one for each message, empty when none of them has any. In `failed` a failure's ticket is the place of its message."""
+
+    ticket: int
+    took_us: int
+    values: list[bytes]
+    failed: list[Failed]
+
+
+FromChild = Ready | Done | Failed | BatchDone
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from fairlead.model.delivery import Delivery
+from fairlead.worker.batches import Work
 from fairlead.worker.items import Item, in_runs
 
 
+class Gathered:
+    """Items that wait for a batch to fill, `since` the first of them came."""
+
+    __slots__ = ("items", "since")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.since = 0.0
+
+
 class Hands:
-    """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it waits in `next`."""
+    """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it waits in `next`, or in
+    `batches` for those that go with it.
+    """
 
     def __init__(self) -> None:
         self.fresh: deque[Item] = deque()
         self.next: deque[Item] = deque()
         self.busy: set[Item] = set()
+        #: By the step, and by how many may go together.
+        self.batches: dict[tuple[int, int], Gathered] = {}
+        self.gathered = 0
         #: All of them: what leases are kept alive for.
         self.held: set[Item] = set()
         #: Started, and not in a slot yet.
@@ -33,9 +50,38 @@ class Hands:
         self.ahead -= 1
         self.busy.add(item)
 
-    def put_back(self, items: Sequence[Item]) -> None:
+    def put_back(self, lot: Sequence[Work]) -> None:
         """They were handed to a slot, and not begun: they are the next again."""
-        self.next.extendleft(reversed(items))
+        self.next.extendleft(item for work in reversed(lot) for item in reversed(work.items))
+
+    def gather(self, item: Item, most: int) -> None:
+        rows = self.batches.get((item.step, most))
+        if rows is None:
+            rows = self.batches[item.step, most] = Gathered()
+            rows.since = time.monotonic()
+        rows.items.append(item)
+        self.gathered += 1
+
+    def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
+        """Those that came first, at least one: as many as may go together, or as have so many bytes."""
+        rows = self.batches[step, most].items
+        found: list[Item] = []
+        size = 0
+        while rows and len(found) < most and (not found or size + len(rows[0].delivery.message.payload) <= most_bytes):
+            item = rows.popleft()
+            found.append(item)
+            size += len(item.delivery.message.payload)
+        if not rows:
+            del self.batches[step, most]
+        self.gathered -= len(found)
+        return found
+
+    def ungather(self) -> None:
+        """They wait for their next step like others: it may be another by now, or they are to go back."""
+        for rows in self.batches.values():
+            self.next.extend(item for item in rows.items if not item.lost)
+        self.batches.clear()
+        self.gathered = 0
 
     def end(self, item: Item) -> None:
         self.busy.discard(item)

@@ -15,7 +15,7 @@ _NONE: dict[str, bytes] = {}
 class Item:
     """`rest` is the run behind it: the later messages of its stream that came with the same claim, in order."""
 
-    __slots__ = ("carry", "delivery", "done", "lost", "rest", "started", "step", "ticket")
+    __slots__ = ("carry", "delivery", "done", "lost", "most", "rest", "started", "step", "ticket")
 
     def __init__(self, delivery: Delivery, rest: deque[Delivery] | None = None) -> None:
         self.delivery = delivery
@@ -26,8 +26,15 @@ class Item:
         self.step = 0
         self.ticket = 0
         self.started = False
+        #: How many may be in a batch with it, once some were too many; 0: as many as the step takes.
+        self.most = 0
         #: Somebody else may have it by now: whatever it still does changes nothing.
         self.lost = False
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Itself: what a slot is handed may also be a batch of them."""
+        return (self,)
 
     def prepare(self, plan: Plan) -> None:
         """Find its next step. Raises `CarryUnreadable`."""
@@ -43,7 +50,7 @@ class Item:
         """The carry that says this step is done too. Raises `CarryTooLarge`, and then nothing has changed."""
         done = {**self.done, name: value or b"null"}
         carry = dump_carry(plan.name, done)
-        self.done, self.carry, self.step = done, carry, plan.next_step(done)
+        self.done, self.carry, self.step, self.most = done, carry, plan.next_step(done), 0
         return carry
 
     def call(self, ticket: int) -> Call:

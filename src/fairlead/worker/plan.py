@@ -39,18 +39,20 @@ class CarryTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step."""
+    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `most_rows` go into one call of some step."""
 
     name: str
     steps: tuple[StepSpec, ...]
     masks: tuple[int, ...]
     all_masks: int
+    most_rows: int = 1
 
     @classmethod
     def of(cls, pipeline: PipelineSpec) -> Plan:
         bits = bits_of(pipeline)
         masks = tuple(bits[step.name] for step in pipeline.steps)
-        return cls(pipeline.name, pipeline.steps, masks, sum(masks))
+        most_rows = max((step.batch_size for step in pipeline.steps if step.batch), default=1)
+        return cls(pipeline.name, pipeline.steps, masks, sum(masks), most_rows)
 
     def next_step(self, done: Done) -> int:
         """The first step that is not confirmed; as many as there are when all of them are."""

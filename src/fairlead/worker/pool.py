@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from fairlead.errors import StepNotLoaded
 from fairlead.model.failure import FailureReason
+from fairlead.worker.batches import Work
 from fairlead.worker.calling import Calling
 from fairlead.worker.items import Item
 from fairlead.worker.job import Job
@@ -29,10 +30,10 @@ _PLENTY = 64
 
 
 class Pool:
-    """Used by the thread of the worker's loop alone. `put_back` gets items that were handed out and not begun."""
+    """Used by the thread of the worker's loop alone. `put_back` gets what was handed out and not begun."""
 
     def __init__(
-        self, job: Job, size: int, tell: Callable[[News], None], put_back: Callable[[list[Item]], None], selector: selectors.BaseSelector
+        self, job: Job, size: int, tell: Callable[[News], None], put_back: Callable[[list[Work]], None], selector: selectors.BaseSelector
     ) -> None:
         self.slots: list[Slot] = []
         self.size = size
@@ -103,23 +104,27 @@ class Pool:
                 raise StepNotLoaded(first.name, first.run or "", f"{news.how}, before its steps were loaded")
 
     def watch(self) -> list[Item]:
-        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them goes elsewhere, if there is room."""
-        late = []
+        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them goes elsewhere, if there is room.
+
+        Not those of a batch, of which nobody could say which one it is that takes long.
+        """
+        late: list[Item] = []
         now = time.monotonic()
         for slot in list(self.slots):
             slot.check()
             if not slot.pending:
                 continue
-            item, age, limit = slot.pending[0], now - slot.since, _limit_s(slot)
+            work, age, limit = slot.pending[0], now - slot.since, _limit_s(slot)
             if limit is not None and age > limit:
-                slot.kill(f"it took longer than {slot.plan.steps[item.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
+                slot.kill(f"it took longer than {slot.plan.steps[work.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
             elif age > LATE_S:
                 unbegun = slot.unbegun()
                 if unbegun == len(slot.pending):
                     slot.since = now  # it had no turn on the processor yet
                     continue
                 slot.load_us = BUDGET_US
-                late.append(item)
+                if len(work.items) == 1:
+                    late.extend(work.items)
                 if unbegun and self._has_room():
                     self._put_back(slot.recall())
         return late
@@ -160,11 +165,13 @@ class Pool:
                 slot.kill(how)
 
     def kill_under(self, item: Item) -> bool:
-        """End the call of this item. False when none is under way."""
+        """End the call of this item. False when none is under way, or one that others are in too, whose work is not lost."""
         for slot in self.slots:
-            if slot.pending and slot.pending[0] is item:
-                slot.kill("its lease is over")
-                return True
+            if slot.pending and item in slot.pending[0].items:
+                if all(one.lost for one in slot.pending[0].items):
+                    slot.kill("its lease is over")
+                    return True
+                return False
         return False
 
     def close(self) -> None:

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fairlead.model.failure import FailureReason
+from fairlead.worker.batches import Work
 from fairlead.worker.command import signal_name
-from fairlead.worker.frames import TICKET, Done, Failed, FromChild, Ready, Setup, frame, take_frames
-from fairlead.worker.items import Item
+from fairlead.worker.frames import TICKET, BatchDone, Done, Failed, FromChild, Ready, Setup, frame, take_frames
 from fairlead.worker.plan import Plan
 from fairlead.worker.reasons import cut_middle
 from fairlead.worker.slots import Answer, Died, News, NotLoaded
@@ -42,7 +42,7 @@ class ProcessSlot:
         self.plan = plan
         self.ready = False
         self.retiring = False
-        self.pending: deque[Item] = deque()
+        self.pending: deque[Work] = deque()
         self.since = time.monotonic()
         self.load_us = 0
         self.reason = FailureReason.POISON_MESSAGE
@@ -88,20 +88,20 @@ class ProcessSlot:
     def pid(self) -> int:
         return self._process.pid
 
-    def hand(self, items: Sequence[Item]) -> None:
+    def hand(self, lot: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
         first = self._tickets
-        calls = [item.call((first + at) % _MOST_TICKET) for at, item in enumerate(items)]
-        self._tickets = (first + len(items)) % _MOST_TICKET
-        self.pending.extend(items)
+        calls = [work.call((first + at) % _MOST_TICKET) for at, work in enumerate(lot)]
+        self._tickets = (first + len(lot)) % _MOST_TICKET
+        self.pending.extend(lot)
         self._out += frame(calls)
         # Tickets after the calls: whoever takes one, has its call on the way.
         self._write()
         with contextlib.suppress(BrokenPipeError):
             os.write(self._tickets_out, struct.pack(f"<{len(calls)}I", *[call.ticket for call in calls]))
 
-    def accept(self, item: Item) -> bool:
+    def accept(self, work: Work) -> bool:
         """It was taken off when its answer was read, so that a death a moment later is not blamed on it; it always counts."""
         return True
 
@@ -110,7 +110,7 @@ class ProcessSlot:
         fcntl.ioctl(self._tickets_in, termios.FIONREAD, left)
         return min(len(self.pending), left[0] // TICKET.size)
 
-    def recall(self) -> list[Item]:
+    def recall(self) -> list[Work]:
         taken = 0
         with contextlib.suppress(BlockingIOError):
             while ticket := os.read(self._tickets_in, TICKET.size * 4096):
@@ -172,15 +172,15 @@ class ProcessSlot:
             elif not self._answered(result):
                 return
 
-    def _answered(self, result: Done | Failed) -> bool:
+    def _answered(self, result: Done | Failed | BatchDone) -> bool:
         if not self.pending or self.pending[0].ticket != result.ticket:
             self.kill("it answered a call that it was not given")
             return False
-        item = self.pending.popleft()
+        work = self.pending.popleft()
         self.since = time.monotonic()
         if isinstance(result, Failed) and result.spent:
             self.retiring = True
-        self._tell(Answer(self, item, result))
+        self._tell(Answer(self, work, result))
         return True
 
     def _write(self) -> None:

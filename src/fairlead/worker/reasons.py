@@ -7,7 +7,7 @@ your own, and none of them has to be imported here. The nearest class wins; the 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_ERROR_BYTES
@@ -53,13 +53,13 @@ def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> Fai
     return FailureReason.HANDLER_EXCEPTION
 
 
-def describe(step: str, error: BaseException, *, ours: str = "") -> str:
+def describe(step: str, error: BaseException, *, ours: Collection[str] = ()) -> str:
     """The error in one line, then its traceback from the step's own code on; no values but those its author put in it.
 
-    `ours` is the file whose frames do not count as the step's.
+    `ours` are the files whose frames do not count as the step's.
     """
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == ours:
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
     summary = "".join(traceback.format_exception_only(error)).strip()
     lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()

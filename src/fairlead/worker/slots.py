@@ -1,4 +1,4 @@
-"""A slot is where steps run, one call at a time. Calls are handed to it in small batches, and answered one by one.
+"""A slot is where steps run, one call at a time, of an item or of a batch. Calls are handed over several at a time, and answered one by one.
 
 What was handed over and not begun can be taken back at any time; who takes a ticket, has the call. So a worker may hand out
 more than one call at a time without knowing how long they take.
@@ -14,9 +14,9 @@ from threading import Thread
 from typing import NamedTuple, Protocol
 
 from fairlead.model.failure import FailureReason
+from fairlead.worker.batches import Work
 from fairlead.worker.calling import Calling
-from fairlead.worker.frames import Call, Done, Failed
-from fairlead.worker.items import Item
+from fairlead.worker.frames import BatchCall, BatchDone, Call, Done, Failed
 from fairlead.worker.plan import Plan
 
 
@@ -24,16 +24,16 @@ class Answer(NamedTuple):
     """How a call ended."""
 
     slot: Slot
-    item: Item
-    result: Done | Failed
+    work: Work
+    result: Done | Failed | BatchDone
 
 
 class Died(NamedTuple):
-    """A slot is gone. `begun` is the item whose call it died in, None when it died in none; the others were not begun."""
+    """A slot is gone. `begun` is that whose call it died in, None when it died in none; the others were not begun."""
 
     slot: Slot
-    begun: Item | None
-    others: list[Item]
+    begun: Work | None
+    others: list[Work]
     how: str
 
 
@@ -54,7 +54,7 @@ class Slot(Protocol):
     #: It gets no more calls, and is closed when it has answered those it has.
     retiring: bool
     #: Handed over and not answered, in order; the first may be under way.
-    pending: deque[Item]
+    pending: deque[Work]
     #: Since when the first may be under way, by the monotonic clock.
     since: float
     #: What the pending calls are expected to take.
@@ -62,9 +62,9 @@ class Slot(Protocol):
     #: What it means for a message when the slot dies in its step.
     reason: FailureReason
 
-    def hand(self, items: Sequence[Item]) -> None: ...
+    def hand(self, lot: Sequence[Work]) -> None: ...
 
-    def accept(self, item: Item) -> bool:
+    def accept(self, work: Work) -> bool:
         """Its answer is being taken in. False when the slot was given up, and what it answers no longer counts."""
         ...
 
@@ -72,7 +72,7 @@ class Slot(Protocol):
         """How many of the pending have not begun."""
         ...
 
-    def recall(self) -> list[Item]:
+    def recall(self) -> list[Work]:
         """Take back those that have not begun, in order."""
         ...
 
@@ -96,26 +96,26 @@ class ThreadSlot:
         self.plan = plan
         self.ready = True
         self.retiring = False
-        self.pending: deque[Item] = deque()
+        self.pending: deque[Work] = deque()
         self.since = 0.0
         self.load_us = 0
         self.reason = FailureReason.TIMEOUT_EXCEEDED
         self._tell = tell
         self._calling = calling
-        self._line: SimpleQueue[tuple[Item, Call] | None] = SimpleQueue()
+        self._line: SimpleQueue[tuple[Work, Call | BatchCall] | None] = SimpleQueue()
         self._ended = False
         self._tickets = 0
         Thread(target=self._run, name="fairlead-step", daemon=True).start()
 
-    def hand(self, items: Sequence[Item]) -> None:
+    def hand(self, lot: Sequence[Work]) -> None:
         if not self.pending:
             self.since = time.monotonic()
-        self.pending.extend(items)
-        for item in items:
+        self.pending.extend(lot)
+        for work in lot:
             self._tickets += 1
-            self._line.put((item, item.call(self._tickets)))
+            self._line.put((work, work.call(self._tickets)))
 
-    def accept(self, item: Item) -> bool:
+    def accept(self, work: Work) -> bool:
         if self._ended:
             return False
         self.pending.popleft()
@@ -125,8 +125,8 @@ class ThreadSlot:
     def unbegun(self) -> int:
         return min(len(self.pending), self._line.qsize())
 
-    def recall(self) -> list[Item]:
-        found = []
+    def recall(self) -> list[Work]:
+        found: list[Work] = []
         while True:
             try:
                 taken = self._line.get_nowait()
@@ -155,8 +155,8 @@ class ThreadSlot:
 
     def _run(self) -> None:
         while (taken := self._line.get()) is not None:
-            item, call = taken
+            work, call = taken
             result = self._calling(call)
             if self._ended:
                 return
-            self._tell(Answer(self, item, result))
+            self._tell(Answer(self, work, result))

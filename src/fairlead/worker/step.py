@@ -9,7 +9,7 @@ import msgspec
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
 from fairlead.model.message import unpack_headers
-from fairlead.worker.frames import Call
+from fairlead.worker.frames import BatchCall, Call
 from fairlead.worker.plan import read_carry
 
 
@@ -80,8 +80,54 @@ class Step:
         return f"Step({self.name!r}, queue={self.queue!r}, id={self.id!r}, attempts={self.attempts})"
 
 
+class BatchStep:
+    """The second argument of a batch step, for those that take one: `def enrich(items, step): ...`.
+
+    Read-only. What it says of rows are lists, in the order of the rows. `values` is what the step before returned.
+    """
+
+    __slots__ = ("_call", "name", "pipeline")
+
+    def __init__(self, name: str, pipeline: str, call: BatchCall) -> None:
+        self.name = name
+        self.pipeline = pipeline
+        self._call = call
+
+    @property
+    def queue(self) -> str:
+        return self._call.queue
+
+    @property
+    def ids(self) -> list[str]:
+        """The same in every try, so they make good idempotency keys."""
+        return [show_id(raw_id) for raw_id in self._call.raw_ids]
+
+    @property
+    def streams(self) -> list[str | None]:
+        return [stream or None for stream in self._call.streams]
+
+    @property
+    def headers(self) -> list[dict[str, str]]:
+        return [unpack_headers(headers) for headers in self._call.headers]
+
+    @property
+    def attempts(self) -> list[int]:
+        """Failed tries before this one: 0 the first time."""
+        return list(self._call.attempts)
+
+    @property
+    def values(self) -> list[Any]:
+        return [msgspec.json.decode(value) for value in self._call.values] or [None] * len(self)
+
+    def __len__(self) -> int:
+        return len(self._call.raw_ids)
+
+    def __repr__(self) -> str:
+        return f"BatchStep({self.name!r}, queue={self.queue!r}, rows={len(self)})"
+
+
 class StepFailed(Exception):
-    """Raised by a step that knows what its failure means.
+    """Raised by a step that knows what its failure means; a batch step returns one in the place of the row.
 
     `retry_in` and `dead` beat the queue's policy, but not its ceiling `max_attempts`. Without either, the policy for `reason`
     decides.
