@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fairlead.spark.java import Java, find_java, use_java
+    from fairlead.spark.quarantining import quarantine
+    from fairlead.spark.returning import returned
     from fairlead.spark.spark_session import prepare, session, settings
     from fairlead.spark.spark_worker import run_worker
 
@@ -22,13 +24,15 @@ _HOMES = {
     "Java": "java",
     "find_java": "java",
     "prepare": "spark_session",
+    "quarantine": "quarantining",
+    "returned": "returning",
     "run_worker": "spark_worker",
     "session": "spark_session",
     "settings": "spark_session",
     "use_java": "java",
 }
 
-__all__ = ["Java", "find_java", "prepare", "register", "run_worker", "session", "settings", "use_java"]
+__all__ = ["Java", "find_java", "prepare", "quarantine", "register", "returned", "run_worker", "session", "settings", "use_java"]
 
 
 def register(spark: SparkSession) -> None:

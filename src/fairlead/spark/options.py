@@ -21,11 +21,11 @@ from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES, MAX_CONSUMER_TTL_MS, MIN_CONSUMER_TTL_MS
 from fairlead.model.names import check_queue_name
 
-Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write"]
+Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write", "quarantine"]
 
 READS: tuple[Direction, ...] = ("batch read", "stream read")
 WRITES: tuple[Direction, ...] = ("batch write", "stream write")
-ALL: tuple[Direction, ...] = (*READS, *WRITES)
+ALL: tuple[Direction, ...] = (*READS, *WRITES, "quarantine")
 
 _MOST_PARTITIONS = 10_000
 _MOST_BY_DEFAULT = 16
@@ -269,6 +269,12 @@ def _named(one: Field[Any]) -> str:
 FIELDS = {_named(one): one.name for one in fields(Options) if "option" in one.metadata}
 OPTIONS = {_named(one): one.metadata["option"]._replace(name=_named(one)) for one in fields(Options) if "option" in one.metadata}
 _FOLDED = {name.lower(): name for name in OPTIONS}
+
+
+def spelled_as_options(given: Mapping[str, str]) -> dict[str, str]:
+    """For functions of Python, where one may write `api_key_file=` as well as `apiKeyFile=`."""
+    names = {one: name for name, one in FIELDS.items()}
+    return {names.get(name, name): value for name, value in given.items()}
 
 
 def read_options(given: Mapping[str, str]) -> Options:

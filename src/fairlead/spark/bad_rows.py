@@ -1,0 +1,134 @@
+"""The bad rows of one partition on their way to the dead letters: kept until the partition ends, then staged and published at once.
+
+They are published under a token of the run, the partition, and their own content. Whoever does the same work again, be it
+a task that is retried, a speculative copy, a micro-batch that is replayed or a second look at the DataFrame, comes to the same token,
+and the broker does nothing. Work that turns out otherwise comes to another token: what it found bad is then a
+dead letter too, since it is in no good row either. So the content is in the token: a row may come twice, and is never lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.errors import RowsRefused
+from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.spark.attempt import this_attempt
+from fairlead.spark.chunks import Chunker
+from fairlead.spark.connection import client_for
+from fairlead.spark.options import Options
+from fairlead.spark.verdicts import Verdict
+from fairlead.wire.columns import make_batch
+from fairlead.wire.schemas import MESSAGES
+
+_ADVICE = (
+    "Leave its largest column out before the check, or say with payload= what a dead letter is to carry; until then the job does not go on, "
+    "because a row that is neither good nor a dead letter would be lost"
+)
+_KEPT = pa.schema([("payload", pa.binary()), ("fairness_key", pa.utf8()), ("reason", pa.utf8()), ("error", pa.utf8())])
+#: From here on rows wait in a file.
+_MOST_IN_MEMORY = 16 * 1024 * 1024
+#: Errors travel beside the rows, up to 2,000 characters of each.
+_CHUNK_ROWS = 5_000
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class BadRows:
+    """Of one attempt of a task. Nothing leaves the process before `publish`, so that an attempt that is cut short leaves nothing behind."""
+
+    def __init__(self, options: Options, *, most_in_memory: int = _MOST_IN_MEMORY) -> None:
+        self._options = options
+        self._most_in_memory = most_in_memory
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._file: IO[bytes] | None = None
+        self._sink: pa.RecordBatchStreamWriter | None = None
+        self._sum = 0
+        self.count = 0
+
+    def add(self, payloads: Sequence[bytes], keys: Sequence[str | None], verdicts: Sequence[Verdict]) -> None:
+        """Raises `RowsRefused` for what is larger than a message may be."""
+        for payload, verdict in zip(payloads, verdicts, strict=True):
+            if len(payload) > MAX_PAYLOAD_BYTES:
+                shown = f"a bad row of {len(payload)} bytes as JSON, where a payload has at most {MAX_PAYLOAD_BYTES} ({verdict.error})"
+                raise RowsRefused(self._options.queue, 1, [shown], _ADVICE)
+            # A sum, because the rows of a partition may come in another order the next time.
+            self._sum += int.from_bytes(hashlib.sha256(payload).digest(), "big")
+            self._bytes += len(payload) + len(verdict.error)
+        self.count += len(payloads)
+        columns = [payloads, [_fit_key(key) for key in keys], [one.reason for one in verdicts], [one.error for one in verdicts]]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEPT, strict=True)]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_KEPT))
+        if self._bytes > self._most_in_memory:
+            self._put_down()
+
+    @property
+    def content(self) -> str:
+        """The same for the same rows in any order."""
+        return f"{self.count}-{self._sum % (1 << 128):032x}"
+
+    def publish(self, run: str, headers: dict[str, str]) -> None:
+        """`run` names the work of which this is a part. Returns when all rows are dead letters, now or since an earlier time."""
+        token = f"{run}/{self.content}"
+        attempt, staging = this_attempt(), client_for(self._options).staging
+        packed = pa.scalar(_pack(headers), pa.binary())
+        chunker = Chunker(most_rows=_CHUNK_ROWS)
+        names: list[str] = []
+
+        def stage(kept: pa.RecordBatch) -> None:
+            names.append(f"{attempt.name}-{len(names)}")
+            staging.stage_batch(token, names[-1], self._options.queue, _to_wire(kept, packed), dead=_deaths(kept))
+
+        for batch in self._kept():
+            for chunk in chunker.add(batch, batch):
+                stage(chunk.wire)
+        for chunk in chunker.rest():
+            stage(chunk.wire)
+        staging.publish(token, names)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _put_down(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="fairlead-bad-rows-")  # noqa: SIM115 - `close` ends it
+            self._sink = pa.ipc.new_stream(self._file, _KEPT)
+        assert self._sink is not None
+        for batch in self._batches:
+            self._sink.write_batch(batch)
+        self._batches, self._bytes = [], 0
+
+    def _kept(self) -> Iterator[pa.RecordBatch]:
+        if self._file is not None:
+            assert self._sink is not None
+            self._sink.close()
+            self._file.seek(0)
+            yield from pa.ipc.open_stream(self._file)
+        yield from self._batches
+
+
+def _to_wire(kept: pa.RecordBatch, headers: pa.Scalar) -> pa.RecordBatch:
+    columns = {"payload": kept.column("payload"), "headers": pa.repeat(headers, kept.num_rows)}
+    keys = kept.column("fairness_key")
+    if keys.null_count < len(keys):
+        columns["fairness_key"] = keys
+    return make_batch(MESSAGES, kept.num_rows, columns)
+
+
+def _deaths(kept: pa.RecordBatch) -> Verdict | list[Verdict]:
+    deaths = [Verdict(*pair) for pair in zip(kept.column("reason").to_pylist(), kept.column("error").to_pylist(), strict=True)]
+    return deaths[0] if len(set(deaths)) == 1 else deaths
+
+
+def _fit_key(key: str | None) -> str | None:
+    """A bad row may have any key: one that is no fairness key must not keep it from being set aside."""
+    if not key:
+        return None
+    return key if len(key) * 4 <= MAX_KEY_BYTES else key.encode("utf-8", "replace")[:MAX_KEY_BYTES].decode("utf-8", "ignore")

@@ -1,0 +1,72 @@
+"""`returned`: the rows of dead letters that were brought back to their queue, as a stream that the same job takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fairlead.errors import InvalidRequest
+from fairlead.spark.options import OPTIONS, spelled_as_options
+from fairlead.spark.quarantining import quarantine
+from fairlead.spark.row_json import check_rows_fit_json, json_type, restored
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_MESSAGE: Final = ("id", "fairness_key", "headers", "attempts", "deliveries", "enqueued_at", "receipt")
+_UNREAD: Final = "__fairlead_unread"
+
+
+def returned(
+    spark: SparkSession,
+    queue: str,
+    *,
+    schema: StructType | str,
+    endpoint: str,
+    consumer: str | None = None,
+    message: str | None = None,
+    **options: str,
+) -> DataFrame:
+    """The rows that `fairlead redrive` has brought back to `queue`, as a streaming DataFrame with the schema they had.
+
+    A message is completed when its micro-batch is in Spark's commit log, as with any stream from a queue; `options` are those of such
+    a stream, and `consumer` is `returned:<queue>` unless it is named. With `message`, a column of that name has the message's
+    id, headers and the like beside the row. What is no row of this schema becomes a dead letter again, as it is, with the
+    reason `serialization_error`, and so ends neither the query nor as a row of nulls.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType, StructType
+
+    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(wanted, StructType):
+        raise InvalidRequest("schema", "a StructType, such as df.schema, or its text", type(schema))
+    check_rows_fit_json(wanted)
+    if message is not None and message in wanted.names:
+        raise InvalidRequest("message", "a name that the rows have no column of", message)
+    given = spelled_as_options(options)
+    reader = spark.readStream.format("fairlead").options(**{**given, "endpoint": endpoint, "consumer": consumer or f"returned:{queue}"})
+    written = json_type(wanted)
+    assert isinstance(written, StructType)
+    # Kept beside what could be read of it: the one way to tell a row of nulls from what is no row.
+    read = f.from_json(
+        f.col("payload").cast("string"),
+        StructType([*written.fields]).add(_UNREAD, StringType()),
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD},
+    )
+    messages = reader.load(queue).select(f.struct(*_MESSAGE).alias("message"), "payload", read.alias("row"))
+    of_way = {name.lower() for name, option in OPTIONS.items() if "quarantine" in option.directions}
+    way = {name: value for name, value in given.items() if name.lower() in of_way}
+    rows = quarantine(
+        messages,
+        f.col("row").isNotNull() & f.col(f"row.{_UNREAD}").isNull(),
+        queue=queue,
+        endpoint=endpoint,
+        reason="serialization_error",
+        name="returned",
+        payload="payload",
+        fairness_key="message.fairness_key",
+        headers=None,
+        **way,
+    )
+    columns = [restored(f.col("row").getField(field.name), field.dataType).alias(field.name) for field in wanted.fields]
+    return rows.select(*columns, *([f.col("message").alias(message)] if message is not None else []))
