@@ -78,4 +78,5 @@ class RunSlice:
 def _base(shipped: str) -> str:
     from pyspark import SparkFiles
 
-    return os.path.join(SparkFiles.getRootDirectory(), shipped)
+    # Absolute: on an executor it is ".", and steps run elsewhere.
+    return os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), shipped))

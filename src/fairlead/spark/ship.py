@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +33,16 @@ def ship(spark: SparkSession, folder: Path) -> str:
     master = str(spark.conf.get("spark.master", ""))
     if local_cores(master) is not None and not master.startswith("local-cluster"):
         return ""
+    from pyspark import SparkFiles
+
     files = list(_files(folder))
     name = f"fairlead-steps-{_digest(folder, files)}"
-    with tempfile.TemporaryDirectory(prefix="fairlead-ship-") as room:
-        archive = Path(room) / f"{name}.tar.gz"
+    # Executors fetch it from where it lies, those that come late too. Spark clears this folder when its context ends.
+    room = Path(SparkFiles.getRootDirectory()) / "fairlead"
+    room.mkdir(exist_ok=True)
+    archive = room / f"{name}.tar.gz"
+    if not archive.exists():
         pack(folder, files, archive)
-        # Spark keeps a copy of its own; the same archive is not sent twice.
         spark.sparkContext.addArchive(f"{archive}#{name}")
     return name
 
