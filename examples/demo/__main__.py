@@ -10,44 +10,47 @@ import argparse
 import signal
 import sys
 
-from examples.demo.scratch import Scratch
-from examples.demo.screen import INDENT, Screen
-from examples.demo.story import FULL, QUICK, Story, StoryBroken
+_INTERRUPTED = 130
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Orders of five shops, worked on Spark.")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the orders")
-    parser.add_argument("--keep", action="store_true", help="leave the folder with the orders and the data")
-    parser.add_argument("--fairness", action="store_true", help="another demo: five tenants share a queue in process, without Spark (30 s)")
-    given, others = parser.parse_known_args()
-    if given.fairness:
-        return _fairness([*(["--quick"] if given.quick else []), *others])
-    if others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    parser.add_argument("--keep", action="store_true", help="leave the folder with the orders and the data, and say where it is")
+    parser.add_argument("--fairness", action="store_true", help="another one: five tenants share a queue in process, without Spark (30 s)")
+    given = parser.parse_args()
     # Whoever closes the terminal or ends it from outside means what Ctrl-C means.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    screen = Screen()
-    scratch = Scratch(keep=given.keep, columns=screen.console.width - INDENT)
     try:
-        with scratch:
-            return Story(QUICK if given.quick else FULL, scratch, screen).tell()
-    except StoryBroken as broken:
-        screen.broken(str(broken))
-        return 1
+        return _fairness(given.quick) if given.fairness else _story(given.quick, given.keep)
     except KeyboardInterrupt:
-        screen.stopped()
-        return 130
-    finally:
-        if scratch.is_left:
-            screen.kept(scratch.path)
+        print("\nStopped; nothing is left running.")
+        return _INTERRUPTED
 
 
-def _fairness(arguments: list[str]) -> int:
+def _story(quick: bool, keep: bool) -> int:
+    # Here, because libraries take a second to load, in which Ctrl-C should do what it does later.
+    from examples.demo.scratch import Scratch
+    from examples.demo.screen import INDENT, Screen
+    from examples.demo.story import FULL, QUICK, Story, StoryBroken
+
+    screen = Screen()
+    with Scratch(keep=keep, columns=screen.console.width - INDENT) as scratch:
+        try:
+            told = Story(QUICK if quick else FULL, scratch, screen).tell()
+        except StoryBroken as broken:
+            screen.broken(str(broken))
+            told = False
+    if keep:
+        screen.kept(scratch.path)
+    return 0 if told else 1
+
+
+def _fairness(quick: bool) -> int:
     from examples.fairness.__main__ import main as fairness
 
-    sys.argv = ["python -m examples.fairness", *arguments]
+    sys.argv = ["python -m examples.fairness", *(["--quick"] if quick else [])]
     return fairness()
 
 

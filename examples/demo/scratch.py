@@ -6,7 +6,9 @@ them. What tells all of them is the environment: each has inherited the folder a
 
 from __future__ import annotations
 
+import atexit
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,7 +29,11 @@ class Scratch:
     def __init__(self, *, keep: bool, columns: int) -> None:
         self._keep = keep
         self._children: list[subprocess.Popen[str]] = []
-        self.path = Path(tempfile.mkdtemp(prefix="fairlead-demo-"))
+        self._ended = False
+        self.path = Path(tempfile.gettempdir(), f"fairlead-demo-{secrets.token_hex(4)}").resolve()
+        # Before there is anything to remove, so that there is no moment in which an end leaves something behind.
+        atexit.register(self.end)
+        self.path.mkdir(mode=0o700)
         self.logs = self.path / "logs"
         self._temporary = self.path / "temporary"
         for folder in (self.logs, self._temporary):
@@ -39,21 +45,26 @@ class Scratch:
             "TMPDIR": str(self._temporary),
             "XDG_CACHE_HOME": str(self._temporary),
             "SPARK_LOCAL_DIRS": str(self._temporary),
-            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._temporary} -XX:-UsePerfData",
+            # Short jobs: the slow compiler would not pay for itself.
+            "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={self._temporary} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
 
     def __enter__(self) -> Scratch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # this is what the second Ctrl-C asks for, too
+        self.end()
+
+    def end(self) -> None:
+        """Doing it twice is fine. Ctrl-C does not stop it: this is what a second one asks for, too."""
+        if self._ended:
+            return
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         self._end_all()
         shutil.rmtree(self._temporary if self._keep else self.path, ignore_errors=True)
-
-    @property
-    def is_left(self) -> bool:
-        return self.path.exists()
+        self._ended = True
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def start(self, name: str, command: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
         """In a session of its own, so that Ctrl-C comes to the demo alone. It prints to `logs/<name>.log`."""

@@ -106,9 +106,6 @@ class Screen:
     def broken(self, why: str) -> None:
         self.console.print(Text(f"\nThe story broke off: {why}", style="red"))
 
-    def stopped(self) -> None:
-        self.console.print("\nStopped; nothing is left running.")
-
     def kept(self, folder: Path) -> None:
         self.console.print(Text.assemble(("\nKept in ", "bold"), str(folder)))
         for line in (f"cd {folder}/marketplace", "fairlead serve --data ../data", "fairlead top   (in another terminal)"):

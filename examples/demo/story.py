@@ -98,7 +98,8 @@ class Story:
         self.books = Books(self.folder / "books")
         self._commands = 0
 
-    def tell(self) -> int:
+    def tell(self) -> bool:
+        """Whether it went as told."""
         shutil.copytree(EXAMPLE, self.folder, ignore=shutil.ignore_patterns("__pycache__", "books", "data", "*.parquet"))
         self.screen.title(f"{self.count:,} orders of five shops, a bank that does not always answer, and a bug")
         server, metrics = self._serve()
@@ -112,7 +113,7 @@ class Story:
         self._stop(server)
         self._audit()
         self.screen.results(SHOPS, self.outcome)
-        return 0 if self.screen.verdict(self.outcome.holds) else 1
+        return self.screen.verdict(self.outcome.holds)
 
     def _serve(self) -> tuple[subprocess.Popen[str], str]:
         self.screen.chapter("A broker, and the runbook put in force", "One process and a directory. What it confirms is synced to disk.")
