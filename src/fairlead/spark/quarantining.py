@@ -37,8 +37,9 @@ _SAID: Final = "__fairlead_said"
 _KEY: Final = "__fairlead_key"
 _PAYLOAD: Final = "__fairlead_payload"
 
-_MOST_NAME_BYTES = 100
-_MOST_TOKEN_BYTES = 200
+#: Together with the name of a queue and the rest they are a token, which has at most 512 bytes.
+_MOST_NAME_BYTES = 64
+_MOST_TOKEN_BYTES = 128
 #: Of the text of a check in a header, and in an error.
 _SHOWN_CHARACTERS = 200
 
@@ -85,7 +86,7 @@ def quarantine(
     else:
         check_rows_fit_json(schema)
     shown = words if len(words) <= _SHOWN_CHARACTERS else words[: _SHOWN_CHARACTERS - 3] + "..."
-    name = check_text(name, "name", _MOST_NAME_BYTES) if name is not None else _name_of(queue, word, words, schema)
+    name = check_text(name, "name", _MOST_NAME_BYTES) if name is not None else _name_of(word, words, schema)
     task = Sift(options, judge, schema, tuple(hidden), _run_of(df, dedupe_token), name, _checked_headers(headers, shown))
 
     def sift(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,7 +132,7 @@ class Sift:
                 run = token_of_micro_batch() if self.run is None else self.run
                 where = {"fairlead-run": run, "fairlead-partition": str(partition)}
                 # The partition of this transformation, not of the task: in one task there may be several, and one in several.
-                bad.publish(f"quarantine/{run}/{self.name}/{partition}", {**self.headers, **where})
+                bad.publish(f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}", {**self.headers, **where})
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
         width = len(self.schema.fields)
@@ -185,9 +186,9 @@ def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str
     return read_options({**spelled_as_options(connection), "endpoint": endpoint, "queue": queue}).for_direction("quarantine")
 
 
-def _name_of(queue: str, reason: str, words: str, schema: StructType) -> str:
+def _name_of(reason: str, words: str, schema: StructType) -> str:
     """The same whenever the same program is run."""
-    return sha256("\0".join([queue, reason, words, schema.simpleString()]).encode()).hexdigest()[:16]
+    return sha256("\0".join([reason, words, schema.simpleString()]).encode()).hexdigest()[:16]
 
 
 def _checked_headers(headers: Mapping[str, str] | None, shown: str) -> dict[str, str]:
