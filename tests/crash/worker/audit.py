@@ -76,7 +76,7 @@ def check(sent: Iterable[Sent], lines: Iterable[Line], found: Found, *, retained
         *(f"nobody sent {tag}" for tag in calls.keys() - {one.tag for one in sent}),
         *(problem for one in sent for problem in _ended(one, calls[one.tag], found.endings.get(one.tag, GONE), retained, kills)),
         *(problem for one in sent for problem in _not_again(one, calls[one.tag], kills)),
-        *_order(sent, lines),
+        *check_order(sent, lines),
     ]
 
 
@@ -141,7 +141,7 @@ def _not_again(one: Sent, calls: list[Line], kills: int) -> Iterator[str]:
             yield f"{one.tag}: {step} was called {count} times, with {kills} kills: {one.fate}"
 
 
-def _order(sent: Sequence[Sent], lines: Iterable[Line]) -> Iterator[str]:
+def check_order(sent: Sequence[Sent], lines: Iterable[Line]) -> Iterator[str]:
     """When a message of a stream is called, all that were sent into it before are settled: done to the last step, or to be dead, and
     never called again."""
     fates = {(one.stream, one.n): one for one in sent if one.stream is not None}

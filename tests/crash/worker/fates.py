@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,12 +30,13 @@ REASON = {
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """In `step`, at the first `times` attempts."""
+    """In `step`, at the first `times` attempts; or `until` there is a file of that name."""
 
     how: How
     step: str
     times: int = 1
     ms: int = 0
+    until: str = ""
 
     @property
     def kills(self) -> bool:
@@ -88,26 +89,25 @@ def _draw_fate(rng: random.Random) -> Fate | None:
     return None
 
 
-def write_runbook(folder: Path, *, retain: bool, engine: str = "local") -> Path:
+def write_runbook(folder: Path, *, retain: bool, steps: Sequence[str] = STEPS, cooldown: str = "60ms", attempts: int = LIMIT) -> Path:
     """The runbook and its steps, in a folder of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(ledger_steps.__file__, folder / "ledger_steps.py")
     file = folder / "runbook.toml"
-    steps = ", ".join(f'{{ name = "{name}", run = "ledger_steps:{name}", timeout = "2s" }}' for name in STEPS)
+    tables = ", ".join(f'{{ name = "{name}", run = "ledger_steps:{name}", timeout = "2s" }}' for name in steps)
     file.write_text(f"""
 [queue.{QUEUE}]
 dedup = "none"
 visibility_timeout = "2s"
-retry = {{ policy = "fixed", cooldown = "60ms", attempts = {LIMIT} }}
+retry = {{ policy = "fixed", cooldown = "{cooldown}", attempts = {attempts} }}
 retain_completed = "{"1h" if retain else "0s"}"
 
 [pipeline.bill]
-steps = [{steps}]
+steps = [{tables}]
 
 [worker.{WORKER}]
 queue = "{QUEUE}"
 pipeline = "bill"
-engine = "{engine}"
 concurrency = 2
 """)
     return file

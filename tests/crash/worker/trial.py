@@ -38,8 +38,7 @@ class Trial(Lives):
         self._rng = rng
         self.ledger.touch()
         self.client = fairlead.connect(server.address, retry_for="60s")
-        for _ in carry_out(plan_for(self.client, read_runbook([runbook_of(home)]).runbook), self.client):
-            pass
+        apply(self.client, runbook_of(home))
 
     def feed(self, count: int) -> None:
         """As many more, of all fates."""
@@ -75,6 +74,11 @@ class Trial(Lives):
         lines = list(read_journal(self.ledger))
         problems = check(self.sent, lines, look_inside(self.server.data, self.ids), retained=self.retain, kills=kills)
         return problems if code == 0 else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
+
+
+def apply(client: fairlead.Client, file: Path) -> None:
+    for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
+        pass
 
 
 def runbook_of(home: Path) -> Path:
