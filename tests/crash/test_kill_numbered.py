@@ -21,9 +21,9 @@ from .rounds import PATIENCE_S, ROOT, _kill_later
 DEAD = len(range(0, LIMIT, 30))
 
 
-def live_and_die(victim: Victim, stderr: Path) -> list[str]:
+def live_and_die(victim: Victim, stderr: Path, module: str = "tests.crash.numbered") -> list[str]:
     """What it said before it died."""
-    command = [sys.executable, "-m", "tests.crash.numbered", msgspec.json.encode(victim).decode()]
+    command = [sys.executable, "-m", module, msgspec.json.encode(victim).decode()]
     with stderr.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
         watchdog = _kill_later(child, PATIENCE_S)
         assert child.stdout is not None
@@ -32,6 +32,19 @@ def live_and_die(victim: Victim, stderr: Path) -> list[str]:
     assert child.returncode == -signal.SIGKILL, stderr.read_text()[-3000:]
     assert victim.end not in said, "it was to die on the way"
     assert fairlead.verify(victim.data).problems == []
+    return said
+
+
+def say_all(victim: Victim, module: str) -> list[str]:
+    """What it says when it is not killed after all."""
+    command = [sys.executable, "-m", module, msgspec.json.encode(victim).decode()]
+    # The end of its standard input is the end of whoever started it.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:
+        watchdog = _kill_later(child, PATIENCE_S)
+        assert child.stdout is not None
+        said = child.stdout.read().decode().splitlines()
+        watchdog()
+    assert child.returncode == 0
     return said
 
 

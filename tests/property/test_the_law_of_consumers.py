@@ -1,5 +1,6 @@
 """The law of numbered claims: whatever is done around it, a claim in hand reads the same until it is closed, and then each of its
-messages has the outcome recorded for it; nothing is lost, nothing completed before the close, nothing handed out twice.
+messages has the outcome recorded for it, or what its consumer said of those nobody speaks of; what was begun and left has failed when
+it is taken up again; progress never shrinks. Nothing is lost, nothing completed before the close, nothing handed out twice.
 
 Random traffic on one queue: durable consumers, plain ones, operators, time, restarts, and commits that fail halfway. What the
 broker answers is held against a small model of what each consumer was told. A failing run prints how to replay it.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -21,19 +21,20 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fairlead import Broker, Complete, DeadFilter, Fail, NewMessage, Release, Settings
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.broker import consumer_claims, consumer_close, consumer_read
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, MessageNotFound, StaleConsumer, StoreFull
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, InvalidRequest, MessageNotFound, StaleConsumer, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.views import MessageInfo
 from fairlead.store.laws import check_laws
 from fairlead.testing import ManualClock
 from tests.integration.world import WatchedStore
+from tests.property.consumer_model import Consumer, Holding, Told
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
 TTL_MS = 60_000
 NAMES = ("etl", "audit")
-PARTS = ("", "a", "b")
+PARTS = ("", "", "", "a", "b")
 #: A reader's own sign of life may be this much older in the store than in memory.
 SLACK_MS = TTL_MS // consumer_read._TOUCHES + 1
 
@@ -42,34 +43,7 @@ SMALL_STEPS = {(consumer_claims, "PIECE"): 3, (consumer_close, "STEP"): 3, (cons
 
 MEDDLING = ("ack", "nack", "drop", "done", "bury", "hold", "unhold", "fail", "retry")
 
-Said = tuple[str, str, str]
-
-
-@dataclass
-class Holding:
-    """What a consumer was told of the claim it has in hand."""
-
-    number: int
-    rows: list[tuple[str, bytes]]
-    deliveries: list[Delivery]
-    #: (part, message id, outcome) in the order recorded.
-    said: list[Said] = field(default_factory=list)
-    chosen: set[str] = field(default_factory=set)
-
-    def outcomes(self) -> dict[str, str]:
-        return {message_id: outcome for part, message_id, outcome in self.said if part in self.chosen | {""}}
-
-
-@dataclass
-class Consumer:
-    generation: int
-    seen_ms: int
-    last_closed: int = 0
-    lost: int = 0
-    stale: list[int] = field(default_factory=list)
-    holding: Holding | None = None
-    #: A claim was begun that nobody was told of.
-    begun: bool = False
+WORDS = ("complete", "complete", "fail", "dead", "release", "start", "start", "extend", "extend")
 
 
 class TheLawOfConsumers(RuleBasedStateMachine):
@@ -90,11 +64,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         self.mortal: set[str] = set()
         self.consumers: dict[str, Consumer] = {}
         self.plain: dict[str, Delivery] = {}
+        self.told: dict[str, Told] = {}
         self._open()
         self.broker = self._broker()
         retry = {"policy": "fixed", "cooldown": "2s"}
         self.broker.create_queue("q", retry=retry, retry_in_stream=retry, max_unsettled_per_key=max_unsettled)
-        self.register(NAMES[0])
+        self.register(NAMES[0], "release")
 
     def _open(self) -> None:
         raise NotImplementedError
@@ -122,11 +97,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         actions: dict[str, tuple[int, Callable[[], None]]] = {
             "enqueue": (14, lambda: self.enqueue([draft(rng) for _ in range(rng.randint(1, 6))])),
             "claim": (16, lambda: self.claim(name, rng.randint(1, 12), rng.choice([1000, 1000, 10]), full, rng.random() < 0.2)),
-            "record": (14, lambda: self.record(name, [said(rng) for _ in range(rng.randint(1, 4))], rng.choice(PARTS))),
-            "choose": (5, lambda: self.choose(name, {part for part in PARTS[1:] if rng.random() < 0.5}, either)),
+            "record": (18, lambda: self.record(name, [said(rng) for _ in range(rng.randint(1, 6))], rng.choice(PARTS), spoilt=full == 3)),
+            "take up": (7, lambda: self.take_up(name, rng.randrange(1000), rng.choice([1, 1, 2, 2, 2, 3]), spoilt=full == 3)),
+            "choose": (5, lambda: self.choose(name, {part for part in PARTS[3:] if rng.random() < 0.5}, either)),
             "close": (10, lambda: self.close(name, full)),
             "read": (5, lambda: self.read(name, rng.randint(1, 3))),
-            "register": (4, lambda: self.register(name)),
+            "register": (4, lambda: self.register(name, rng.choice(["complete", "release", "release"]))),
             "let go": (3, lambda: self.let_go(name, rng.random() < 0.3, full)),
             "stale": (2, lambda: self.stale(name)),
             "claim plain": (4, lambda: self.claim_plain(rng.randint(1, 5))),
@@ -203,14 +179,19 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     # Durable consumers
 
-    def register(self, name: str) -> None:
-        info = self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms")
+    def register(self, name: str, unspoken: Any) -> None:
         known = self.consumers.get(name)
+        if known is not None and (known.holding or known.begun) and known.unspoken != unspoken and self.broker.consumers.show(name).open:
+            with pytest.raises(InvalidRequest):
+                self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
+            return
+        info = self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
+        assert info.unspoken == unspoken
         if known is None:
-            known = self.consumers[name] = Consumer(info.generation, self.clock.now_ms())
+            known = self.consumers[name] = Consumer(info.generation, self.clock.now_ms(), unspoken)
         else:
             known.stale.append(known.generation)
-            known.generation = info.generation
+            known.generation, known.unspoken = info.generation, unspoken
         known.seen_ms = self.clock.now_ms()
         assert (info.last_closed, info.lost) == (known.last_closed, known.lost)
 
@@ -256,16 +237,54 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         parts = [[(delivery.id, delivery.payload) for delivery in reading] for reading in readings]
         assert sorted(row for part in parts for row in part) == sorted(holding.rows)
         assert all(part == [row for row in holding.rows if row in part] for part in parts)
+        if consumer.unspoken == "release":
+            self.read_what_is_left(name, consumer, holding, slices)
         consumer.seen_ms = self.clock.now_ms()
 
-    def record(self, name: str, said: list[tuple[int, str]], part: str) -> None:
+    def read_what_is_left(self, name: str, consumer: Consumer, holding: Holding, slices: int) -> None:
+        left, read = holding.left(), self.broker.consumers.read
+        given = [read(name, consumer.generation, holding.number, slice=at, slices=slices, unsettled=True) for at in range(slices)]
+        readings = [[delivery.id for delivery in reading] for reading in given]
+        assert sorted(message_id for reading in readings for message_id in reading) == sorted(left)
+        assert all(reading == [message_id for message_id in left if message_id in reading] for reading in readings)
+
+    def take_up(self, name: str, which: int, slices: int, *, spoilt: bool) -> None:
         consumer = self.consumers.get(name)
         holding = consumer.holding if consumer else None
         if consumer is None or holding is None:
             return
-        about = [(holding.deliveries[which % len(holding.deliveries)], outcome) for which, outcome in said]
-        self.broker.consumers.record(name, consumer.generation, holding.number, [settlement(*item) for item in about], part=part)
-        holding.said += [(part, delivery.id, outcome) for delivery, outcome in about]
+        slice = which % slices
+        inside = {delivery.id for delivery in self.broker.consumers.read(name, consumer.generation, holding.number, slice=slice, slices=slices)}
+        begun = holding.begun() & inside
+        if spoilt:
+            self.spoil(lambda: self.broker.consumers.take_up(name, consumer.generation, holding.number, slice=slice, slices=slices))
+            return
+        taken_up = self.broker.consumers.take_up(name, consumer.generation, holding.number, slice=slice, slices=slices)
+        assert (taken_up.again, taken_up.failed) == (holding.was_taken_up(slice, slices), len(begun))
+        holding.taken_up.append((slice, slices))
+        holding.said += [("", message_id, "fail") for message_id in begun]
+        consumer.seen_ms = self.clock.now_ms()
+
+    def record(self, name: str, said: list[tuple[int, str, int]], part: str, *, spoilt: bool) -> None:
+        consumer = self.consumers.get(name)
+        holding = consumer.holding if consumer else None
+        if consumer is None or holding is None:
+            return
+        about = [(holding.deliveries[which % len(holding.deliveries)], word, progress) for which, word, progress in said]
+        items: list[Any] = [settlement(*item) for item in about]
+        if part and any(isinstance(item, (Start, Extend)) for item in items):
+            with pytest.raises(InvalidRequest):
+                self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part)
+            return
+        if spoilt:
+            self.spoil(lambda: self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part))
+            return
+        self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part)
+        for (delivery, word, progress), item in zip(about, items, strict=True):
+            if word == "extend":
+                self.told.setdefault(delivery.id, Told()).extend(holding, delivery.id, progress, item.carry)
+            else:
+                holding.said.append((part, delivery.id, word))
         consumer.seen_ms = self.clock.now_ms()
 
     def choose(self, name: str, parts: set[str], add: bool) -> None:
@@ -292,7 +311,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         consumer.seen_ms = self.clock.now_ms()
         outcomes = holding.outcomes()
         for message_id, _ in holding.rows:
-            self.check_outcome(message_id, outcomes.get(message_id, "complete"), before[message_id])
+            self.check_outcome(message_id, outcomes.get(message_id, consumer.unspoken), before[message_id])
         assert self.broker.consumers.close(name, consumer.generation, holding.number).settled == {}
         with pytest.raises(ClaimClosed):
             self.broker.consumers.read(name, consumer.generation, holding.number)
@@ -350,6 +369,8 @@ class TheLawOfConsumers(RuleBasedStateMachine):
                 assert message_id not in self.pinned()
             else:
                 assert info.payload == payload
+                told = self.told.get(message_id, Told())
+                assert (int(info.progress) & told.progress, info.carry) == (told.progress, told.carry)
 
     # Details
 
@@ -382,6 +403,17 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             return None
         finally:
             self.watched.on_commit = lambda facts: None
+
+    def spoil(self, call: Callable[[], Any]) -> None:
+        """A call whose one commit fails, in a broker that goes on: nothing of it has happened."""
+
+        def full(facts: Sequence[object]) -> None:
+            raise StoreFull("here", 0, 1)
+
+        self.watched.on_commit = full
+        with pytest.raises(StoreFull):
+            call()
+        self.watched.on_commit = lambda facts: None
 
     def check_outcome(self, message_id: str, outcome: str, before: MessageInfo | None) -> None:
         after = self.find(message_id)
@@ -430,14 +462,19 @@ def draft(rng: random.Random) -> tuple[str | None, str, str | None]:
     return rng.choice([None, None, "s", "t"]), rng.choice(["a", "b"]), rng.choice([None, None, None, None, "3s"])
 
 
-def said(rng: random.Random) -> tuple[int, str]:
-    return rng.randrange(1000), rng.choice(["complete", "fail", "dead", "release"])
+def said(rng: random.Random) -> tuple[int, str, int]:
+    """About which, what, and the progress that goes with it."""
+    return rng.randrange(1000), rng.choice(WORDS), rng.choice([0, 1, 1, 2, 3, 3, 7]) << 20
 
 
-def settlement(delivery: Delivery, outcome: str) -> Complete | Fail | Release:
-    if outcome == "complete":
+def settlement(delivery: Delivery, word: str, progress: int) -> Complete | Fail | Release | Start | Extend:
+    if word == "complete":
         return Complete(delivery)
-    return Release(delivery, keep_order=True) if outcome == "release" else Fail(delivery, "no", dead=outcome == "dead")
+    if word == "start":
+        return Start(delivery)
+    if word == "extend":
+        return Extend(delivery, progress=progress, carry=os.urandom(3) if progress != 2 << 20 else None)
+    return Release(delivery, keep_order=True) if word == "release" else Fail(delivery, "no", dead=word == "dead")
 
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "60"))

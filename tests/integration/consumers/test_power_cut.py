@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Broker, Fail, NewMessage, Release
+from fairlead import Broker, Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.broker import consumer_close
 from fairlead.errors import StaleConsumer
 from fairlead.model.facts import Completed
@@ -64,6 +64,19 @@ def test_generations_claims_outcomes_and_choices_that_were_answered_are_still_th
     after = machine.cut()
     after.run_due()
     assert (after.stats("q").ready, after.stats("q").leased, after.stats("q").dead) == (6, 0, 1)
+
+
+def test_starts_progress_and_slices_taken_up_that_were_answered_are_still_there(machine: Machine) -> None:
+    generation = machine.broker.consumers.register("etl", "q", unspoken="release").generation
+    machine.broker.consumers.claim("etl", generation, 1, limit=4)
+    taken = list(machine.cut().consumers.read("etl", generation, 1, unsettled=True))
+    machine.broker.consumers.take_up("etl", generation, 1)
+    machine.cut().consumers.record("etl", generation, 1, [Start(taken[0]), Complete(taken[1]), Extend(taken[2], progress=1, carry=b"c")])
+    again = machine.cut().consumers.take_up("etl", generation, 1)
+    assert (again.again, again.failed) == (True, 1)
+    left = list(machine.cut().consumers.read("etl", generation, 1, unsettled=True))
+    assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"2", 1, b"c"), (b"3", 0, b"")]
+    assert machine.cut().consumers.close("etl", generation, 1).settled == {"dead": 1, "completed": 1, "released": 2}
 
 
 def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

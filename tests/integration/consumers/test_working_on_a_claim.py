@@ -129,8 +129,9 @@ def test_a_reader_that_begins_behind_a_message_gets_what_is_left_behind_it(world
     reader = worker(world, 6)
     taken = reader.take(1)
     reader.record(1, [Complete(taken[0]), Complete(taken[2]), Complete(taken[4])])
-    pages = world.broker.consumers.read_pages("etl", reader.generation, 1, unsettled=True, after=taken[2].message.id)
-    assert [payloads(page) for page in pages] == [[b"3", b"5"]]
+    for at, left in ((2, [b"3", b"5"]), (3, [b"5"])):
+        pages = world.broker.consumers.read_pages("etl", reader.generation, 1, unsettled=True, after=taken[at].message.id)
+        assert [payloads(page) for page in pages] == [left]
     with pytest.raises(InvalidRequest, match="a message of claim 1"):
         world.broker.consumers.read_pages("etl", reader.generation, 1, after=b"?" * 16)
 
@@ -141,6 +142,18 @@ def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_i
     reader.claim(1)
     with pytest.raises(InvalidRequest, match="unspoken='complete'"):
         reader.read(1, unsettled=True)
+
+
+def test_what_is_said_under_a_part_is_left_to_do_until_the_part_is_chosen(world: World) -> None:
+    reader = worker(world, 3)
+    a, b, _ = reader.take(1)
+    assert len(reader.read(1, unsettled=True)) == 3
+    reader.choose(1, ["p"])
+    reader.record(1, [Complete(a)], "p")
+    reader.record(1, [Complete(b)], "q")
+    assert payloads(reader.read(1, unsettled=True)) == [b"1", b"2"]
+    reader.choose(1, ["q"])
+    assert payloads(reader.read(1, unsettled=True)) == [b"0", b"2"]
 
 
 # What was begun
@@ -202,7 +215,7 @@ def test_only_what_is_in_the_slice_fails_and_another_cut_overlaps_all_before(wor
     world.restart()
     assert reader.take_up(1, slice=3, slices=4) == (True, 0)
     assert reader.take_up(1, slice=0, slices=1) == (True, 2)
-    assert reader.take_up(1, slice=2, slices=4) == (True, 0)
+    assert [reader.take_up(1, slice=at, slices=3) for at in (2, 1, 0)] == [(True, 0)] * 3
     reader.close(1)
     reader.claim(2)
     assert reader.take_up(2, slice=1, slices=4) == (False, 0)
@@ -241,9 +254,11 @@ def test_progress_counts_at_once_and_outlives_the_claim(world: World) -> None:
 def test_several_words_about_one_message_in_one_call_add_up(world: World) -> None:
     reader = worker(world, 1)
     (a,) = reader.take(1)
-    reader.record(1, [Start(a), Extend(a, progress=1, carry=b"x"), Extend(a, progress=3), Extend(a, progress=7, carry=b"y"), Extend(a)])
+    reader.record(1, [Start(a), Extend(a, progress=1, carry=b"x"), Extend(a, progress=3, carry=b"y"), Extend(a, progress=7), Extend(a)])
     (again,) = reader.read(1, unsettled=True)
     assert (int(again.progress), again.carry) == (7, b"y")
+    reader.record(1, [Extend(a, progress=15, carry=b"z"), Extend(a, progress=7, carry=b"y")])
+    assert reader.read(1)[0].carry == b"z"
     assert reader.take_up(1) == (False, 1)
 
 
