@@ -37,7 +37,8 @@ class Resident:
 
     def __init__(self, key: object, job: Job, consumers: Consumers) -> None:
         self.key = key
-        self._target = SliceTarget(consumers, lets_by=job.spec.on_stream_failure == "continue")
+        in_hand = 3 * job.spec.concurrency * job.plan.most_rows
+        self._target = SliceTarget(consumers, lets_by=job.spec.on_stream_failure == "continue", in_hand=in_hand)
         self._crew = Crew(self._target, job, consumer=f"{job.name}@slice", grace_s=0.0)
         self._crew.start()
 

@@ -57,6 +57,8 @@ class RunSlice:
     slices: int
     job: Job
     shipped: str = ""
+    #: How many jobs of this claim have failed before.
+    reruns: int = 0
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[SliceRow]:
         return map(self._run, numbers)
@@ -64,7 +66,7 @@ class RunSlice:
     def _run(self, at: int) -> SliceRow:
         began = time.monotonic()
         job = replace(self.job, base=_base(self.shipped)) if self.shipped else self.job
-        part = Slice(self.consumer, self.generation, self.number, at, self.slices)
+        part = Slice(self.consumer, self.generation, self.number, at, self.slices, self.reruns + _tries_before())
         try:
             said, worked = work_here(part, (job, self.options), job, lambda: client_for(self.options).consumers, _MOST_S)
         except FairleadError as error:
@@ -73,6 +75,14 @@ class RunSlice:
             at, said.completed, said.failed, said.released, worked.steps, worked.restarts, worked.lost,
             dict(said.reasons), tuple(sorted(said.let_by)), round((time.monotonic() - began) * 1000),
         )  # fmt: skip
+
+
+def _tries_before() -> int:
+    """Of this task, by Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
 
 
 def _base(shipped: str) -> str:

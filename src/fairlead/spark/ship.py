@@ -42,13 +42,14 @@ def ship(spark: SparkSession, folder: Path) -> str:
     room.mkdir(exist_ok=True)
     archive = room / f"{name}.tar.gz"
     if not archive.exists():
-        pack(folder, files, archive)
+        pack(folder, files, archive.with_suffix(".part"))
+        archive.with_suffix(".part").rename(archive)
         spark.sparkContext.addArchive(f"{archive}#{name}")
     return name
 
 
 def pack(folder: Path, files: list[Path], archive: Path) -> None:
-    with tarfile.open(archive, "w:gz") as packed:
+    with tarfile.open(archive, "w:gz", dereference=True) as packed:
         for file in files:
             packed.add(file, file.relative_to(folder), recursive=False)
 

@@ -24,9 +24,8 @@ from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
 
-#: After a crash so many are started one by one before they begin, so that one that kills its process is found out the next time.
-#: More than a Crew has in hand: what came behind them was not there when it happened.
-_CAREFUL = 6000
+#: More than a Crew has in hand of single messages: what came behind them was not there when a crash happened.
+_MOST_IN_HAND = 6000
 #: How often it is asked whether the slice is still ours. Spark takes a task away without telling its Python worker.
 BEAT_S = 1.0
 
@@ -46,13 +45,17 @@ class Consumers(Protocol):
 
 
 class Slice(NamedTuple):
-    """Which part of which claim. `generation` fences: who takes the consumer over ends all slices of the one before."""
+    """Which part of which claim. `generation` fences: who takes the consumer over ends all slices of the one before.
+
+    `crashes`: how often it was given up before, as far as this run knows.
+    """
 
     consumer: str
     generation: int
     number: int
     slice: int
     slices: int
+    crashes: int = 0
 
 
 @dataclass
@@ -82,11 +85,13 @@ class SliceTarget:
     """A `Target`. `begin` and `end` are for one thread, the verbs for those of the Crew.
 
     `lets_by`: when a message of a stream fails, those behind it may go on, at once and elsewhere (`on_stream_failure = "continue"`).
+    `in_hand`: how many the Crew may have in hand at once, if that is very many.
     """
 
-    def __init__(self, consumers: Consumers, *, lets_by: bool = False) -> None:
+    def __init__(self, consumers: Consumers, *, lets_by: bool = False, in_hand: int = 0) -> None:
         self._consumers = consumers
         self._lets_by = lets_by
+        self._in_hand = max(in_hand, _MOST_IN_HAND)
         self._changed = threading.Condition()
         self._forget()
 
@@ -112,7 +117,11 @@ class SliceTarget:
             self._consumers.read(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
         )
         if taken.again:
-            found[:_CAREFUL] = [msgspec.structs.replace(one, deliveries=max(2, one.deliveries)) for one in found[:_CAREFUL]]
+            # One of those that were in hand may have killed its process. One that came back without a word is started before it begins, and
+            # so found out the next time; of a batch it goes with few others, and after a second crash alone.
+            back = 1 if part.crashes < 2 else 2
+            doubtful = found[: self._in_hand]
+            found[: len(doubtful)] = [msgspec.structs.replace(one, deliveries=one.deliveries + back) for one in doubtful]
         with self._changed:
             self._forget()
             self._slice = part

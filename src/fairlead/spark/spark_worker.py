@@ -196,7 +196,8 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = tries_tasks_again(master or DEFAULT_MASTER)
     before = signal.getsignal(signal.SIGINT)
-    spark = session(f"fairlead worker {name}", master)
+    # The JVM does little here, whatever the steps do: what it would gain from compiling well is less than that costs.
+    spark = session(f"fairlead worker {name}", master, short_job=True)
     # Spark's own handler would cancel all jobs and raise in the middle of whatever goes on.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)

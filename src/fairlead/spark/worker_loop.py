@@ -197,10 +197,10 @@ class SparkWorker:
 
     def _work_off(self, number: int, count: int) -> Sequence[SliceRow]:
         """The rows of the tasks; none when the job was cancelled because we are to stop."""
-        pause_s, slices = _FIRST_PAUSE_S, self._slices()
+        pause_s, slices, reruns = _FIRST_PAUSE_S, self._slices(), 0
         while True:
             try:
-                return self._run_job(number, count, slices)
+                return self._run_job(number, count, slices, reruns)
             except SparkNotReady:
                 if not self._stop.is_set():
                     raise
@@ -211,6 +211,7 @@ class SparkWorker:
                     _log.warning("the job has failed, and is left to the next run", extra={"fields": fields})
                     return []
                 _log.warning("the job has failed and is run again; what is settled is left out", extra={"fields": fields})
+                reruns += 1
                 self.summary.reruns += 1
                 self._register()
                 self._hurry.wait(pause_s)
@@ -218,8 +219,8 @@ class SparkWorker:
                 if self._info.open != number:
                     raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
 
-    def _run_job(self, number: int, count: int, slices: int) -> Sequence[SliceRow]:
-        work = RunSlice(self._options, self._name, self._info.generation, number, slices, self._job, self._shipped)
+    def _run_job(self, number: int, count: int, slices: int, reruns: int) -> Sequence[SliceRow]:
+        work = RunSlice(self._options, self._name, self._info.generation, number, slices, self._job, self._shipped, reruns)
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
         told = 0.0
