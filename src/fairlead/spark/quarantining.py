@@ -92,7 +92,9 @@ def quarantine(
     def sift(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    return df.select("*", *[column.alias(one) for one, column in hidden.items()]).mapInArrow(sift, schema)
+    rows = df.select("*", *hidden.values())
+    # By number, since mapInArrow of Spark 4.3 does not find a column with a dot or a backtick in its name.
+    return rows.toDF(*map(str, range(len(schema.fields) + len(hidden)))).mapInArrow(sift, schema)
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,10 @@ class Sift:
                 bad.publish(f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}", {**self.headers, **where})
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
-        width = len(self.schema.fields)
-        rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=pa.schema([batch.schema.field(at) for at in range(width)]))
-        return rows, dict(zip(self.hidden, batch.columns[width:], strict=True))
+        names = self.schema.names
+        fields = [batch.schema.field(at).with_name(name) for at, name in enumerate(names)]
+        rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
+        return rows, dict(zip(self.hidden, batch.columns[len(names) :], strict=True))
 
     def _payloads(self, rows: pa.RecordBatch, beside: Mapping[str, pa.Array], chosen: pa.Array) -> list[bytes]:
         if _PAYLOAD in beside:
