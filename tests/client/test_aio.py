@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fairlead.aio
-from fairlead import Complete, Delivery, Extend, NewMessage, Release, errors
+from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.aio import AsyncClient
 from fairlead.server import streamed
 from fairlead.wire.calls import EnqueueCall, decode
@@ -292,6 +292,13 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
         assert sum(batch.num_rows for batch in batches) == 7
         await client.consumers.record("etl", generation, 1, [Release(deliveries[0])])
         assert (await client.consumers.close("etl", generation, 1)).settled == {"completed": 6, "released": 1}
+        generation = (await client.consumers.register("etl", "q", unspoken="release")).generation
+        await client.consumers.claim("etl", generation, 2)
+        assert not (await client.consumers.take_up("etl", generation, 2)).again
+        (left,) = [delivery async for delivery in client.consumers.read("etl", generation, 2, unsettled=True)]
+        await client.consumers.record("etl", generation, 2, [Start(left)])
+        assert (await client.consumers.take_up("etl", generation, 2)).failed == 1
+        assert [batch async for batch in client.consumers.read_batches("etl", generation, 2, unsettled=True)] == []
 
     run(scene, work)
 

@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairlead import Complete, Fail, FailureReason, NewMessage, Release, errors
+from fairlead import Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
 from fairlead.broker import browse
 from fairlead.client.client import Client
+from fairlead.model.consumer import TakenUp
+from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.server import streamed
 from fairlead.wire.schemas import BROWSED, DELIVERIES
 from tests.client.scene import PATIENCE_S, Scene, until
@@ -33,8 +35,7 @@ def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -
     first, again = [[delivery.id for delivery in client.consumers.read("etl", generation, 1)] for _ in range(2)]
     assert first == again
     assert sorted(first) == sorted(ids)
-    assert client.consumers.close("etl", generation, 1).settled == {"completed": 10}
-    assert client.consumers.close("etl", generation, 1).settled == {}
+    assert [client.consumers.close("etl", generation, 1).settled for _ in range(2)] == [{"completed": 10}] * 2
     assert client.stats("q").leased == 0
     with pytest.raises(errors.ClaimClosed):
         list(client.consumers.read("etl", generation, 1))
@@ -100,6 +101,29 @@ def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client)
     client.consumers.drop("etl")
     with pytest.raises(errors.ConsumerNotFound):
         client.consumers.show("etl")
+
+
+def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
+    fill(client, 5)
+    generation = client.consumers.register("etl", "q", unspoken="release").generation
+    assert client.consumers.show("etl").unspoken == "release"
+    client.consumers.claim("etl", generation, 1)
+    assert client.consumers.take_up("etl", generation, 1, slice=0, slices=1) == TakenUp(again=False, failed=0)
+    a, b, c, *_ = client.consumers.read("etl", generation, 1, unsettled=True)
+    client.consumers.record("etl", generation, 1, [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)])
+    assert client.consumers.take_up("etl", generation, 1) == TakenUp(again=True, failed=2)
+    (batch,) = client.consumers.read_batches("etl", generation, 1, unsettled=True)
+    assert batch.num_rows == 2
+    kept = next(one for one in client.consumers.read("etl", generation, 1) if one.id == b.id)
+    assert (int(kept.progress), kept.carry) == (4, b"so far")
+    for wrong in ([Extend(a, "30s")], [Extend(a, carry=b"x" * (MAX_CARRY_BYTES + 1))]):
+        with pytest.raises(errors.InvalidRequest):
+            client.consumers.record("etl", generation, 1, wrong)
+    assert client.consumers.close("etl", generation, 1).settled == {"completed": 1, "retry": 2, "released": 2}
+    other = client.consumers.register("audit", "q").generation
+    client.consumers.claim("audit", other, 1)
+    with pytest.raises(errors.InvalidRequest, match="unspoken"):
+        list(client.consumers.read("audit", other, 1, unsettled=True))
 
 
 def test_nothing_behind_the_ceiling_is_taken(client: Client) -> None:
@@ -224,6 +248,22 @@ def test_time_for_trouble_counts_anew_from_every_batch_that_comes(scene: Scene, 
     assert next(turns) >= 40
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_though_that_is_settled_by_now(scene: Scene) -> None:
+    client, transport = scene.client()
+    client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(14)])
+    generation = client.consumers.register("etl", "q", unspoken="release").generation
+    client.consumers.claim("etl", generation, 1)
+    everything = [*client.consumers.read("etl", generation, 1)]
+    client.consumers.record("etl", generation, 1, [Complete(everything[2])])
+    reading = client.consumers.read("etl", generation, 1, unsettled=True)
+    found = [next(reading) for _ in range(4)]
+    client.consumers.record("etl", generation, 1, [Complete(delivery) for delivery in [*found, everything[8]]])
+    transport.lose("read", 2)
+    found += reading
+    assert [delivery.payload for delivery in found] == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7, *range(9, 14))]
+
+
 def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "PAGE_BYTES", 1)
     client, transport = scene.client()
@@ -275,7 +315,7 @@ def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     transport.lose("browse")
     assert [batch.num_rows for batch in client.browse_batches("q")] == [1]
     transport.lose("admin")
-    assert client.consumers.close("etl", generation, 1).settled == {}
+    assert client.consumers.close("etl", generation, 1).settled == {"dead": 1}
     assert client.stats("q").dead == 1
     client.consumers.heartbeat("etl", generation)
 

@@ -49,7 +49,7 @@ def close(core: Core, name: str, generation: int, up_to: int) -> CloseResult:
         commit = core.store.last_commit
     core.confirm(commit, synced=True)
     if already:
-        return CloseResult(record.last_closed, {})
+        return CloseResult(record.last_closed, dict(record.settled) if up_to == record.last_closed else {})
     settled = finish(core, name)
     core.confirm(synced=True)
     return CloseResult(up_to, settled)

@@ -117,7 +117,8 @@ class TakenUp(msgspec.Struct, frozen=True):
 
 
 class CloseResult(msgspec.Struct, frozen=True):
-    """`settled` counts what became of the messages, by outcome; empty when the claim had been closed before."""
+    """`settled` counts what became of the messages, by outcome. The last closed claim gives the same when it is closed again, so
+    that a lost answer can be asked for; those before it give nothing."""
 
     last_closed: int
     settled: dict[str, int]
