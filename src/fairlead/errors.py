@@ -284,8 +284,8 @@ class EngineNotInstalled(Rejected):
 
     def __init__(self, worker: str, engine: str) -> None:
         super().__init__(
-            f"expected an engine {engine!r} for worker {worker!r}, found none here; it comes with: pip install 'fairlead[{engine}]'. "
-            "The same pipeline runs with engine = \"local\"",
+            f"expected an engine {engine!r} for worker {worker!r}, found none here; it comes with: pip install 'fairlead[{engine}]', "
+            f"and runs with: fairlead worker run {quote(worker)} --engine {engine}. The same pipeline runs with engine = \"local\"",
             worker=worker, engine=engine,
         )
 

@@ -58,7 +58,6 @@ def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(fi
     ("runbook", "arguments", "code", "says"),
     [
         (toml(NOTED), ("wroker",), "worker_not_found", "it has worker"),
-        (toml(NOTED, worker='engine = "spark"'), (), "engine_not_installed", "fairlead[spark]"),
         (toml('{ name = "a", run = "tests.worker.steps:missing" }'), (), "step_not_loaded", "missing"),
     ],
 )
