@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,9 @@ from fairlead.errors import EngineNotInstalled, InvalidRequest, QueueNotFound, R
 from fairlead.runbook.check import check_text
 from fairlead.runbook.model import QueueSpec
 from fairlead.spark import spark_worker
+from fairlead.spark.worker_loop import WorkerSummary
 from fairlead.testing import ServerProcess, run_server
+from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, toml
 from tests.worker.steps import read_journal
 from tests.worker.test_command_line import NOTED, fairlead_command
@@ -107,3 +112,12 @@ def test_without_pyspark_it_says_what_to_install(server: ServerProcess, monkeypa
 def test_consumers_are_named_after_their_worker() -> None:
     assert spark_worker.consumer_name("shop", "clerk") == "worker:shop/clerk"
     assert spark_worker.consumer_name(None, "clerk") == "worker:clerk"
+
+
+def test_the_reference_names_every_parameter_and_every_count() -> None:
+    page = (ROOT / "docs/reference/spark.md").read_text()
+    rows = " ".join(line.split("|")[1] for line in page.partition("## The worker")[2].splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`(\w+)`", rows))
+    parameters = set(inspect.signature(fairlead.spark.run_worker).parameters) - {"connection"}
+    counts = {field.name for field in dataclasses.fields(WorkerSummary)}
+    assert named == parameters | counts | set(spark_worker._CONNECTION)
