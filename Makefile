@@ -50,7 +50,7 @@ fix: $(STAMP) ## Repair what the linter can repair by itself
 bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
 	@$(RUN) -m bench $(ARGS)
 
-torture: $(STAMP) ## Kill a loaded broker KILLS times (default 1000), then Spark in SPARK_ROUNDS rounds (10), and audit what is left
+torture: $(STAMP) ## Kill a loaded broker KILLS times (1000), then queries and workers, most on Spark, in SPARK_ROUNDS rounds (10); audit what is left
 	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
 	@$(RUN) -m tests.spark.crash.torture --rounds $(SPARK_ROUNDS)
 

@@ -79,7 +79,7 @@ def _draw_fate(rng: random.Random) -> Fate | None:
     if chance < 0.53:
         return Fate(rng.choice(("fails", "later", "raises")), step, rng.randint(1, 2))
     if chance < 0.57:
-        return Fate("dead", step)
+        return Fate("dead", step, ALWAYS)
     if chance < 0.59:
         return Fate("dies", step)
     if chance < 0.60:

@@ -44,8 +44,8 @@ class Plan:
     @property
     def replay(self) -> str:
         kinds = ",".join(kill.kind for kill in self.kills)
-        where = "cluster" if self.master.startswith("spark://") else "local"
-        options = ["--rounds", "1", "--seed", str(self.seed), "--where", where, "--kinds", kinds, "--keep"]
+        work = "query-cluster" if self.master.startswith("spark://") else "query-local"
+        options = ["--rounds", "1", "--seed", str(self.seed), "--work", work, "--kinds", kinds, "--keep"]
         return shlex.join(["python", "-m", "tests.spark.crash.torture", *options])
 
 
