@@ -16,7 +16,7 @@ from fairlead import Broker
 from fairlead.errors import ClaimClosed, ClaimReleased, ServerUnreachable, StaleConsumer, StepNotLoaded
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark import resident
+from fairlead.spark import resident, slice_target
 from fairlead.spark.resident import Resident, SliceDone, work_here
 from fairlead.spark.slice_target import Slice, SliceTarget
 from fairlead.testing import MemoryStore
@@ -317,6 +317,46 @@ def test_a_step_that_cannot_be_loaded_ends_the_slice_with_its_name(broker: Broke
         work_here(run.part(0), "key", run.job, lambda: broker.consumers)
     assert run.close() == {"released": 1}
     assert resident._here is None
+
+
+def test_errors_are_cut_before_a_claim_could_not_hold_them(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slice_target, "_ERROR_BYTES", 5_000)
+    push(broker, *({"n": n} for n in range(4)))
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    wire = Wire(broker)
+    target = SliceTarget(wire)
+    target.begin(run.part(0))
+    out = target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=1, started=False)
+    target.settle([Fail(one, "x" * 2_000) for one in out])
+    assert [len(item.error) for item in wire.recorded[0]] == [2_000, 2_000, 200, 200]
+
+
+def test_after_its_time_a_slice_hands_out_nothing_more(broker: Broker) -> None:
+    push(broker, {"n": 0}, {"n": 1}, *({"n": n, "stream": "s"} for n in range(5)))
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    target = SliceTarget(broker.consumers)
+    target.begin(run.part(0), most_s=60)
+    (first,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
+    target._hands_out_until = 0
+    assert target.claim(QUEUE, limit=10, wait=None, consumer="", max_per_stream=1, started=False) == []
+    assert not target.wait(0)
+    target.settle([Complete(first)])
+    assert target.wait(0)
+    assert run.close() == {"completed": 1, "released": 6}
+
+
+@pytest.mark.parametrize(("crashes", "deliveries"), [(0, 2), (1, 2), (2, 3)])
+def test_what_came_back_without_a_word_looks_so_to_the_crew(broker: Broker, crashes: int, deliveries: int) -> None:
+    push(broker, {"n": 0})
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    target = SliceTarget(broker.consumers)
+    for expected in (1, deliveries):
+        target.begin(run.part(0)._replace(crashes=crashes))
+        (one,) = target.claim(QUEUE, limit=1, wait=None, consumer="", max_per_stream=1, started=False)
+        assert one.deliveries == expected
 
 
 def test_a_target_hands_out_one_run_of_a_stream_at_a_time(broker: Broker) -> None:

@@ -31,12 +31,17 @@ class SliceJobs:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
-        self._group = f"{name} {secrets.token_hex(4)}"
+        self._name = f"{name} {secrets.token_hex(4)}"
+        #: One for each job, so that it is the only one that is asked about and cancelled.
+        self._group = ""
+        self._started = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fairlead-job")
         self._running: Future[Sequence[SliceRow]] | None = None
 
     def start(self, work: RunSlice, words: str) -> None:
-        self._running = self._thread.submit(self._run, work, words)
+        self._started += 1
+        self._group = f"{self._name} {self._started}"
+        self._running = self._thread.submit(self._run, work, self._group, words)
 
     def wait(self, timeout_s: float) -> bool:
         """True when the job is over."""
@@ -76,9 +81,9 @@ class SliceJobs:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, work: RunSlice, words: str) -> Sequence[SliceRow]:
+    def _run(self, work: RunSlice, group: str, words: str) -> Sequence[SliceRow]:
         context = self._spark.sparkContext
-        context.setJobGroup(self._group, f"{self._group}, {words}", interruptOnCancel=True)
+        context.setJobGroup(group, f"{group}, {words}", interruptOnCancel=True)
         # Not a DataFrame: planning one and its Arrow batches cost a tenth of a second more, and each Python worker imports pandas for it.
         return context.parallelize(range(work.slices), work.slices).mapPartitions(work).collect()
 

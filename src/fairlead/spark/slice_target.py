@@ -22,12 +22,16 @@ from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
+from fairlead.model.limits import MAX_RECORDED_BYTES
 from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Settlement, SettleResult, Start
 
 #: More than a Crew has in hand of single messages: what came behind them was not there when a crash happened.
 _MOST_IN_HAND = 6000
 #: How often it is asked whether the slice is still ours. Spark takes a task away without telling its Python worker.
 BEAT_S = 1.0
+#: What slices together may record of the errors' texts in full; the broker takes no more than twice that of a claim.
+_ERROR_BYTES = MAX_RECORDED_BYTES // 2
+_SHORT_ERROR = 200
 
 
 class Consumers(Protocol):
@@ -106,6 +110,7 @@ class SliceTarget:
         #: How many of a stream are out.
         self._running: Counter[str] = Counter()
         self._hands_out_until = math.inf
+        self._error_bytes = 0
         self._error: FairleadError | None = None
 
     # For the task
@@ -168,7 +173,7 @@ class SliceTarget:
         with self._changed:
             part = self._slice
             mine = [item.delivery.raw_id in self._out for item in items]  # type: ignore[attr-defined]
-            said = [item for item, is_mine in zip(items, mine, strict=True) if is_mine and not _is_beat(item)]
+            said = [self._cut(item) for item, is_mine in zip(items, mine, strict=True) if is_mine and not _is_beat(item)]
             passed = self._pass_on(said)
         if said and part is not None:
             try:
@@ -240,6 +245,13 @@ class SliceTarget:
                 self._out[delivery.raw_id] = first
             found += run
         return found
+
+    def _cut(self, item: Settlement) -> Settlement:
+        """With less of its error, where so many have failed that the claim could not hold all that they say."""
+        if not isinstance(item, Fail) or self._slice is None:
+            return item
+        self._error_bytes += len(item.error)
+        return item if self._error_bytes <= _ERROR_BYTES // self._slice.slices else msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR])
 
     def _pass_on(self, said: Sequence[Settlement]) -> list[Release]:
         """Those behind one that fails now, with leave to pass it."""
