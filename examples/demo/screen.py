@@ -118,6 +118,7 @@ class View:
     def __init__(self, sent: Mapping[str, int]) -> None:
         self.sent = sent
         self._began = time.monotonic()
+        self._is_working = False
 
     @property
     def seconds(self) -> float:
@@ -127,6 +128,9 @@ class View:
         raise NotImplementedError
 
     def counts(self, stats: QueueStats) -> str:
+        self._is_working = self._is_working or stats.leased > 0
+        if not self._is_working:
+            return "Spark is starting"
         return f"failed tries {stats.totals.failed:,}   to be tried again {stats.waiting:,}   dead letters {stats.dead:,}"
 
 
@@ -152,12 +156,14 @@ class Lines(View):
         super().__init__(sent)
         self._console = console
         self._next = 0.0
+        self._last = ""
 
     def update(self, paid: Mapping[str, int], stats: QueueStats) -> None:
-        if self.seconds >= self._next or not (stats.ready or stats.waiting or stats.leased):
-            self._next = self.seconds + _LINE_EVERY_S
-            shops = ", ".join(f"{shop} {paid[shop]:,}" for shop in self.sent)
-            self._console.print(f"   {self.seconds:3.0f} s   paid: {shops}   {self.counts(stats)}", soft_wrap=True)
+        line = f"{self.counts(stats)}   paid: {', '.join(f'{shop} {paid[shop]:,}' for shop in self.sent)}"
+        is_over = not (stats.ready or stats.waiting or stats.leased)
+        if line != self._last and (self.seconds >= self._next or is_over):
+            self._next, self._last = self.seconds + _LINE_EVERY_S, line
+            self._console.print(f"   {self.seconds:3.0f} s   {line}", soft_wrap=True)
 
 
 def _table(*headings: str) -> Table:

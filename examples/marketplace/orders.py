@@ -45,4 +45,5 @@ def write_orders(path: str, count: int, seed: int = 8) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(write_orders(sys.argv[2], int(sys.argv[1])))
+    for name, number in write_orders(sys.argv[2], int(sys.argv[1])).items():
+        print(f"{number:7,} orders of {name}")

@@ -35,7 +35,7 @@ class Session:
     """A console block: what is typed in a terminal, and what is seen there.
 
     A command in a terminal with a name, as in "```console server", goes on running; a later block of the same name shows more
-    of what it prints, and `^C` in it is what the reader presses.
+    of what it prints, and `^C` in it is what the reader presses. In the one named "again" a command is repeated until it shows this.
     """
 
     line: int

@@ -1,7 +1,10 @@
 """Types the console blocks of a page, in terminals that may have a name, and holds what is printed to what the page shows.
 
+In a terminal that is called `again` a command is typed until it shows what the page does: for what takes its time.
+
 A page speaks of the usual ports; here they are free ones, said to `fairlead serve` and to commands by the environment. Ids of
-the page stand for the real ones that were printed in their place, so a command may name a message that the page showed.
+the page stand for the real ones that were printed in their place, so a command may name a message that the page showed. The
+reader's folder is `/path/to/folder`, and the clone `/path/to/fairlead`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from fairlead.testing.server import free_ports
 from tests.docs.pages import ROOT, Session
 
 #: Generous: a loaded machine is slow, and a wait that is over early costs nothing.
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
+_AGAIN = "again"
 
 _ID = re.compile(r"\b[0-9a-f]{8}(?:(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})?\b")
 _VARYING = (
@@ -66,6 +70,8 @@ class Terminals:
         for typed, shown in _typed_and_shown(session.text):
             if not session.terminal:
                 self._run(typed, shown)
+            elif session.terminal == _AGAIN:
+                self._run_again(typed, shown)
             else:
                 self._go_on(session.terminal, typed, shown)
 
@@ -81,6 +87,16 @@ class Terminals:
         printed = self._as_in_the_page(ran.stdout)
         assert _find(shown, printed) == len(printed), f"$ {command}\n{ran.stdout}"
         self._learn_ids(shown, printed)
+
+    def _run_again(self, command: str, shown: Sequence[str]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._run(command, shown)
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def _go_on(self, name: str, typed: str, shown: Sequence[str]) -> None:
         if typed == "^C":
@@ -101,7 +117,8 @@ class Terminals:
             running.wait_for_more(deadline)
 
     def _as_in_the_page(self, printed: str) -> list[str]:
-        return _replace_words(printed, {real: usual for usual, real in self._ports.items()}).splitlines()
+        usual_ports = {real: usual for usual, real in self._ports.items()}
+        return _replace_words(printed.replace(str(self.folder), "/path/to/folder"), usual_ports).splitlines()
 
     def _learn_ids(self, shown: Sequence[str], printed: Sequence[str]) -> None:
         if "..." not in shown:

@@ -68,6 +68,14 @@ def test_a_terminal_with_a_name_goes_on_until_it_is_interrupted(terminals: Termi
     terminals.follow(Session(1, "loop", "^C\n...\nbye\n"))
 
 
+def test_a_command_is_typed_again_until_it_shows_what_the_page_does(terminals: Terminals, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminals.follow(Session(1, "again", "$ echo x >> seen; wc -l < seen\n3\n"))
+    assert (terminals.folder / "seen").read_text() == "x\nx\nx\n"
+    monkeypatch.setattr("tests.docs.terminals.PATIENCE_S", 1.0)
+    with pytest.raises(AssertionError):
+        terminals.follow(Session(1, "again", "$ echo one\ntwo\n"))
+
+
 def test_a_command_that_ends_before_it_showed_everything_fails_at_once(terminals: Terminals) -> None:
     with pytest.raises(AssertionError, match="got"):
         terminals.follow(Session(1, "short", "$ echo one\none\ntwo\n"))

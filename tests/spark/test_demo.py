@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tests.examples.test_demo import processes_in
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"TMPDIR": str(folder), "CI": "true"}
+    environment = {**os.environ, "TMPDIR": str(folder), "CI": "true"}
     return subprocess.Popen(
         [sys.executable, "-m", "examples.demo", "--quick", *arguments], cwd=ROOT, env=environment, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -32,8 +33,18 @@ def test_it_goes_as_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "✗" not in printed
     assert printed.count("✓") == 7
     assert "Traceback" not in printed
+    assert promised_by_the_readme() == [in_words(line) for line in printed.splitlines() if "✓" in line]
     assert processes_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def promised_by_the_readme() -> list[str]:
+    return [in_words(line) for line in (ROOT / "README.md").read_text().splitlines() if "✓" in line]
+
+
+def in_words(line: str) -> str:
+    """Without the numbers, which are larger in the whole demo."""
+    return re.sub(r"[\d,]*\d", "N", line).strip()
 
 
 @pytest.mark.parametrize("moment", ["$ fairlead serve", "$ python ingest.py", "$ fairlead worker run"])
