@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import pickle
@@ -23,7 +24,8 @@ from fairlead.spark.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.bad_rows import BadRows
 from fairlead.spark.connection import forget_clients
 from fairlead.spark.options import read_options
-from fairlead.spark.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_BYTES, Sift
+from fairlead.spark.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_BYTES, Sift, quarantine
+from fairlead.spark.returning import returned
 from fairlead.spark.verdicts import ByColumn, Verdict, judge_by
 from fairlead.spark.whole_input import CutShort
 from fairlead.testing import ServerProcess, run_server
@@ -262,3 +264,11 @@ def test_what_the_broker_refuses_fails_the_task(client: fairlead.Client, queue: 
 def test_a_verdict_of_one_kind_travels_once() -> None:
     kept = pa.RecordBatch.from_pydict({"reason": ["unknown"] * 2, "error": ["no", "no"]})
     assert bad_rows._deaths(kept) == Verdict("unknown", "no")
+
+
+@pytest.mark.parametrize("function", [quarantine, returned], ids=lambda function: function.__name__)
+def test_the_reference_has_every_parameter(function: Callable[..., Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text()
+    section = page.partition(f"## `fairlead.spark.{function.__name__}(")[2].partition("\n## ")[0]
+    documented = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert documented == list(inspect.signature(function).parameters)

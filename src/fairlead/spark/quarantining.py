@@ -219,4 +219,5 @@ def _column_words(check: Column) -> str:
 
 def _function_words(check: Callable[[Any], Any]) -> str:
     function = getattr(check, "func", check)
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{module}.{name}" if module else name
