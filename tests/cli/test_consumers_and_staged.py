@@ -23,8 +23,8 @@ def etl(broker: Opener) -> str:
 
 def test_consumers_are_listed_with_what_they_hold(cli: Commands, etl: str) -> None:
     header, line = cli.ok("consumer", "list").lines
-    assert header.split() == ["consumer", "queue", "closed", "open", "messages", "bytes", "last", "heard", "of", "expires"]
-    assert line.split()[:6] == ["etl", "orders", "1", "2", "3", "15"]
+    assert header.split() == ["consumer", "queue", "closed", "open", "messages", "bytes", "unspoken", "last", "heard", "of", "expires"]
+    assert line.split()[:7] == ["etl", "orders", "1", "2", "3", "15", "complete"]
     (info,) = cli.json("consumer", "list")
     assert (info["name"], info["open"], info["messages"], info["ttl_ms"]) == ("etl", 2, 3, 3 * 86_400_000)
 
@@ -34,7 +34,15 @@ def test_one_is_shown_with_when_it_is_given_up(cli: Commands, etl: str) -> None:
     assert "claim 2: 3 messages, 15 bytes" in shown
     assert "claims up to 1" in shown
     assert "after 3d of silence" in shown
-    assert cli.json("consumer", "show", etl)["last_closed"] == 1
+    assert "complete: a message it does not speak of is done" in shown
+    known = cli.json("consumer", "show", etl)
+    assert (known["last_closed"], known["unspoken"]) == (1, "complete")
+
+
+def test_one_whose_unspoken_messages_go_back_says_so(cli: Commands, broker: Opener, etl: str) -> None:
+    with broker() as opened:
+        opened.consumers.register("worker:orders", "orders", unspoken="release")
+    assert "release: a message it does not speak of goes back" in cli.ok("consumer", "show", "worker:orders").out
 
 
 def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:

@@ -1,4 +1,4 @@
-"""`fairlead consumer`: durable consumers, such as Spark queries, and the claims they hold."""
+"""`fairlead consumer`: durable consumers, such as Spark queries and workers, and the claims they hold."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its name, as `consumer list` shows it.", autocompletion=_complete)]
 
 
+_UNSPOKEN = {
+    "complete": "complete: a message it does not speak of is done when its claim is closed",
+    "release": "release: a message it does not speak of goes back to its place when its claim is closed",
+}
+
+
 def register(app: typer.Typer) -> None:
-    consumer = typer.Typer(no_args_is_help=True, help="Durable consumers, such as Spark queries, and the claims they hold.")
+    consumer = typer.Typer(no_args_is_help=True, help="Durable consumers, such as Spark queries and workers, and the claims they hold.")
     for name, command in (("list", list_all), ("show", show_one), ("release", release), ("drop", drop)):
         consumer.command(name)(command)
     app.add_typer(consumer, name="consumer")
@@ -34,10 +40,11 @@ def list_all() -> None:
     with open_target() as target:
         found = target.consumers.list()
     numbers = ("closed", "open", "messages", "bytes")
-    lines = table("consumer", "queue", *numbers, "last heard of", "expires", right=numbers, flexible=("consumer",))
+    lines = table("consumer", "queue", *numbers, "unspoken", "last heard of", "expires", right=numbers, flexible=("consumer",))
     for info in found:
         claim = (f"{info.open}", f"{info.messages:,}", f"{info.bytes:,}") if info.open else ("-", "-", "-")
-        lines.add_row(cut(clean(info.name)), info.queue, f"{info.last_closed:,}", *claim, age(info.seen_at), age(info.expires_at))
+        known = (info.unspoken, age(info.seen_at), age(info.expires_at))
+        lines.add_row(cut(clean(info.name)), info.queue, f"{info.last_closed:,}", *claim, *known)
     show(found, lines if found else "there is no durable consumer")
 
 
@@ -89,6 +96,7 @@ def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
         rows.append(("lost", f"claim {info.lost}: it was let go of before it was closed"))
     return [
         *rows,
+        ("unspoken", _UNSPOKEN[info.unspoken]),
         ("generation", str(info.generation)),
         ("heard of", f"{when(info.seen_at)} ({age(info.seen_at)})"),
         ("given up", f"{when(info.expires_at)} ({age(info.expires_at)}), after {show_ms(info.ttl_ms)} of silence"),
