@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.spark.claim_size import next_size
+from fairlead.spark.claim_size import next_run, next_size
 
 
 def after(asked: int, done: int, took_s: float, least: int = 2, most: int = 50_000) -> int:
@@ -39,3 +39,10 @@ def test_it_settles_where_a_claim_takes_about_the_goal(each_s: float) -> None:
     for _ in range(12):
         asked = after(asked, asked, 0.3 + asked * each_s / 2)
     assert asked in (2, 50_000) or 2.0 < 0.3 + asked * each_s / 2 < 4.0
+
+
+def test_as_few_of_a_stream_as_fill_a_claim() -> None:
+    assert next_run(4, 1_000, 1_000, most=50_000) == 2
+    assert next_run(1, 1_000, 1_000, most=50_000) == 1
+    assert next_run(4, 1_000, 999, most=50_000) == 16
+    assert next_run(40_000, 1_000, 3, most=50_000) == 50_000

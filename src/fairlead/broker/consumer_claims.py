@@ -7,6 +7,7 @@ piece ended, in this process or after a crash.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -39,14 +40,17 @@ class Wanted(NamedTuple):
     limit: int
     max_bytes: int
     up_to: int | None
+    max_per_stream: int
 
 
 class _Run(NamedTuple):
-    """Where a piece ended in the middle of a stream: the last message taken, and whether nothing waits before it."""
+    """Where a piece ended in the middle of a stream: the last message taken, whether nothing waits before it, and how many more may
+    follow."""
 
     lane: bytes
     row: bytes
     free: bool
+    left: int
 
 
 def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
@@ -186,7 +190,7 @@ class _Filling:
         return max(1, min(_HANDFUL, room_bytes // (2 * mean_bytes + 1)))
 
     def _pick_runs(self, queue: QueueState, before: ConsumerRecord, most: int, room_bytes: int, now_ms: int) -> list[tuple[bytes, bytes, bool]]:
-        """Heads by their turn, each with all that may follow it; first what is left of the run that the last piece broke off."""
+        """Heads by their turn, each with those that may follow it; first what is left of the run that the last piece broke off."""
         core, up_to = self.core, self.wanted.up_to
         picked: list[tuple[bytes, bytes, bool]] = []
         run = self.run if self._begun else self._last_run(queue, before)
@@ -197,11 +201,11 @@ class _Filling:
                 self.run = run
                 return picked
             if run is not None:
-                more = followers_of(core, queue, run[:2], room, room_bytes, now_ms, free=run.free, up_to=up_to)
+                more = followers_of(core, queue, run[:2], min(room, run.left), room_bytes, now_ms, free=run.free, up_to=up_to)
                 picked += [(lane, row, True) for lane, row in more]
                 room_bytes -= sum([row_size(row) for _, row in more])
                 if len(more) == room or room_bytes <= 0:
-                    run = _Run(*more[-1], run.free or self._is_first(queue, run.row))
+                    run = _Run(*more[-1], run.free or self._is_first(queue, run.row), run.left - len(more))
                     continue
             head = queue.scheduler.take(1, now_ms, up_to)
             if not head:
@@ -209,7 +213,7 @@ class _Filling:
             lane, row = head[0]
             picked.append((lane, row, False))
             room_bytes -= row_size(row)
-            run = _Run(lane, row, False) if len(row) > ROW_BYTES else None
+            run = _Run(lane, row, False, self.wanted.max_per_stream - 1) if len(row) > ROW_BYTES else None
 
     def _is_first(self, queue: QueueState, row: bytes) -> bool:
         record = self.core.store.streams(queue.queue_id, [row[ROW_BYTES:].decode()])[0]
@@ -219,10 +223,13 @@ class _Filling:
         """For a claim begun by another call, or before a crash: its last message may be in the middle of a run."""
         if not before.messages:
             return None
-        last = self.core.leases.find(self.core.store.claim_members(before.name, before.number)[-1])
+        members = self.core.store.claim_members(before.name, before.number)
+        last = self.core.leases.find(members[-1])
         if last is None or len(last.row) <= ROW_BYTES:
             return None
-        return _Run(last.lane, last.row, self._nothing_waits_before(queue, last))
+        leases = (self.core.leases.find(member) for member in reversed(members))
+        taken = sum(1 for _ in takewhile(lambda lease: lease is not None and lease.row[ROW_BYTES:] == last.row[ROW_BYTES:], leases))
+        return _Run(last.lane, last.row, self._nothing_waits_before(queue, last), max(0, self.wanted.max_per_stream - taken))
 
     def _nothing_waits_before(self, queue: QueueState, last: Lease) -> bool:
         stream, seq = last.row[ROW_BYTES:].decode(), row_place(last.row)

@@ -90,11 +90,13 @@ class Consumers:
         max_bytes: int = 64 * 1024 * 1024,
         wait: Duration | None = None,
         up_to: int | None = None,
+        max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
         """Take the next claim, waiting up to `wait` for the first message; the number in hand gives what it gave before.
 
         Its messages stay as they are until it is closed: nobody else gets them, settles them or moves them. `max_bytes` is
-        passed by at most a few messages. `up_to` is a place, as `ceiling` gives it: nothing behind it is taken.
+        passed by at most a few messages. `up_to` is a place, as `ceiling` gives it: nothing behind it is taken. A stream's run is
+        taken whole unless `max_per_stream` ends it earlier, so that more streams find room.
         """
         check_name(name)
         wanted = consumer_claims.Wanted(
@@ -104,6 +106,7 @@ class Consumers:
             check_count(limit, "limit", most=MAX_CLAIM),
             check_count(max_bytes, "max_bytes", most=MAX_ANSWER_BYTES),
             None if up_to is None else check_whole(up_to, "up_to"),
+            check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM),
         )
         return consumer_claims.claim(self._core, wanted, 0 if wait is None else to_ms(wait, "wait"))
 

@@ -20,6 +20,7 @@ from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, Ta
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
+from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 from fairlead.model.staging import Dead, PublishResult, Refusal, StagedWrite, StageResult
@@ -55,13 +56,14 @@ class ClientConsumers:
         max_bytes: int = 64 * 1024 * 1024,
         wait: Duration | None = None,
         up_to: int | None = None,
+        max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
         core = self._core
         core.check()
         poll = LongPoll(core, wait)
 
         def metadata() -> bytes:
-            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, poll.left_ms(), up_to))
+            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, poll.left_ms(), up_to, max_per_stream))
 
         def once() -> NumberedClaim:
             answer, _ = core.ask("claim_numbered", metadata, timeout_ms=poll.timeout_ms)

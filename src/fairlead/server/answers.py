@@ -92,8 +92,9 @@ def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) ->
 def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
     wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
     claimed = broker.consumers.claim(
-        call.name, call.generation, call.number, limit=call.limit, max_bytes=call.max_bytes, wait=wait, up_to=call.up_to
-    )
+        call.name, call.generation, call.number,
+        limit=call.limit, max_bytes=call.max_bytes, wait=wait, up_to=call.up_to, max_per_stream=call.max_per_stream,
+    )  # fmt: skip
     return Answer(claimed=claimed)
 
 

@@ -16,6 +16,7 @@ from fairlead.model.access import Right
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
+from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 
 if TYPE_CHECKING:
@@ -46,10 +47,13 @@ class GuardedConsumers:
         max_bytes: int = 64 * 1024 * 1024,
         wait: Duration | None = None,
         up_to: int | None = None,
+        max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
         """A caller that lost its right meanwhile is not told what there is; the claim stays with its consumer, for whoever goes on."""
         self._need(name)
-        claimed = self._consumers.claim(name, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to)
+        claimed = self._consumers.claim(
+            name, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to, max_per_stream=max_per_stream
+        )
         self._need(name)
         return claimed
 

@@ -20,7 +20,7 @@ import msgspec
 
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, Rejected, SparkNotReady, Unavailable
 from fairlead.model.durations import to_ms
-from fairlead.spark.claim_size import FIRST, next_size
+from fairlead.spark.claim_size import FIRST, FIRST_RUN, next_run, next_size
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
 from fairlead.spark.resident import patiently
@@ -127,6 +127,7 @@ class SparkWorker:
         self._slices = slices
         self._most = max_messages
         self._size = min(FIRST, max_messages)
+        self._run = FIRST_RUN
         self._burst = burst
         self._grace_s = grace_s
         self._shipped = shipped
@@ -165,10 +166,10 @@ class SparkWorker:
         if change is not None:
             self._job, self._shipped = change
         number = self._info.open or self._info.last_closed + 1
-        asked = self._size
+        asked, wait = self._size, None if self._burst else _POLL
         try:
             claim = self._patiently(
-                lambda: self._consumers.claim(self._name, self._info.generation, number, limit=asked, wait=None if self._burst else _POLL)
+                lambda: self._consumers.claim(self._name, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run)
             )
         except _GONE as gone:
             self._look_again(gone)
@@ -178,6 +179,7 @@ class SparkWorker:
         if not claim.count:
             self._tell()
             return not self._burst
+        self._run = next_run(self._run, asked, claim.count, most=self._most)
         began = time.monotonic()
         try:
             rows = self._work_off(number, claim.count)

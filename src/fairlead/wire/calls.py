@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.consumer import NumberedClaim
-from fairlead.model.limits import MAX_BATCH_MESSAGES
+from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CLAIM
 from fairlead.model.staging import StageResult
 from fairlead.wire.depth import check_depth
 from fairlead.wire.faults import Fault
@@ -88,6 +88,7 @@ class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     max_bytes: Any = 64 * 1024 * 1024
     wait_ms: int = 0
     up_to: Any = None
+    max_per_stream: Any = MAX_CLAIM
 
 
 class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

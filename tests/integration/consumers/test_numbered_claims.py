@@ -238,6 +238,36 @@ def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_i
     assert world.counts("q") == (0, 0, 17, 0)
 
 
+@pytest.mark.parametrize("piece", [2, 3, 100])
+def test_a_claim_may_take_a_few_of_each_stream_so_that_more_of_them_find_room(world: World, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(consumer_claims, "PIECE", piece)
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for stream in "abc" for n in range(7)])
+    reader = Reader(world)
+    for number, expected in ((1, [b"0", b"1", b"2"]), (2, [b"3", b"4", b"5"]), (3, [b"6"])):
+        taken = reader.take(number, max_per_stream=3)
+        assert {stream: [d.payload for d in taken if d.stream == stream] for stream in "abc"} == dict.fromkeys("abc", expected)
+        reader.close(number)
+    assert reader.claim(4).count == 0
+
+
+def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_claims, "PIECE", 2)
+    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for stream in "ab" for n in range(7)])
+    reader = Reader(world)
+    pieces: list[object] = []
+
+    def crash_at_the_second(facts: object) -> None:
+        pieces.extend(fact for fact in facts if isinstance(fact, MembersPinned))  # type: ignore[attr-defined]
+        if len(pieces) == 2:
+            raise StoreFull("here", 0, 1)
+
+    world.store.on_commit = crash_at_the_second
+    with pytest.raises(StoreFull):
+        reader.claim(1, max_per_stream=3)
+    world.restart()
+    assert payloads(reader.take(1, max_per_stream=3)) == [b"0", b"1", b"2"] * 2
+
+
 def test_a_stream_goes_on_where_the_claim_before_ended_and_is_held_up_until_it_is_closed(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(6)])
     reader = Reader(world)
@@ -309,7 +339,7 @@ def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(world: W
     monkeypatch.setattr(consumer_claims, "PIECE", 2)
     world.fill("q", count=20)
     reader = Reader(world)
-    slow = consumer_claims._Filling(world.broker._core, consumer_claims.Wanted("etl", reader.generation, 1, 20, 1 << 20, None))
+    slow = consumer_claims._Filling(world.broker._core, consumer_claims.Wanted("etl", reader.generation, 1, 20, 1 << 20, None, 100))
     with world.broker._core.lock:
         assert slow.piece() is not None
     assert reader.claim(1, limit=5).count == 5
