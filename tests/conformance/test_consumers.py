@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fairlead.errors import BrokenInvariant
-from fairlead.model.consumer import ConsumerRecord
+from fairlead.model.consumer import ConsumerRecord, Recorded
 from fairlead.model.facts import (
     ConsumerDropped,
     ConsumerSaved,
@@ -49,7 +49,7 @@ def in_hand(scene: Scene, messages: list[Message], name: str = "etl", number: in
 
 
 def test_consumers_are_remembered_with_every_field_in_the_order_of_their_names(scene: Scene, life: object) -> None:
-    full = consumer(last_closed=4, lost=3, lost_why="ü", settled={"completed": 7}, dropping=False)
+    full = consumer(last_closed=4, lost=3, lost_why="ü", settled={"completed": 7}, dropping=False, unspoken="release")
     scene.store.commit([ConsumerSaved(consumer("z")), ConsumerSaved(consumer()), ConsumerSaved(full), ConsumerSaved(consumer("a\0b"))])
     life()  # type: ignore[operator]
     assert scene.store.consumers() == [consumer("a\0b"), full, consumer("z")]
@@ -155,6 +155,14 @@ BROKEN = {
     ),
     "a count of members": (lambda scene, record: [ConsumerSaved(msgspec.structs.replace(record, messages=3))], "its record says 3 and 0"),
     "a count of outcomes": (lambda scene, record: [OutcomesRecorded("etl", 1, 0, "", b"")], "and 1 outcomes"),
+    "words that cannot be read": (lambda scene, record: [OutcomesRecorded("etl", 1, 0, "", b"")], "cannot be read in what call 0 said"),
+    "words about a stranger": (
+        lambda scene, record: [OutcomesRecorded("etl", 1, 0, "", msgspec.msgpack.encode([Recorded(b"x" * 16, "start")]))], "which is not in it"
+    ),
+    "slices that nobody can tell apart": (
+        lambda scene, record: [ConsumerSaved(msgspec.structs.replace(record, slices=9, taken=b"\1"))], "cut into 9 slices, with 1 bytes"
+    ),
+    "an idle consumer with slices": (lambda scene, record: [ConsumerSaved(consumer("b", slices=1, taken=b"\1"))], "cut into 1 slices"),
     "a member twice": (
         lambda scene, record: [MembersPinned("etl", 1, 1, scene.store.claim_members("etl", 1)[0])], "has a member twice"
     ),

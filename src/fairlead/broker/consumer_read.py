@@ -48,7 +48,8 @@ def read_pages(core: Core, wanted: Slice, after: bytes) -> Iterator[list[Deliver
     with core.lock:
         state = wanted.find(core)
         if wanted.unsettled and state.record.unspoken != "release":
-            raise InvalidRequest("unsettled", f"False: what consumer {wanted.name!r} does not speak of is completed (unspoken='complete')", True)
+            expected = f"False, or consumer {wanted.name!r} to be registered with unspoken='release': what it is not given it would complete"
+            raise InvalidRequest("unsettled", expected, True)
         start = _behind(core, state, after) if after else 0
         _touch(core, state)
     return _pages(core, wanted, start)

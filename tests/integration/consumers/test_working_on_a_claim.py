@@ -140,7 +140,7 @@ def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_i
     world.fill("q", count=1)
     reader = Reader(world)
     reader.claim(1)
-    with pytest.raises(InvalidRequest, match="unspoken='complete'"):
+    with pytest.raises(InvalidRequest, match="registered with unspoken='release'"):
         reader.read(1, unsettled=True)
 
 
