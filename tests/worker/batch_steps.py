@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import fairlead
@@ -78,3 +79,17 @@ def nothing(items: list[Any]) -> None: ...
 
 def values(items: list[dict[str, Any]]) -> list[Any]:
     return [{"n": item["n"]} for item in items]
+
+
+def gated(items: list[dict[str, Any]], step: fairlead.BatchStep) -> None:
+    """Stands still until the test lets it go on, or kills it."""
+    note(items, step.name)
+    while "gate" in items[0] and not Path(items[0]["gate"]).exists():
+        time.sleep(0.002)
+
+
+def streamed(items: list[dict[str, Any]], step: fairlead.BatchStep) -> list[Any]:
+    """Each fails as often as it says; then it goes well."""
+    note(items, step.name, streams=step.streams, attempts=step.attempts)
+    again = [attempts < item["failures"] for item, attempts in zip(items, step.attempts, strict=True)]
+    return [fairlead.StepFailed("as it was told", reason="dependency_failure") if fails else None for fails in again]

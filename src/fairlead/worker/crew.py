@@ -142,8 +142,7 @@ class Crew:
                 self._answered(event)
             case Told():
                 self._outbox.untold -= len(event.said)
-                for said, result in zip(event.said, event.results, strict=True):
-                    self._told(said, result)
+                self._told_all(event)
             case Claimed():
                 self._fetcher.claimed(event)
             case Died():
@@ -240,12 +239,19 @@ class Crew:
 
     def _have_outcomes(self, batch: Batch, step: str, result: BatchDone) -> None:
         failed = {failure.ticket: failure for failure in result.failed}
+        # Most rows have nothing behind them and nothing before them: those are completed together.
+        is_all = self.job.plan.is_whole({}, step)
+        completed = []
         for place, item in enumerate(batch.items):
             if item.lost or place in failed:
-                self._has_outcome(item, step, failed.get(place) or Done(0, 0))
+                self._has_outcome(item, step, failed.get(place, result))
+            elif is_all:
+                completed.append(item)
             else:
                 self.tally.steps += 1
                 self._step_done(item, step, result.values[place] if result.values else b"")
+        self.tally.steps += len(completed)
+        self._outbox.say_done(completed, self.job.plan.all_masks)
 
     def _step_done(self, item: Item, step: str, value: bytes) -> None:
         plan = self.job.plan
@@ -277,14 +283,23 @@ class Crew:
 
     # What the broker says
 
-    def _told(self, said: Said, result: SettleResult) -> None:
-        kind, item = said.kind, said.item
-        if kind == "done" and result.ok:
-            self.tally.completed += 1
-            self.hands.end(item)
+    def _told_all(self, told: Told) -> None:
+        """Those that are completed together, because there are so many of them."""
+        completed = []
+        for said, result in zip(told.said, told.results, strict=True):
+            if said.kind == "done" and result.ok:
+                completed.append(said.item)
+            else:
+                self._told(said, result)
+        self.tally.completed += len(completed)
+        self.hands.end_all(completed)
+        for item in completed:
             if item.rest:
                 self.hands.follow(item)
-        elif kind in ("start", "step"):
+
+    def _told(self, said: Said, result: SettleResult) -> None:
+        kind, item = said.kind, said.item
+        if kind in ("start", "step"):
             if not result.ok:
                 self._lose(item)
             elif self._giving_back:

@@ -126,6 +126,8 @@ class Dealer:
             self._hands.take_up(item)
         self._hands.gather(item, most)
         self._in_batches += 1
+        if fresh and item.step == 0:
+            self._in_batches += self._hands.gather_new(most)
 
     def _room_in_batch(self, step: int, most: int, expected_us: int, slots: list[Slot]) -> bool:
         """New ones are taken up only for a batch that some slot has room for."""

@@ -62,19 +62,49 @@ class Hands:
         rows.items.append(item)
         self.gathered += 1
 
-    def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
-        """Those that came first, at least one: as many as may go together, or as have so many bytes."""
-        rows = self.batches[step, most].items
+    def gather_new(self, most: int) -> int:
+        """Take up and gather those at the front that were never handed out before, for a first step that takes batches."""
+        line = self.fresh
         found: list[Item] = []
-        size = 0
-        while rows and len(found) < most and (not found or size + len(rows[0].delivery.message.payload) <= most_bytes):
-            item = rows.popleft()
-            found.append(item)
-            size += len(item.delivery.message.payload)
+        wanted = most - len(self.batches[0, most].items)
+        while line and len(found) < wanted:
+            item = line[0]
+            if item.lost or item.delivery.state is not None or item.delivery.deliveries != 1:
+                break
+            found.append(line.popleft())
+        self.batches[0, most].items.extend(found)
+        self.busy.update(found)
+        self.gathered += len(found)
+        self.ahead -= len(found)
+        return len(found)
+
+    def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
+        """Those that came first, at least one: as many as may go together, or as have so many bytes, and of a stream only one."""
+        rows = self.batches[step, most].items
+        found = [rows.popleft() for _ in range(min(most, len(rows)))]
+        size = sum(len(item.delivery.message.payload) for item in found)
+        while size > most_bytes and len(found) > 1:
+            rows.appendleft(found.pop())
+            size -= len(rows[0].delivery.message.payload)
+        if any(item.rest is not None for item in found):
+            found = self._first_of_streams(found, rows)
         if not rows:
             del self.batches[step, most]
         self.gathered -= len(found)
         return found
+
+    def _first_of_streams(self, items: list[Item], rows: deque[Item]) -> list[Item]:
+        """A second one is there when the first has failed before, and the later ones need not wait for it; it goes back."""
+        seen: set[str] = set()
+        first: list[Item] = []
+        others: list[Item] = []
+        for item in items:
+            stream = item.delivery.message.stream if item.rest is not None else ""
+            (others if stream in seen else first).append(item)
+            if stream:
+                seen.add(stream)
+        rows.extendleft(reversed(others))
+        return first
 
     def ungather(self) -> None:
         """They wait for their next step like others: it may be another by now, or they are to go back."""
@@ -87,6 +117,12 @@ class Hands:
         self.busy.discard(item)
         self.held.discard(item)
         self.starting.discard(item)
+
+    def end_all(self, items: Sequence[Item]) -> None:
+        self.busy.difference_update(items)
+        self.held.difference_update(items)
+        if self.starting:
+            self.starting.difference_update(items)
 
     def follow(self, item: Item) -> None:
         """The next of its run, now that the one before it is settled."""

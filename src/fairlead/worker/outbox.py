@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fairlead.model.settle import Settlement
+from fairlead.model.settle import Complete, Settlement
 from fairlead.worker.items import Item
 from fairlead.worker.voice import Said
 
@@ -33,6 +33,13 @@ class Outbox:
         self._saying.append(Said(settlement, kind, item))
         if kind not in ("done", "step") or item.rest:
             self._urgent = True
+
+    def say_done(self, items: Sequence[Item], progress: int) -> None:
+        """All of them are completed."""
+        if not self._saying:
+            self._since = time.monotonic()
+        self._saying += [Said(Complete(item.delivery, progress), "done", item) for item in items]
+        self._urgent = self._urgent or any(item.rest for item in items)
 
     def flush(self, send: Callable[[list[Said]], None], *, may_wait: bool) -> None:
         if not self._saying:

@@ -1,0 +1,149 @@
+"""The law of batches: however messages share calls, each ends as it would have alone, one step after the other.
+
+Random pipelines of steps for one and for many, random trouble. The oracle runs each message by itself, on paper.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fairlead
+from fairlead import Broker, FailureReason
+from fairlead.runbook.model import StepSpec
+from fairlead.testing import MemoryStore
+from fairlead.worker.plan import read_carry
+from tests.worker.scene import QUEUE, burst, runbook
+from tests.worker.scripted_steps import WAYS, value_of
+from tests.worker.steps import read_journal
+
+ATTEMPTS = 3
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class Draft:
+    """`trouble`: by step, how it fails and how often. One that is broken is no JSON at all."""
+
+    stream: str | None
+    trouble: dict[str, tuple[str, int]]
+    broken: bool = False
+
+
+@dataclass
+class Ending:
+    """`calls`: each step it is in, with the failed tries before it and what it is given."""
+
+    calls: set[tuple[str, int, str | None]]
+    reasons: list[str]
+    done: dict[str, str]
+    dead: bool
+
+
+def alone(draft: Draft, n: int, names: tuple[str, ...]) -> Ending:
+    ending = Ending(set(), [], {}, False)
+    if draft.broken:
+        return Ending(set(), ["serialization_error"] * ATTEMPTS, {}, True)
+    value = None
+    for name in names:
+        way, times = draft.trouble.get(name, ("", 0))
+        for _ in range(times):
+            ending.calls.add((name, len(ending.reasons), value))
+            ending.reasons.append(WAYS[way])
+            if len(ending.reasons) == ATTEMPTS:
+                ending.dead = True
+                return ending
+        ending.calls.add((name, len(ending.reasons), value))
+        value = ending.done[name] = value_of({"n": n}, name)
+    return ending
+
+
+def pipelines() -> st.SearchStrategy[list[StepSpec]]:
+    def spec(name: str, size: int | None) -> StepSpec:
+        if size is None:
+            return StepSpec(name, run="tests.worker.scripted_steps:one")
+        return StepSpec(name, run="tests.worker.scripted_steps:many", batch=True, batch_size=size)
+
+    sizes = st.lists(st.sampled_from([None, 1, 2, 3, 10, 1000]), min_size=1, max_size=3).filter(any)
+    return sizes.map(lambda found: [spec(name, size) for name, size in zip(NAMES, found, strict=False)])
+
+
+def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
+    trouble = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(ways), st.integers(1, 2)), max_size=2)
+    draft = st.builds(
+        Draft, st.sampled_from([None, None, "x", "y", "z"]), st.one_of(st.just({}), st.just({}), trouble), st.sampled_from([False] * 9 + [True])
+    )
+    return st.lists(draft, min_size=1, max_size=most)
+
+
+def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency: int) -> None:
+    names = tuple(step.name for step in steps)
+    endings = [alone(draft, n, names) for n, draft in enumerate(drafts)]
+    with tempfile.TemporaryDirectory() as folder, Broker(MemoryStore(), durability="os") as broker:
+        journal = str(Path(folder) / "journal.jsonl")
+        again = {"policy": "immediate", "attempts": ATTEMPTS}
+        broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
+        messages = [fairlead.NewMessage(payload(draft, n, names, journal), stream=draft.stream) for n, draft in enumerate(drafts)]
+        ids = broker.enqueue_many(QUEUE, messages)
+        tally = burst(broker, runbook(*steps, isolate=isolate, concurrency=concurrency)).tally
+        dead = {letter.id: letter for letter in broker.peek(f"{QUEUE}.dlq", limit=1000)}
+        stats = broker.stats(QUEUE)
+        calls = read_journal(journal)
+    assert (stats.ready, stats.waiting, stats.leased) == (0, 0, 0)
+    assert tally.completed == sum(not ending.dead for ending in endings)
+    assert set(dead) == {message for message, ending in zip(ids, endings, strict=True) if ending.dead}
+    for message, ending in zip(ids, endings, strict=True):
+        if ending.dead:
+            assert [FailureReason(failure.reason).word for failure in dead[message].failures] == ending.reasons
+            assert read_carry("pipeline", dead[message].carry) == {name: json.dumps(value).encode() for name, value in ending.done.items()}
+    check_calls(calls, drafts, endings, names)
+
+
+def payload(draft: Draft, n: int, names: tuple[str, ...], journal: str) -> bytes:
+    script, before = {}, 0
+    for name in names:
+        way, times = draft.trouble.get(name, ("", 0))
+        before += times
+        script[name] = (way, before)
+    return b"\xff" if draft.broken else json.dumps({"n": n, "journal": journal, "script": script}).encode()
+
+
+def check_calls(calls: list[dict[str, Any]], drafts: list[Draft], endings: list[Ending], names: tuple[str, ...]) -> None:
+    """Called where the oracle says and nowhere else, with what the step before returned; no confirmed step again; streams in order."""
+    tries = [
+        (n, call["step"], attempts, value)
+        for call in calls
+        for n, attempts, value in zip(call["rows"], call["attempts"], call["values"], strict=True)
+    ]
+    for n, ending in enumerate(endings):
+        own = [(step, attempts, value) for row, step, attempts, value in tries if row == n]
+        assert set(own) == ending.calls, f"message {n}"
+        assert [names.index(step) for step, _, _ in own] == sorted(names.index(step) for step, _, _ in own), f"message {n}: {own}"
+    for stream in {draft.stream for draft in drafts if draft.stream}:
+        begun = [n for n, *_ in tries if drafts[n].stream == stream]
+        assert begun == sorted(begun), f"stream {stream}: {begun}"
+    for call in calls:
+        streams = [drafts[n].stream for n in call["rows"] if drafts[n].stream]
+        assert len(set(streams)) == len(streams)
+
+
+# A worker is started for each example, and a process where messages may kill theirs.
+_FEW = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large], "deadline": None}
+
+
+@settings(max_examples=25, **_FEW)  # type: ignore[arg-type]
+@given(steps=pipelines(), drafts=drafts(["raise", "exit", "say", "nan"], 40), concurrency=st.integers(1, 3))
+def test_in_threads_each_message_ends_as_it_would_have_alone(steps: list[StepSpec], drafts: list[Draft], concurrency: int) -> None:
+    check(steps, drafts, "thread", concurrency)
+
+
+@settings(max_examples=6, **_FEW)  # type: ignore[arg-type]
+@given(steps=pipelines(), drafts=drafts(sorted(WAYS), 25), concurrency=st.integers(1, 2))
+def test_in_processes_that_die_each_message_ends_as_it_would_have_alone(steps: list[StepSpec], drafts: list[Draft], concurrency: int) -> None:
+    check(steps, drafts, "process", concurrency)

@@ -1,0 +1,273 @@
+"""Batches while they wait, are under way, or come back: stops, kills, lost leases, streams, changes of the pipeline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairlead
+from fairlead import Broker, Release, Start
+from fairlead.runbook.carry_out import carry_out, plan_for
+from fairlead.runbook.check import read_runbook
+from fairlead.testing import MemoryStore, ServerProcess, run_server
+from fairlead.worker.hands import Hands
+from tests.worker.scene import PATIENCE_S, QUEUE, burst, push, runbook, step, until, worker_process, working
+from tests.worker.steps import read_journal
+from tests.worker.test_batches import batch
+
+
+class Watched:
+    """A broker of which one sees what it is told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.told: list[Any] = []
+
+    def settle(self, items: Any) -> Any:
+        self.told += items
+        return self._broker.settle(items)
+
+    def started(self) -> list[str]:
+        return [item.delivery.id for item in self.told if isinstance(item, Start)]
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._broker, verb)
+
+
+def hand_out_and_back(broker: Broker, times: int) -> None:
+    for _ in range(times):
+        broker.settle([Release(delivery, keep_order=True) for delivery in broker.claim(QUEUE, limit=1000)])
+
+
+class TestWhatCameBack:
+    """With no word of how it went: one of them may have killed its worker."""
+
+    def test_the_first_time_it_goes_in_small_batches_unstarted(self, broker: Broker, journal: str) -> None:
+        push(broker, *({"n": n, "journal": journal} for n in range(100)))
+        hand_out_and_back(broker, 1)
+        watched = Watched(broker)
+        assert burst(watched, runbook(batch("only", batch_size=320), isolate="thread")).tally.completed == 100
+        assert {len(line["rows"]) for line in read_journal(journal)} == {10}
+        assert watched.started() == []
+
+    def test_from_then_on_it_goes_alone_and_is_started(self, broker: Broker, journal: str) -> None:
+        ids = push(broker, *({"n": n, "journal": journal} for n in range(50)))
+        hand_out_and_back(broker, 2)
+        watched = Watched(broker)
+        assert burst(watched, runbook(batch("only"), isolate="thread")).tally.completed == 50
+        assert {len(line["rows"]) for line in read_journal(journal)} == {1}
+        assert watched.started() == ids
+
+    def test_tries_that_failed_are_no_reason(self, broker: Broker, journal: str) -> None:
+        broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
+        push(broker, *({"n": n, "journal": journal} for n in range(50)))
+        for _ in range(3):
+            broker.settle([fairlead.Fail(delivery) for delivery in broker.claim(QUEUE, limit=1000)])
+        watched = Watched(broker)
+        burst(watched, runbook(batch("only"), isolate="thread"))
+        assert [len(line["rows"]) for line in read_journal(journal)] == [50]
+        assert watched.started() == []
+
+
+RUNBOOK = """
+[queue.work]
+type = "persisted"
+visibility_timeout = "1s"
+retry = { policy = "immediate", attempts = 2 }
+
+[pipeline.pipeline]
+steps = [{ name = "only", run = "tests.worker.batch_steps:rows", batch = true, batch_size = 64 }]
+
+[worker.worker]
+queue = "work"
+pipeline = "pipeline"
+isolate = "thread"
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with run_server(tmp_path / "data") as server:
+        yield server
+
+
+def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_not_failed(server: ServerProcess, tmp_path: Path, journal: str) -> None:
+    file = tmp_path / "runbook.toml"
+    file.write_text(RUNBOOK)
+    with fairlead.connect(server.address) as client:
+        for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
+            pass
+        push(client, *({"n": n, "journal": journal, **({"how": "die"} if n == 20 else {})} for n in range(40)))
+        deaths = 0
+        while client.stats(QUEUE).dead == 0:
+            with worker_process(server.address, file) as worker:
+                until(lambda: worker.process.poll() is not None or client.stats(QUEUE).dead, "a death")
+                deaths += worker.process.poll() is not None
+        with worker_process(server.address, file):
+            until(lambda: client.stats(QUEUE).totals.completed == 39, "the others")
+        (dead,) = client.peek(f"{QUEUE}.dlq")
+        assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == ["timeout_exceeded"] * 2
+    # With all, in a small batch, then alone as often as its policy allows.
+    assert deaths == 4
+    assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] == [40, 2, 1, 1]
+    assert {attempts for line in read_journal(journal) if 20 not in line["rows"] for attempts in line["attempts"]} == {0}
+
+
+class Scene:
+    """Two steps, for one and for many, in one slot: five messages wait for the second, while a sixth stands still in the first."""
+
+    def __init__(self, broker: Broker, journal: str, gate: Path) -> None:
+        hold = {"step": "first", "gate": str(gate)}
+        self.journal, self.gate = journal, gate
+        push(broker, *({"n": n, "journal": journal, "hold": hold if n == 5 else None} for n in range(6)))
+        self.book = runbook(step("first", "noted"), batch("second"), isolate="thread")
+
+    def await_standstill(self) -> None:
+        until(lambda: sum(line.get("word") == "end" for line in read_journal(self.journal)) == 5, "five to wait")
+        until(lambda: any(line["n"] == 5 for line in read_journal(self.journal)), "the sixth to stand still")
+
+    def batches(self) -> list[list[int]]:
+        return [line["rows"] for line in read_journal(self.journal) if "rows" in line]
+
+
+@pytest.fixture
+def scene(broker: Broker, journal: str, tmp_path: Path) -> Scene:
+    return Scene(broker, journal, tmp_path / "gate")
+
+
+class TestWaiting:
+    def test_a_batch_waits_for_a_slot_and_then_goes_at_once(self, broker: Broker, scene: Scene) -> None:
+        with working(broker, scene.book) as workers:
+            scene.await_standstill()
+            scene.gate.touch()
+            until(lambda: workers.tally.completed == 6, "all of them")
+        assert sorted(row for rows in scene.batches() for row in rows) == list(range(6))
+
+    def test_it_does_not_wait_for_ever_for_one_that_stands_still(self, broker: Broker, scene: Scene) -> None:
+        with working(broker, scene.book, concurrency=2) as workers:
+            until(lambda: workers.tally.completed == 5, "five without the sixth")
+            assert not scene.gate.exists()
+            scene.gate.touch()
+            until(lambda: workers.tally.completed == 6, "the sixth")
+
+    @pytest.mark.parametrize("hurry", [False, True])
+    def test_a_stop_lets_it_finish_or_gives_it_back(self, broker: Broker, scene: Scene, hurry: bool) -> None:
+        with working(broker, scene.book) as workers:
+            scene.await_standstill()
+            workers.stop(hurry=hurry)
+            if not hurry:
+                scene.gate.touch()
+            assert workers.wait(PATIENCE_S)
+            tally = workers.tally
+            assert (tally.completed, tally.failed, tally.dead) == (0 if hurry else 6, 0, 0)
+            # In a hurry some may come by once more, with a claim that was under way.
+            assert tally.released >= 6 if hurry else tally.released == 0
+        scene.gate.touch()
+        burst(broker, scene.book)
+        assert broker.stats(QUEUE).totals.completed == 6
+
+    def test_a_change_of_the_pipeline_finds_it(self, broker: Broker, scene: Scene) -> None:
+        with working(broker, scene.book) as workers:
+            scene.await_standstill()
+            workers.change(runbook(step("first", "noted"), step("second", "noted"), isolate="thread"))
+            scene.gate.touch()
+            until(lambda: workers.tally.completed == 6, "all of them")
+        second = [line for line in read_journal(scene.journal) if line["step"] == "second" and line.get("word") == "end"]
+        assert sorted(line["n"] for line in second) + [row for rows in scene.batches() for row in rows] == list(range(6))
+
+    def test_many_come_together_behind_a_step_for_one(self, broker: Broker, journal: str) -> None:
+        push(broker, *({"n": n, "journal": journal} for n in range(2000)))
+        assert burst(broker, runbook(step("first", "nothing"), batch("second"))).tally.completed == 2000
+        assert len(read_journal(journal)) < 200
+
+    def test_a_batch_ends_where_it_would_be_too_large(self, broker: Broker) -> None:
+        broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size)) for size in (10, 10, 10, 100, 5, 5)])
+        hands = Hands()
+        hands.claim(broker.claim(QUEUE, limit=10))
+        for item in (*hands.fresh,):
+            hands.gather(item, 10)
+        sizes = []
+        while hands.gathered:
+            sizes.append([len(item.delivery.payload) for item in hands.take_gathered(0, 10, 35)])
+        assert sizes == [[10, 10, 10], [100], [5, 5]]
+        assert hands.batches == {}
+
+
+class TestLeases:
+    """Somebody else settles what is under way; the worker hears of it with the next beat."""
+
+    @pytest.fixture
+    def held(self, broker: Broker, journal: str, tmp_path: Path) -> Callable[[], list[str]]:
+        broker.update_queue(QUEUE, visibility_timeout="300ms")
+        gate = tmp_path / "gate"
+
+        def push_held() -> list[str]:
+            return push(broker, *({"n": n, "journal": journal, "gate": str(gate)} for n in range(10)))
+
+        return push_held
+
+    @pytest.mark.parametrize("isolate", ["process", "thread"])
+    def test_one_that_is_lost_does_not_end_the_call_of_the_others(
+        self, broker: Broker, journal: str, tmp_path: Path, held: Callable[[], list[str]], isolate: str
+    ) -> None:
+        ids = held()
+        with working(broker, runbook(batch("only", "gated"), isolate=isolate)) as workers:
+            until(lambda: read_journal(journal), "the call")
+            broker.ack(QUEUE, ids[4])
+            until(lambda: workers.tally.lost == 1, "the loss")
+            (tmp_path / "gate").touch()
+            until(lambda: workers.tally.completed == 9, "the others")
+            assert workers.tally.lost == 1
+        assert [line["rows"] for line in read_journal(journal)] == [list(range(10))]
+
+    def test_when_all_are_lost_the_call_is_ended(self, broker: Broker, journal: str, held: Callable[[], list[str]]) -> None:
+        ids = held()
+        with working(broker, runbook(batch("only", "gated"))) as workers:
+            until(lambda: read_journal(journal), "the call")
+            for message in ids:
+                broker.ack(QUEUE, message)
+            until(lambda: workers.tally.lost == 10, "the loss")
+            # The only slot is free again, though nobody opens the gate.
+            push(broker, {"n": 11, "journal": journal})
+            until(lambda: workers.tally.completed == 1, "another one")
+            assert (workers.tally.failed, workers.tally.dead) == (0, 0)
+
+
+@pytest.mark.parametrize("on_stream_failure", ["wait", "continue"])
+def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most(journal: str, on_stream_failure: str) -> None:
+    streams, length, chance = 40, 5, random.Random(8)
+    items = [
+        {"n": n, "stream": f"s{s}", "journal": journal, "failures": chance.choice([0, 0, 0, 1, 2])}
+        for n in range(length)
+        for s in chance.sample(range(streams), streams)
+    ]
+    with Broker(MemoryStore()) as broker:
+        again = {"policy": "fixed", "cooldown": "20ms", "attempts": 10}
+        broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
+        push(broker, *items)
+        books = [
+            runbook(batch("first", "nothing"), batch("second", "streamed"), isolate=isolate, on_stream_failure=on_stream_failure, concurrency=2)
+            for isolate in ("process", "thread")
+        ]
+        with working(broker, books[0]) as one, working(broker, books[1]) as two:
+            until(lambda: one.error or two.error or broker.stats(QUEUE).totals.completed == len(items), "all of them")
+    calls = read_journal(journal)
+    assert all(len(set(call["streams"])) == len(call["streams"]) for call in calls)
+    by_stream: dict[str, list[tuple[int, int]]] = {}
+    for call in calls:
+        for n, stream, attempts in zip(call["rows"], call["streams"], call["attempts"], strict=True):
+            by_stream.setdefault(stream, []).append((n, attempts))
+    for stream, tries in by_stream.items():
+        if on_stream_failure == "wait":
+            assert [n for n, _ in groupby(n for n, _ in tries)] == list(range(length)), f"stream {stream}: {tries}"
+        else:
+            assert [n for n, attempts in tries if not attempts] == list(range(length)), f"stream {stream}: {tries}"
+    assert sum(len(tries) for tries in by_stream.values()) == len(items) + sum(item["failures"] for item in items)
+    assert max(len(call["rows"]) for call in calls) > 5
+
+
