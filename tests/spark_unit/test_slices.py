@@ -319,6 +319,21 @@ def test_a_step_that_cannot_be_loaded_ends_the_slice_with_its_name(broker: Broke
     assert resident._here is None
 
 
+def test_what_is_refused_is_lost_and_not_counted(broker: Broker) -> None:
+    push(broker, {"n": 0}, {"n": 1})
+    run = Run(broker, runbook(step("nothing")), slices=1)
+    run.claim()
+    target = SliceTarget(broker.consumers)
+    target.begin(run.part(0))
+    first, second = target.claim(QUEUE, limit=2, wait=None, consumer="", max_per_stream=1, started=False)
+    Run(broker, runbook(step("nothing")))  # takes over
+    assert [result.outcome for result in target.settle([Complete(first), Start(second)])] == ["lost_lease"] * 2
+    with pytest.raises(StaleConsumer):
+        target.wait(0)
+    assert target.end().completed == 0
+    assert [result.outcome for result in target.settle([Complete(first)])] == ["lost_lease"]
+
+
 def test_errors_are_cut_before_a_claim_could_not_hold_them(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slice_target, "_ERROR_BYTES", 5_000)
     push(broker, *({"n": n} for n in range(4)))
