@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.broker import consumer_read
+from fairlead.broker import consumer_close, consumer_read
 from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StoreFull
-from fairlead.model.facts import ConsumerSaved
+from fairlead.model.facts import ConsumerSaved, Moved
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
 from tests.integration.consumers.scene import Reader, payloads
@@ -59,6 +59,17 @@ def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_
     reader.register()
     reader.claim(2)
     assert reader.close(2).settled == {"completed": 3}
+
+
+def test_what_goes_back_does_so_in_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_close, "RELEASE_STEP", 3)
+    reader = worker(world, 10)
+    taken = reader.take(1)
+    reader.record(1, [Complete(taken[5])])
+    steps: list[int] = []
+    world.store.on_commit = lambda facts: steps.append(sum(isinstance(fact, Moved) for fact in facts))
+    assert reader.close(1).settled == {"released": 9, "completed": 1}
+    assert steps == [0, 3, 3, 3]
 
 
 def test_a_queue_that_keeps_what_is_completed_keeps_the_progress_told_with_it(world: World) -> None:
@@ -147,8 +158,8 @@ def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_i
 def test_what_is_said_under_a_part_is_left_to_do_until_the_part_is_chosen(world: World) -> None:
     reader = worker(world, 3)
     a, b, _ = reader.take(1)
-    assert len(reader.read(1, unsettled=True)) == 3
     reader.choose(1, ["p"])
+    assert len(reader.read(1, unsettled=True)) == 3
     reader.record(1, [Complete(a)], "p")
     reader.record(1, [Complete(b)], "q")
     assert payloads(reader.read(1, unsettled=True)) == [b"1", b"2"]
