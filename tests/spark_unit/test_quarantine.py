@@ -63,6 +63,10 @@ def is_even(row: dict[str, Any]) -> str | None:
     return None if row["id"] % 2 == 0 else f"{row['id']} is odd"
 
 
+def complain(row: dict[str, Any]) -> str:
+    return f"{row['id']} " + "é" * 5000
+
+
 Make = Callable[..., Sift]
 
 
@@ -207,6 +211,13 @@ def test_rows_that_do_not_fit_in_memory_wait_in_a_file(
     assert dead_ids(client, queue) == list(range(1, 60, 2))
     assert made[0]._file is not None
     assert made[0]._file.closed
+
+
+def test_many_rows_with_long_errors_of_their_own_fit_into_a_request(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+    assert work(make(complain), list(range(bad_rows._CHUNK_ROWS))) == []
+    found = dead(client, queue)
+    assert len(found) == bad_rows._CHUNK_ROWS
+    assert found[17].failures[-1].error.startswith(f"{json.loads(found[17].payload)['id']} éé")
 
 
 def test_a_row_that_no_message_can_carry_ends_the_task_with_what_to_do(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
