@@ -26,4 +26,4 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
 
 
 def test_the_pages_about_spark_have_examples() -> None:
-    assert {"README.md", "tutorial-spark.md", "spark-write.md", "spark-settle.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "tutorial-spark.md", "tutorial-spark-stream.md", "spark-write.md", "spark-settle.md"} <= {page.name for page in PAGES}
