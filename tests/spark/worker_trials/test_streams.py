@@ -31,7 +31,7 @@ def test_a_thousand_streams_that_fail_at_random_keep_their_order_at_every_call(
     summary = work.run()
 
     lines = work.lines()
-    assert check_order(sent, lines) == []
+    assert list(check_order(sent, lines)) == []
     done = defaultdict[str, list[int]](list)
     for line in lines:
         if line["ev"] == "end":
