@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -173,8 +174,16 @@ def test_when_the_demo_is_interrupted_no_process_and_no_file_of_it_is_left(tmp_p
     finally:
         demo.kill()
         demo.wait()
-    assert processes_in(tmp_path) == []
+        left = processes_in(tmp_path)
+        end(left)
+    assert left == []
     assert list(tmp_path.iterdir()) == []
+
+
+def end(processes: list[int]) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.examples.test_demo import processes_in
+from tests.examples.test_demo import end, processes_in
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -28,14 +28,23 @@ def test_it_goes_as_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     try:
         printed = demo.communicate(timeout=600)[0]
     finally:
-        demo.kill()
+        left = ended(demo, tmp_path)
     assert demo.returncode == 0, printed
     assert "✗" not in printed
     assert printed.count("✓") == 7
     assert "Traceback" not in printed
     assert promised_by_the_readme() == [in_words(line) for line in printed.splitlines() if "✓" in line]
-    assert processes_in(tmp_path) == []
+    assert left == []
     assert list(tmp_path.iterdir()) == []
+
+
+def ended(demo: subprocess.Popen[str], folder: Path) -> list[int]:
+    """Whom it has left behind."""
+    demo.kill()
+    demo.wait()
+    left = processes_in(folder)
+    end(left)
+    return left
 
 
 def promised_by_the_readme() -> list[str]:
@@ -57,10 +66,9 @@ def test_ctrl_c_ends_it_at_any_moment_with_nothing_left_behind(tmp_path: Path, m
         demo.send_signal(signal.SIGINT)
         printed = demo.communicate(timeout=600)[0]
     finally:
-        demo.kill()
-        demo.wait()
+        left = ended(demo, tmp_path)
     assert demo.returncode == 130, printed
     assert "Traceback" not in printed
     assert printed.endswith("Stopped; nothing is left running.\n")
-    assert processes_in(tmp_path) == []
+    assert left == []
     assert list(tmp_path.iterdir()) == []
