@@ -2,7 +2,7 @@
 
 One server process, one client process. The same messages are enqueued while the queue is paused; then the time is taken from its
 resumption until all are completed. The worker is running and has worked before, as a worker has. The bare client claims 500 at
-a time and completes them, in one thread.
+a time and completes them, in one thread. Batch steps take 1,000 at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow
 
 import fairlead
 from bench.lifecycle import PAYLOAD_BYTES
@@ -25,24 +26,30 @@ from fairlead.worker.workers import Workers
 
 _BATCH = 500
 _BARE = "bare client"
+_FUNCTIONS = {"": "noop", "list": "noop_list", "Arrow": "noop_arrow"}
 
 
 class Shape(msgspec.Struct, frozen=True):
+    """`batch` names what a step for many takes: a list, or Arrow."""
+
     isolate: str
     concurrency: int
     steps: int = 1
+    batch: str = ""
 
     @property
     def label(self) -> str:
         slots = f"{self.concurrency} {self.isolate}" + ("es" if self.isolate == "process" else "s") * (self.concurrency > 1)
-        return f"{self.steps} step{'s' * (self.steps > 1)} in {slots}"
+        return f"{self.steps} {self.batch}{' batch ' * bool(self.batch)}step{'s' * (self.steps > 1)} in {slots}"
 
 
 class Plan(msgspec.Struct, frozen=True):
     rounds: int = 7
     messages: int = 30_000
     shapes: tuple[Shape, ...] = tuple(
-        Shape(isolate, concurrency, steps) for steps, concurrency in ((1, 1), (1, 2), (2, 2)) for isolate in ("process", "thread")
+        Shape(isolate, concurrency, steps, batch)
+        for steps, concurrency, batch in ((1, 1, ""), (1, 2, ""), (2, 2, ""), (1, 1, "list"), (1, 1, "Arrow"))
+        for isolate in ("process", "thread")
     )
 
 
@@ -91,7 +98,8 @@ def _bare(client: fairlead.Client, messages: int) -> float:
 
 def _worker(client: fairlead.Client, shape: Shape, messages: int) -> float:
     queue = f"worker-{os.getpid()}"
-    pipeline = PipelineSpec("noop", tuple(StepSpec(f"step {n}", run="bench.worker:noop") for n in range(shape.steps)))
+    run = f"bench.worker:{_FUNCTIONS[shape.batch]}"
+    pipeline = PipelineSpec("noop", tuple(StepSpec(f"step {n}", run=run, batch=bool(shape.batch)) for n in range(shape.steps)))
     spec = WorkerSpec("worker", queue, "noop", concurrency=shape.concurrency, isolate=shape.isolate)  # type: ignore[arg-type]
     workers = Workers(client, Runbook(None, {queue: QueueSpec(queue)}, {"noop": pipeline}, {"worker": spec}), base=Path(__file__).parents[1])
     _fill(client, queue, messages // 4)
@@ -125,3 +133,9 @@ def _fill(client: fairlead.Client, queue: str, messages: int) -> None:
 
 
 def noop(item: object) -> None: ...
+
+
+def noop_list(items: list[object]) -> None: ...
+
+
+def noop_arrow(batch: pyarrow.RecordBatch) -> None: ...
