@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.output import console
 from fairlead.cli.target import Target
 from fairlead.cli.worker_summary import show_summary
+from fairlead.config import LogSettings
 from fairlead.runbook.model import Runbook
 from fairlead.server import logs
 
@@ -108,13 +109,17 @@ class _Telling:
         self._dead = 0
 
     def __enter__(self) -> _Telling:
-        (self._status or nullcontext()).__enter__()
+        if self._status is not None:
+            self._status.start()
+            # Lines of the log go above it: what rich has put in the place of stderr sees to that.
+            logs.set_up(LogSettings(level="info"))
         logs.event(_log, logging.INFO, "starting Spark", worker=self._name)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._status is not None:
             self._status.stop()
+            logs.set_up(LogSettings(level="info"))
 
     def tell(self, progress: Progress) -> None:
         done, now = progress.summary, time.monotonic()

@@ -149,7 +149,7 @@ class SparkWorker:
         beats.start()
         try:
             while self._work_off_next():
-                self._tell()
+                pass
         finally:
             self._ended.set()
             self._jobs.close()
@@ -188,6 +188,7 @@ class SparkWorker:
             self._look_again(gone)
             return True
         self._learn(asked, claim.count, sum(row.completed + row.failed for row in rows), time.monotonic() - began)
+        self._tell(claim=number, messages=claim.count, tasks=len(rows), tasks_done=len(rows))
         return True
 
     def _learn(self, asked: int, claimed: int, settled: int, took_s: float) -> None:
@@ -233,6 +234,7 @@ class SparkWorker:
                 raise self._refused
             if self._stop.is_set() and stop_by is None:
                 stop_by = now + self._grace_s
+                _log.info("stopping when the job is done", extra={"fields": {"claim": number, "within_s": round(self._grace_s)}})
             if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
                 _log.warning("the job is cancelled; what it has not settled goes back", extra={"fields": {"claim": number}})
                 self._jobs.cancel(_CANCEL_S)
