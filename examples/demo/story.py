@@ -21,7 +21,7 @@ from examples.demo.books import Books
 from examples.demo.scratch import Scratch
 from examples.demo.screen import Screen
 from examples.marketplace.orders import SHOPS, write_orders
-from fairlead.model.views import QueueStats
+from fairlead.model.views import MessageInfo, QueueStats
 
 EXAMPLE = Path(__file__).parents[1] / "marketplace"
 QUEUE = "market/orders"
@@ -172,13 +172,19 @@ class Story:
                 self.outcome.nearly_done_s.setdefault(shop, seconds)
 
     def _look(self, client: fairlead.Client) -> None:
-        self.screen.chapter("What died, and why")
-        self._run("fairlead", "queue", "show", QUEUE, "--status", "dead", "--limit", "3")
-        letters = {letter.reason.word: letter.id for letter in client.peek(DEAD_LETTERS, limit=1000) if letter.reason is not None}
+        self.screen.chapter("What died, and why", "Each dead letter has its failures with it, and waits for as long as it takes.")
+        examples: dict[str, MessageInfo] = {}
+        counts: Counter[str] = Counter()
+        for letter in client.peek(DEAD_LETTERS, limit=1000):
+            reason = letter.reason.word if letter.reason is not None else "nothing"
+            counts[reason] += 1
+            examples[reason] = letter
+        for reason, count in counts.most_common():
+            self.screen.said(f"{count:5,}  {reason}: {examples[reason].failures[-1].error.splitlines()[0]}")
         for reason in ("validation_failure", "poison_message"):
-            if reason not in letters:
+            if reason not in examples:
                 raise StoryBroken(f"no order died of {reason}")
-            self._run("fairlead", "explain", QUEUE, letters[reason][-8:])
+            self._run("fairlead", "explain", QUEUE, examples[reason].id[-8:])
 
     def _repair(self, client: fairlead.Client) -> None:
         self.screen.chapter("The fix, and everything that died comes back")
