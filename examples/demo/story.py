@@ -31,7 +31,7 @@ FULL = 200_000
 QUICK = 10_000
 
 #: Far longer than anything takes; who waits for it has lost.
-_PATIENCE_S = 180.0
+_PATIENCE_S = 600.0
 
 #: What somebody mends who has read why the dead letters died: file, old text, new text.
 FIXES = (
@@ -110,7 +110,7 @@ class Story:
             self._repair(client)
             self.outcome.left = client.stats(QUEUE)
             self._read_metrics(metrics)
-        self._stop(server)
+        self._stop(server, "server")
         self._audit()
         self.screen.results(SHOPS, self.outcome)
         return self.screen.verdict(self.outcome.holds)
@@ -163,7 +163,7 @@ class Story:
                 if worker.poll() is not None or time.monotonic() - moved > _PATIENCE_S:
                     raise StoryBroken(f"the worker {'ended' if worker.poll() is not None else 'stands still'}:\n{self._tail('worker')}")
                 time.sleep(0.2)
-        self._stop(worker)
+        self._stop(worker, "worker")
         self.screen.said(self._tail("worker", 2))
 
     def _note_shares(self, sent: dict[str, int], paid: dict[str, int], seconds: float) -> None:
@@ -229,8 +229,7 @@ class Story:
         self._commands += 1
         name = f"{self._commands:02}-{command[1]}"
         child = self.scratch.start(name, command, self.folder)
-        if child.wait(_PATIENCE_S):
-            raise StoryBroken(f"{' '.join(command)} ended with {child.returncode}:\n{self._tail(name)}")
+        self._wait_for_end(child, name)
         said = self.scratch.log(name)
         self.screen.said("\n".join(line for line in said.splitlines() if re.match(show, line)))
         return said
@@ -243,10 +242,17 @@ class Story:
             time.sleep(0.05)
         return found
 
-    def _stop(self, child: subprocess.Popen[str]) -> None:
+    def _stop(self, child: subprocess.Popen[str], name: str) -> None:
         child.send_signal(signal.SIGTERM)
-        if child.wait(_PATIENCE_S):
-            raise StoryBroken(f"{child.args} was told to stop, and ended with {child.returncode}")
+        self._wait_for_end(child, name)
+
+    def _wait_for_end(self, child: subprocess.Popen[str], name: str) -> None:
+        try:
+            code = child.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise StoryBroken(f"{name} has not ended after {_PATIENCE_S:.0f} s:\n{self._tail(name)}") from None
+        if code:
+            raise StoryBroken(f"{name} ended with {code}:\n{self._tail(name)}")
 
     def _tail(self, name: str, lines: int = 20) -> str:
         return "\n".join(self.scratch.log(name).splitlines()[-lines:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,6 +179,33 @@ def test_when_the_demo_is_interrupted_no_process_and_no_file_of_it_is_left(tmp_p
         end(left)
     assert left == []
     assert list(tmp_path.iterdir()) == []
+
+
+BROKEN = """
+import sys
+from pathlib import Path
+import examples.demo.story
+from examples.demo.__main__ import main
+
+examples.demo.story.EXAMPLE = Path(sys.argv.pop())
+sys.exit(main())
+"""
+
+
+def test_a_story_that_breaks_off_says_where_and_ends_with_an_error(tmp_path: Path) -> None:
+    example, temporary = shutil.copytree(EXAMPLE, tmp_path / "example"), tmp_path / "temporary"
+    temporary.mkdir()
+    (example / "runbook.toml").write_text("[worker.billing]\nqueue = 'nowhere'\npipeline = 'bill'\n")
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ran = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(example)], cwd=ROOT, env=environment, text=True, capture_output=True, check=False, timeout=120
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "The story broke off: 01-apply ended with 9" in ran.stdout
+    assert "runbook.toml:3: worker.billing.pipeline: there is no pipeline 'bill'" in ran.stdout
+    assert ran.stderr == ""
+    assert processes_in(temporary) == []
+    assert list(temporary.iterdir()) == []
 
 
 def end(processes: list[int]) -> None:
