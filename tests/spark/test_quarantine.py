@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +21,7 @@ from pyspark.sql import types as t
 import fairlead
 from fairlead.errors import InvalidRequest
 from fairlead.spark import quarantine, returned
-from tests.spark.scene import Scene, forget_commit, run, set_up
+from tests.spark.scene import PATIENCE_S, Scene, forget_commit, run, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,12 +121,29 @@ def test_an_action_that_stops_early_leaves_nothing_of_a_partition_it_has_not_rea
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_task_whose_rows_fail_to_come_leaves_nothing(spark: SparkSession, scene: Scene, queue: str) -> None:
+def test_a_task_whose_rows_fail_to_come_leaves_nothing(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
     """All rows before are bad, so Spark has nothing unread when it closes the connection, and that looks like the end of the rows."""
+    workers = tmp_path / "workers"
+    workers.mkdir()
+
+    def check(row: dict[str, Any]) -> bool:
+        (workers / str(os.getpid())).touch()
+        return False
+
     broken = spark.range(0, 4000, 1, 1).selectExpr("id", "repeat('x', 3000) AS text", "if(id = 3000, raise_error('no more'), 1) AS one")
     with pytest.raises(PySparkException, match="no more"):
-        quarantine(broken, "id < 0", queue=queue, endpoint=scene.server.address).count()
+        quarantine(broken, check, queue=queue, endpoint=scene.server.address).count()
+    # Spark does not wait for a worker it has hung up on.
+    (worker,) = [int(one.name) for one in workers.iterdir()]
+    wait_for_end(worker)
     assert dead_ids(scene, queue) == []
+
+
+def wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.02)
 
 
 def test_partitions_that_are_cut_otherwise_lose_no_row_and_those_of_a_cache_stay_as_they_are(spark: SparkSession, scene: Scene) -> None:
