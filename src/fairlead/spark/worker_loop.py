@@ -165,7 +165,7 @@ class SparkWorker:
         change = self._changed()
         if change is not None:
             self._job, self._shipped = change
-        number = self._info.open or self._info.last_closed + 1
+        number = self._info.last_closed + 1  # the claim that is open, if one is; asked for again, it is the same
         asked, wait = self._size, None if self._burst else _POLL
         try:
             claim = self._patiently(
