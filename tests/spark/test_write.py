@@ -323,24 +323,3 @@ def test_a_key_that_may_not_produce_is_refused_and_a_good_one_writes(spark: Spar
 
 def test_options_that_belong_to_a_read_are_refused(spark: SparkSession, write: Write) -> None:
     assert "option consumer" in refusal_of(write, spark.sql("SELECT 'a' AS payload"), consumer="etl")
-
-
-_CONNECTED = """
-import os, sys
-import fairlead.spark
-from pyspark.sql import SparkSession
-
-fairlead.spark.use_java()
-os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-settings = fairlead.spark.settings("local[2]", memory="512m")
-spark = SparkSession.builder.config(map=settings).remote("local[2]").getOrCreate()
-rows = spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS payload", "concat('k', id % 3) AS fairness_key")
-for _ in range(2):
-    rows.write.format("fairlead").options(endpoint=sys.argv[1], dedupeToken="once").mode("append").save(sys.argv[2])
-spark.stop()
-"""
-
-
-def test_a_session_of_spark_connect_writes_as_any_other(scene: Scene, server: ServerProcess, queue: str, tmp_path: Path) -> None:
-    run_driver(tmp_path, _CONNECTED, "local[2]", server.address, queue)
-    assert sorted(map(int, scene.payloads(queue))) == [*range(1000)]

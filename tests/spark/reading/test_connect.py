@@ -1,4 +1,4 @@
-"""Reading through a server of Spark Connect, in a process of its own: a classic session cannot live beside one."""
+"""Writing and reading through a server of Spark Connect, in a process of its own: a classic session cannot live beside one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import fairlead
 from fairlead.testing import ServerProcess
 from tests.spark.driver import run_driver
 
-_READ = """
-import json, os, sys
-from fairlead.spark.java import use_java
-
-use_java()
-os.environ["PYSPARK_PYTHON"] = sys.executable
+_BOTH_WAYS = """
+import json, sys
+import fairlead.spark
 from pyspark.sql import SparkSession
 
-import fairlead.spark
-
 endpoint, queue, folder = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+fairlead.spark.prepare("local[2]")
+spark = SparkSession.builder.config(map=fairlead.spark.settings("local[2]", memory="512m")).remote("local[2]").getOrCreate()
+rows = spark.range(0, 50, 1, 2).selectExpr("cast(id AS string) AS payload", "concat('k', id % 3) AS fairness_key")
+for _ in range(2):
+    rows.write.format("fairlead").options(endpoint=endpoint, dedupeToken="once").mode("append").save(queue)
 there = spark.read.format("fairlead").option("endpoint", endpoint).load(queue).count()
 fairlead.spark.register(spark)
 frame = spark.readStream.format("fairlead").options(endpoint=endpoint, consumer="connect", maxMessagesPerTrigger=20).load(queue)
@@ -32,9 +31,9 @@ spark.stop()
 """
 
 
-def test_batches_and_streams_are_read_through_spark_connect(server: ServerProcess, client: fairlead.Client, queue: str, tmp_path: Path):
-    client.enqueue_many(queue, [fairlead.NewMessage(str(n).encode()) for n in range(50)])
-    on_loopback = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false pyspark-shell"}
-    driver = run_driver(tmp_path, _READ, "", server.address, queue, str(tmp_path), environment=on_loopback)
+def test_batches_and_streams_go_through_spark_connect_as_through_any_other_session(
+    server: ServerProcess, client: fairlead.Client, queue: str, tmp_path: Path
+):
+    driver = run_driver(tmp_path, _BOTH_WAYS, "", server.address, queue, str(tmp_path))
     assert driver.answer == {"there": 50, "saved": list(range(50))}
     assert client.stats(queue).totals.completed == 50
