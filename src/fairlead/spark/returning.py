@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from fairlead.errors import InvalidRequest
@@ -44,7 +45,8 @@ def returned(
     if message is not None and message in wanted.names:
         raise InvalidRequest("message", "a name that the rows have no column of", message)
     given = spelled_as_options(options)
-    reader = spark.readStream.format("fairlead").options(**{**given, "endpoint": endpoint, "consumer": consumer or f"returned:{queue}"})
+    consumer = consumer or f"returned:{queue}"
+    reader = spark.readStream.format("fairlead").options(**{**given, "endpoint": endpoint, "consumer": consumer})
     written = json_type(wanted)
     assert isinstance(written, StructType)
     # Kept beside what could be read of it: the one way to tell a row of nulls from what is no row.
@@ -62,7 +64,7 @@ def returned(
         queue=queue,
         endpoint=endpoint,
         reason="serialization_error",
-        name="returned",
+        name=f"returned-{sha256(consumer.encode()).hexdigest()[:16]}",
         payload="payload",
         fairness_key="message.fairness_key",
         headers=None,
