@@ -251,9 +251,6 @@ class SparkWorker:
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
         """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held for them."""
         errors = [error_of(row.error) for row in rows if row.error is not None]
-        gone = next((error for error in errors if isinstance(error, _GONE)), None)
-        if gone is not None:
-            raise gone
         try:
             closed = self._patiently(lambda: self._consumers.close(self._name, self._info.generation, number))
         except Unavailable:
