@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,21 @@ def test_a_crew_stays_for_the_same_work_and_is_replaced_for_another(broker: Brok
         pids.append(read_journal(journal)[-1]["pid"])
     assert pids[0] == pids[1] != pids[2]
     until(lambda: not Path(f"/proc/{pids[0]}").exists(), "the end of the step process of the work before")
+
+
+@pytest.mark.parametrize("isolate", ["thread", "process"])
+def test_steps_of_the_same_name_in_another_folder_are_others(broker: Broker, tmp_path: Path, isolate: str) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "desk_of_slices.py").write_text(f"import pathlib\ndef work(item): pathlib.Path({str(folder / 'done')!r}).touch()\n")
+        push(broker, {"n": 0})
+        run = Run(broker, runbook(StepSpec("work", run="desk_of_slices:work"), isolate=isolate), slices=1)
+        run.claim()
+        job = replace(run.job, base=str(folder))
+        work_here(run.part(0), job, job, lambda: broker.consumers)
+        assert run.close() == {"completed": 1}
+        assert (folder / "done").exists()
 
 
 def test_a_step_that_cannot_be_loaded_ends_the_slice_with_its_name(broker: Broker) -> None:

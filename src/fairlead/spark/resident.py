@@ -5,7 +5,10 @@ It dies with its process, and its step processes with it. Spark gives a process 
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -37,6 +40,8 @@ class Resident:
 
     def __init__(self, key: object, job: Job, consumers: Consumers) -> None:
         self.key = key
+        self._base = job.base
+        self._modules_before = frozenset(sys.modules)
         in_hand = 3 * job.spec.concurrency * job.plan.most_rows
         self._target = SliceTarget(consumers, lets_by=job.spec.on_stream_failure == "continue", in_hand=in_hand)
         self._crew = Crew(self._target, job, consumer=f"{job.name}@slice", grace_s=0.0)
@@ -60,6 +65,17 @@ class Resident:
         self._target.end()
         self._crew.stop(hurry=True)
         self._crew.join(_GOING_S)
+        self._forget_modules()
+
+    def _forget_modules(self) -> None:
+        """Those of steps that ran in threads of this process: the next work may have others of the same name, or the same with other code."""
+        for name in set(sys.modules) - self._modules_before:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(self._base + os.sep) and "site-packages" not in file:
+                del sys.modules[name]
+        if self._base in sys.path:
+            sys.path.remove(self._base)
+        importlib.invalidate_caches()
 
 
 _here: Resident | None = None
