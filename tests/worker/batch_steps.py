@@ -84,8 +84,9 @@ def values(items: list[dict[str, Any]]) -> list[Any]:
 def gated(items: list[dict[str, Any]], step: fairlead.BatchStep) -> None:
     """Stands still until the test lets it go on, or kills it."""
     note(items, step.name)
-    while "gate" in items[0] and not Path(items[0]["gate"]).exists():
-        time.sleep(0.002)
+    for gate in [item["gate"] for item in items if "gate" in item]:
+        while not Path(gate).exists():
+            time.sleep(0.002)
 
 
 def streamed(items: list[dict[str, Any]], step: fairlead.BatchStep) -> list[Any]:

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead import Broker, Release, Start
+from fairlead import Broker, Complete, Release, Start
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import MemoryStore, ServerProcess, run_server
+from fairlead.worker.batches import most_together
 from fairlead.worker.hands import Hands
+from fairlead.worker.items import Item
+from fairlead.worker.plan import Plan
 from tests.worker.scene import PATIENCE_S, QUEUE, burst, push, runbook, step, until, worker_process, working
 from tests.worker.steps import read_journal
 from tests.worker.test_batches import batch
@@ -62,6 +65,26 @@ class TestWhatCameBack:
         assert burst(watched, runbook(batch("only"), isolate="thread")).tally.completed == 50
         assert {len(line["rows"]) for line in read_journal(journal)} == {1}
         assert watched.started() == ids
+
+    @pytest.mark.parametrize(
+        ("reason", "calls"), [("poison_message", [[1, 2, 3], [0]]), ("timeout_exceeded", [[1, 2, 3], [0]]), ("unknown", [[1, 2, 3, 0]])]
+    )
+    def test_what_has_cost_a_process_or_a_time_limit_comes_alone(self, broker: Broker, journal: str, reason: str, calls: list[list[int]]) -> None:
+        broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
+        push(broker, *({"n": n, "journal": journal} for n in range(4)))
+        broker.settle([fairlead.Fail(delivery, reason=reason) for delivery in broker.claim(QUEUE, limit=1)])
+        burst(broker, runbook(batch("only"), isolate="thread"))
+        assert sorted(line["rows"] for line in read_journal(journal)) == sorted(calls)
+
+    def test_who_was_too_many_for_one_step_may_be_as_many_for_the_next(self, broker: Broker) -> None:
+        push(broker, {"n": 1})
+        (delivery,) = broker.claim(QUEUE)
+        plan, item = Plan.of(runbook(batch("first"), batch("second")).pipelines["pipeline"]), Item(delivery)
+        item.prepare(plan)
+        item.most = 5
+        assert most_together(item, plan.steps[0]) == 5
+        item.confirm(plan, "first", b"")
+        assert most_together(item, plan.steps[1]) == 1000
 
     def test_tries_that_failed_are_no_reason(self, broker: Broker, journal: str) -> None:
         broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
@@ -119,17 +142,17 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
 
 
 class Scene:
-    """Two steps, for one and for many, in one slot: five messages wait for the second, while a sixth stands still in the first."""
+    """Two steps, for one and for many, in one slot: some messages wait for the second, while one more stands still in the first."""
 
-    def __init__(self, broker: Broker, journal: str, gate: Path) -> None:
+    def __init__(self, broker: Broker, journal: str, gate: Path, waiting: int = 5) -> None:
         hold = {"step": "first", "gate": str(gate)}
-        self.journal, self.gate = journal, gate
-        push(broker, *({"n": n, "journal": journal, "hold": hold if n == 5 else None} for n in range(6)))
+        self.journal, self.gate, self.waiting = journal, gate, waiting
+        push(broker, *({"n": n, "journal": journal, "hold": hold if n == waiting else None} for n in range(waiting + 1)))
         self.book = runbook(step("first", "noted"), batch("second"), isolate="thread")
 
     def await_standstill(self) -> None:
-        until(lambda: sum(line.get("word") == "end" for line in read_journal(self.journal)) == 5, "five to wait")
-        until(lambda: any(line["n"] == 5 for line in read_journal(self.journal)), "the sixth to stand still")
+        until(lambda: sum(line.get("word") == "end" for line in read_journal(self.journal)) == self.waiting, "some to wait")
+        until(lambda: any(line["n"] == self.waiting for line in read_journal(self.journal)), "the last one to stand still")
 
     def batches(self) -> list[list[int]]:
         return [line["rows"] for line in read_journal(self.journal) if "rows" in line]
@@ -171,14 +194,26 @@ class TestWaiting:
         burst(broker, scene.book)
         assert broker.stats(QUEUE).totals.completed == 6
 
-    def test_a_change_of_the_pipeline_finds_it(self, broker: Broker, scene: Scene) -> None:
+    def test_a_change_of_the_pipeline_finds_it(self, broker: Broker, journal: str, tmp_path: Path) -> None:
+        scene = Scene(broker, journal, tmp_path / "gate", waiting=1)
         with working(broker, scene.book) as workers:
             scene.await_standstill()
             workers.change(runbook(step("first", "noted"), step("second", "noted"), isolate="thread"))
             scene.gate.touch()
-            until(lambda: workers.tally.completed == 6, "all of them")
+            until(lambda: workers.tally.completed + workers.tally.dead == 2, "both of them")
+            assert workers.tally.dead == 0
         second = [line for line in read_journal(scene.journal) if line["step"] == "second" and line.get("word") == "end"]
-        assert sorted(line["n"] for line in second) + [row for rows in scene.batches() for row in rows] == list(range(6))
+        assert sorted(line["n"] for line in second) + [row for rows in scene.batches() for row in rows] == [0, 1]
+
+    def test_rows_of_a_batch_under_way_are_not_counted_as_items_at_a_time(self, broker: Broker, journal: str, tmp_path: Path) -> None:
+        gate = tmp_path / "gate"
+        push(broker, *({"n": n, "journal": journal, **({"gate": str(gate)} if n == 0 else {})} for n in range(3)))
+        with working(broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", concurrency=2)) as workers:
+            until(lambda: any(0 in line.get("rows", ()) for line in read_journal(journal)), "a batch that stands still")
+            push(broker, {"n": 3, "journal": journal})
+            until(lambda: any(3 in line.get("rows", ()) for line in read_journal(journal)), "one that goes past it")
+            gate.touch()
+            until(lambda: workers.tally.completed == 4, "all of them")
 
     def test_many_come_together_behind_a_step_for_one(self, broker: Broker, journal: str) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(2000)))
@@ -215,8 +250,8 @@ class TestLeases:
     def test_one_that_is_lost_does_not_end_the_call_of_the_others(
         self, broker: Broker, journal: str, tmp_path: Path, held: Callable[[], list[str]], isolate: str
     ) -> None:
-        ids = held()
-        with working(broker, runbook(batch("only", "gated"), isolate=isolate)) as workers:
+        ids, watched = held(), Watched(broker)
+        with working(watched, runbook(batch("only", "gated"), isolate=isolate)) as workers:
             until(lambda: read_journal(journal), "the call")
             broker.ack(QUEUE, ids[4])
             until(lambda: workers.tally.lost == 1, "the loss")
@@ -224,6 +259,9 @@ class TestLeases:
             until(lambda: workers.tally.completed == 9, "the others")
             assert workers.tally.lost == 1
         assert [line["rows"] for line in read_journal(journal)] == [list(range(10))]
+        assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted({*ids} - {ids[4]})
+        # It took long, and yet a kill in the meantime would have counted for nobody.
+        assert watched.started() == []
 
     def test_when_all_are_lost_the_call_is_ended(self, broker: Broker, journal: str, held: Callable[[], list[str]]) -> None:
         ids = held()
