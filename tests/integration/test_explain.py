@@ -146,7 +146,7 @@ def test_dead_with_its_last_error(world: World) -> None:
     world.broker.settle([Fail(world.claim_one("q"), error="no such host", reason="transport_unavailable", dead=True)])
     explanation = world.broker.explain(message_id)
     reasons = why(explanation)
-    assert "after 1 failures, reason transport_unavailable, decided by instruction" in reasons["dead"].text
+    assert "after 1 failure, reason transport_unavailable, decided by instruction" in reasons["dead"].text
     assert reasons["last_error"].text == "last error: no such host"
     assert "q.dlq; redrive brings it back" in explanation.summary
 
