@@ -96,7 +96,7 @@ def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explana
         return Explanation(subject, "a dead letter")
     error = state.failures[-1].error if state.failures else ""
     since, reason = show_time(state.dead_since_ms), FailureReason(state.reason).word
-    text = f"dead since {since} after {state.attempts} failure{"" if state.attempts == 1 else "s"}, reason {reason}, decided by {state.rule}"
+    text = f"dead since {since} after {state.attempts} failure{'' if state.attempts == 1 else 's'}, reason {reason}, decided by {state.rule}"
     return Explanation(
         subject, f"a dead letter in {queue.name}; redrive brings it back", (Reason("dead", text), Reason("last_error", f"last error: {error}"))
     )
