@@ -26,9 +26,9 @@ from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.server.metric_names import METRICS
+from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
+from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
-from fairlead.spark.schema import COLUMNS, DEAD_COLUMNS
-from fairlead.spark.schema import columns_table as spark_columns_table
 from fairlead.wire import schemas
 from fairlead.wire.statuses import STATUSES
 from fairlead.wire.views import ADMIN

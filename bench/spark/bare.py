@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from fairlead.spark.schema import arrow_schema, read_schema
+from fairlead.spark.data_source.schema import arrow_schema, read_schema
 
 #: As the client cuts what it reads.
 _BATCH_ROWS = 5_000

@@ -32,7 +32,7 @@ from fairlead.worker.workers import Workers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fairlead.spark.worker_loop import Progress
+    from fairlead.spark.worker.loop import Progress
 
 _BASE = Path(__file__).parents[2]
 _WARM = 2
@@ -112,7 +112,7 @@ class _Bench:
 
     def _on_spark(self, step: str) -> float:
         from fairlead.spark.options import read_options
-        from fairlead.spark.worker_loop import SparkWorker
+        from fairlead.spark.worker.loop import SparkWorker
         from fairlead.worker.job import Job
 
         class Unlearning(SparkWorker):

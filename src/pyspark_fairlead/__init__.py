@@ -9,11 +9,11 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands for `fairlead.spark.source.FairleadDataSource`, and is one as soon as somebody asks for an instance."""
+    """Stands for `fairlead.spark.data_source.source.FairleadDataSource`, and is one as soon as somebody asks for an instance."""
 
     def __new__(cls, options: Mapping[str, str]) -> Any:
         # Here and not above: sessions that never ask for fairlead must not load its client.
-        from fairlead.spark.source import FairleadDataSource
+        from fairlead.spark.data_source.source import FairleadDataSource
 
         return FairleadDataSource(options)
 

@@ -10,7 +10,7 @@ import pytest
 from fairlead.cli import spark_checks
 from fairlead.cli.findings import Finding
 from fairlead.cli.spark_checks import java, other_python, other_spark, spark
-from fairlead.spark import installed
+from fairlead.spark.runtime import installed
 from tests.spark_unit.test_java import fake_java
 
 
@@ -47,7 +47,7 @@ def test_the_chosen_java_is_named_with_the_reason_and_those_passed_over(tmp_path
 
 
 def test_with_no_java_at_all_the_line_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.spark.java.bundled_java", lambda: None)
+    monkeypatch.setattr("fairlead.spark.runtime.java.bundled_java", lambda: None)
     found = java({"PATH": ""})
     assert (found.level, "pip install 'fairlead[spark]'" in found.advice) == ("warn", True)
 

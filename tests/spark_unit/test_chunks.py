@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.spark.chunks import Chunker, row_sizes
+from fairlead.spark.data_source.chunks import Chunker, row_sizes
 
 
 def rows(*sizes: int) -> pa.RecordBatch:

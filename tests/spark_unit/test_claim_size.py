@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.spark.claim_size import next_run, next_size
+from fairlead.spark.worker.claim_size import next_run, next_size
 
 
 def after(asked: int, done: int, took_s: float, least: int = 2, most: int = 50_000) -> int:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.spark import class_data
-from fairlead.spark.class_data import ClassData, class_data_for, use_class_data
-from fairlead.spark.java import Java, find_java, use_java
+from fairlead.spark.runtime import class_data
+from fairlead.spark.runtime.class_data import ClassData, class_data_for, use_class_data
+from fairlead.spark.runtime.java import Java, find_java, use_java
 from tests.spark_unit.test_java import fake_java
 
 
@@ -45,7 +45,7 @@ def test_it_is_made_once_and_then_used(
     assert options[-1] == f"{used}{data.top}"
     assert use_class_data(java, environ) == options
     ((*_, training, _, _, draft),) = trained
-    assert training == "fairlead.spark.training"
+    assert training == "fairlead.spark.runtime.training"
     assert draft == f"{made}{data.directory / 'top.draft'}"
     assert sorted(os.listdir(data.directory)) == ["lock", data.top.name]
 

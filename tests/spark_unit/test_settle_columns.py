@@ -10,7 +10,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import find_id
 from fairlead.model.settle import Complete, Fail, LeaseRef, Release
-from fairlead.spark.settle_columns import SETTLED, Receipt, check_settled, to_settlements
+from fairlead.spark.data_source.settle_columns import SETTLED, Receipt, check_settled, to_settlements
 from fairlead.wire.schemas import SETTLEMENTS
 from fairlead.wire.settlements import decode_settlements
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark import ship
-from fairlead.spark.spark_worker import tries_tasks_again
+from fairlead.spark.worker import ship
+from fairlead.spark.worker.run_worker import tries_tasks_again
 
 
 def make(folder: Path, *names: str) -> None:

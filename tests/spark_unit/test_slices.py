@@ -17,9 +17,9 @@ from fairlead import Broker
 from fairlead.errors import ClaimClosed, ClaimReleased, ServerUnreachable, StaleConsumer, StepNotLoaded
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark import resident, slice_target
-from fairlead.spark.resident import Resident, SliceDone, work_here
-from fairlead.spark.slice_target import Slice, SliceTarget
+from fairlead.spark.worker import resident, slice_target
+from fairlead.spark.worker.resident import Resident, SliceDone, work_here
+from fairlead.spark.worker.slice_target import Slice, SliceTarget
 from fairlead.testing import MemoryStore
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT

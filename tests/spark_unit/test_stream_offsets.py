@@ -13,10 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, StaleConsumer
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim
-from fairlead.spark import stream_read
+from fairlead.spark.data_source import stream_read
+from fairlead.spark.data_source.schema import read_schema
+from fairlead.spark.data_source.stream_read import Slice, StreamReader
 from fairlead.spark.options import read_options
-from fairlead.spark.schema import read_schema
-from fairlead.spark.stream_read import Slice, StreamReader
 
 
 class Consumers:

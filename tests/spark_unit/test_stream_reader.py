@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 import fairlead
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerTaken, QueueNotFound, StaleConsumer
 from fairlead.spark.connection import forget_clients
+from fairlead.spark.data_source.schema import arrow_schema, read_schema
+from fairlead.spark.data_source.stream_read import StreamReader
 from fairlead.spark.options import read_options
-from fairlead.spark.schema import arrow_schema, read_schema
-from fairlead.spark.stream_read import StreamReader
 from fairlead.testing import ServerProcess, run_server
 
 PATIENCE_S = 120

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import SparkNotReady
-from fairlead.spark import user_cache as module
-from fairlead.spark.user_cache import digest, kept_file, private_directory, user_cache
+from fairlead.spark.runtime import user_cache as module
+from fairlead.spark.runtime.user_cache import digest, kept_file, private_directory, user_cache
 
 
 def mode(path: Path) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import StepFailed
 from fairlead.errors import InvalidRequest
-from fairlead.spark.verdicts import ByBatch, ByColumn, ByRow, Verdict, judge_by
+from fairlead.spark.bad_rows.verdicts import ByBatch, ByColumn, ByRow, Verdict, judge_by
 
 ROWS = pa.RecordBatch.from_pydict({"id": [0, 1, 2, 3, 4]})
 NO = Verdict("validation_failure", "the check said no")

@@ -14,12 +14,13 @@ import pytest
 import fairlead
 from fairlead.errors import ClaimClosed, SparkNotReady, StaleConsumer, StepNotLoaded
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark import resident, worker_loop
 from fairlead.spark.connection import forget_clients
 from fairlead.spark.options import Options
-from fairlead.spark.run_slice import RunSlice, SliceRow
-from fairlead.spark.slice_jobs import JobFailed
-from fairlead.spark.worker_loop import Progress, SparkWorker
+from fairlead.spark.worker import loop as worker_loop
+from fairlead.spark.worker import resident
+from fairlead.spark.worker.loop import Progress, SparkWorker
+from fairlead.spark.worker.run_slice import RunSlice, SliceRow
+from fairlead.spark.worker.slice_jobs import JobFailed
 from fairlead.testing import ServerProcess, run_server
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairlead.spark.worker_python import worker_python
+from fairlead.spark.runtime.worker_python import worker_python
 
 _SAY = "import json, os, sys; print(json.dumps([sys.executable, sys.path, os.environ['PYTHONPATH'], sys.argv[1:]]))"
 

@@ -24,7 +24,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_messages
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.model.message import NewMessage
-from fairlead.spark.write_columns import WRITTEN, check_written, to_messages
+from fairlead.spark.data_source.write_columns import WRITTEN, check_written, to_messages
 from fairlead.wire.messages import decode_messages
 from fairlead.wire.schemas import MESSAGES
 

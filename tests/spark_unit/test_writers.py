@@ -15,11 +15,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import fairlead
 from fairlead.errors import ClaimClosed, InvalidRequest, RowsRefused, SparkNotReady, StagedChunkMissing
-from fairlead.spark.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.connection import forget_clients
+from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
+from fairlead.spark.data_source.settle import SettleStreamWriter, SettleWriter
+from fairlead.spark.data_source.write import ProduceStreamWriter, ProduceWriter
 from fairlead.spark.options import read_options
-from fairlead.spark.settle import SettleStreamWriter, SettleWriter
-from fairlead.spark.write import ProduceStreamWriter, ProduceWriter
 from fairlead.testing import ServerProcess, run_server
 
 ROWS = StructType([StructField("payload", StringType()), StructField("fairness_key", StringType())])

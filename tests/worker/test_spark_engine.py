@@ -18,8 +18,8 @@ import fairlead.spark
 from fairlead.errors import EngineNotInstalled, InvalidRequest, QueueNotFound, RunbookNotFound, WorkerNotFound
 from fairlead.runbook.check import check_text
 from fairlead.runbook.model import QueueSpec
-from fairlead.spark import spark_worker
-from fairlead.spark.worker_loop import WorkerSummary
+from fairlead.spark.worker import run_worker as spark_worker
+from fairlead.spark.worker.loop import WorkerSummary
 from fairlead.testing import ServerProcess, run_server
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, toml

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fairlead.cli.findings import Finding
 from fairlead.errors import SparkNotReady
-from fairlead.spark.installed import INSTALL, NEEDED, found_version, lacking
-from fairlead.spark.java import Java, find_java
+from fairlead.spark.runtime.installed import INSTALL, NEEDED, found_version, lacking
+from fairlead.spark.runtime.java import Java, find_java
 
 _finding = partial(Finding, "spark")
 

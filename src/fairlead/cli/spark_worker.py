@@ -24,7 +24,7 @@ from fairlead.runbook.model import Runbook
 from fairlead.server import logs
 
 if TYPE_CHECKING:
-    from fairlead.spark.worker_loop import Progress
+    from fairlead.spark.worker.loop import Progress
 
 _log = logging.getLogger("fairlead.worker")
 
@@ -44,7 +44,7 @@ def run_on_spark(
     concurrency: int | None,
     follow: Callable[[], Runbook | None] | None,
 ) -> None:
-    from fairlead.spark.spark_worker import run_worker
+    from fairlead.spark.worker.run_worker import run_worker
 
     address = chosen().target()
     if isinstance(address, Path):

@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWrite
 from pyspark.sql.types import StructType
 
 from fairlead.spark.connection import client_for
-from fairlead.spark.source import FairleadDataSource
-from fairlead.spark.stream_read import Slice, StreamReader
-from fairlead.spark.write import ProduceStreamWriter, Staged, stage_rows
+from fairlead.spark.data_source.source import FairleadDataSource
+from fairlead.spark.data_source.stream_read import Slice, StreamReader
+from fairlead.spark.data_source.write import ProduceStreamWriter, Staged, stage_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ import pytest
 
 import fairlead
 from fairlead.model.ids import find_id, id_time_ms
-from fairlead.spark.schema import read_schema
+from fairlead.spark.data_source.schema import read_schema
 from fairlead.testing import ServerProcess
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tests.spark.processes import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.worker_loop import Progress, WorkerSummary
+    from fairlead.spark.worker.loop import Progress, WorkerSummary
     from tests.spark.worker.conftest import Project
 
 

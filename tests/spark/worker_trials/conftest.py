@@ -19,7 +19,7 @@ from tests.crash.worker.trial import apply
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.worker_loop import WorkerSummary
+    from fairlead.spark.worker.loop import WorkerSummary
 
 _AT_ONCE = 10_000
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.config.server import is_loopback
 from fairlead.errors import SparkNotReady
-from fairlead.spark.class_data import use_class_data
-from fairlead.spark.installed import require_packages
-from fairlead.spark.java import Java, use_java
-from fairlead.spark.user_cache import digest, kept_file, user_cache
-from fairlead.spark.worker_python import worker_python
+from fairlead.spark.runtime.class_data import use_class_data
+from fairlead.spark.runtime.installed import require_packages
+from fairlead.spark.runtime.java import Java, use_java
+from fairlead.spark.runtime.user_cache import digest, kept_file, user_cache
+from fairlead.spark.runtime.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from fairlead.errors import Unavailable
-from fairlead.spark.slice_target import Consumers, Slice, SliceTally, SliceTarget
+from fairlead.spark.worker.slice_target import Consumers, Slice, SliceTally, SliceTarget
 from fairlead.worker.crew import Crew
 from fairlead.worker.job import Job
 from fairlead.worker.tally import Tally

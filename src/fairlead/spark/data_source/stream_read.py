@@ -258,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from fairlead.spark.rows import Rows
+        from fairlead.spark.data_source.rows import Rows
 
         assert isinstance(partition, Slice)
         name, generation, number = partition.consumer, partition.generation, partition.number

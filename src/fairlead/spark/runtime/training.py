@@ -1,6 +1,6 @@
 """The training run behind `class_data`: a short life of Spark that loads what jobs around a queue need.
 
-Run as `python -m fairlead.spark.training OPTION...`, with the options that make the JVM write its class data when it ends.
+Run as `python -m fairlead.spark.runtime.training OPTION...`, with the options that make the JVM write its class data when it ends.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.functions import udf
 
-from fairlead.spark.class_data import class_data_for
-from fairlead.spark.spark_session import prepare, settings
+from fairlead.spark.runtime.class_data import class_data_for
+from fairlead.spark.runtime.spark_session import prepare, settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from fairlead.errors import FairleadError
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
-from fairlead.spark.resident import work_here
-from fairlead.spark.slice_target import Slice
+from fairlead.spark.worker.resident import work_here
+from fairlead.spark.worker.slice_target import Slice
 from fairlead.wire.faults import Fault, fault_of
 from fairlead.worker.job import Job
 

@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         return [Range(max(low, lowest), high) for low, high in splits if not high or high > lowest]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from fairlead.spark.rows import Rows
+        from fairlead.spark.data_source.rows import Rows
 
         assert isinstance(partition, Range)
         options = self._options

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairlead.spark.user_cache import digest, kept_file, user_cache
+from fairlead.spark.runtime.user_cache import digest, kept_file, user_cache
 
 _LAUNCHER = """\
 #!/bin/sh

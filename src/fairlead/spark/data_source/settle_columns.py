@@ -12,7 +12,7 @@ from pyspark.sql.types import BooleanType, ByteType, DayTimeIntervalType, Intege
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import bounded_error, read_reason
 from fairlead.model.limits import MAX_ERROR_BYTES
-from fairlead.spark.columns import Column, Faults, as_ms, as_text, blame_rows, check_columns, filled_columns, read_words, rows_where
+from fairlead.spark.data_source.columns import Column, Faults, as_ms, as_text, blame_rows, check_columns, filled_columns, read_words, rows_where
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import ACTIONS, SETTLEMENTS
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.errors import InvalidRequest
-from fairlead.spark.spark_session import local_cores
+from fairlead.spark.runtime.spark_session import local_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

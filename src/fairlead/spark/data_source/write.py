@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 from fairlead.errors import FairleadError, InvalidRequest, RowsRefused
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_STAGING_NAME_BYTES
-from fairlead.spark.attempt import this_attempt, token_of_micro_batch
-from fairlead.spark.chunks import Chunk, Chunker
-from fairlead.spark.columns import show_rows, without_rows
 from fairlead.spark.connection import client_for
+from fairlead.spark.data_source.attempt import this_attempt, token_of_micro_batch
+from fairlead.spark.data_source.chunks import Chunk, Chunker
+from fairlead.spark.data_source.columns import show_rows, without_rows
+from fairlead.spark.data_source.rejects import RejectsFile, RejectsFolder, check_folder
+from fairlead.spark.data_source.write_columns import check_written, to_messages
 from fairlead.spark.options import Options
-from fairlead.spark.rejects import RejectsFile, RejectsFolder, check_folder
-from fairlead.spark.write_columns import check_written, to_messages
 
 _ADVICE = 'Nothing of this write becomes visible; .option("rejects", "/shared/folder") sets such rows aside and writes the others'
 #: Nobody waits for what an abort has to say.

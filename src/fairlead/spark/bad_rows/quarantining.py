@@ -1,7 +1,7 @@
 """`quarantine`: the bad rows of a DataFrame become dead letters of a queue, the good ones flow on.
 
 A narrow transformation like any other: nothing happens until Spark wants the good rows, and then each task looks at the rows of its
-partition. When it has seen the last of them, and before Spark takes the partition for done, it publishes its bad rows (bad_rows.py
+partition. When it has seen the last of them, and before Spark takes the partition for done, it publishes its bad rows (set_aside.py
 says under which token). What was read of a partition that is not read to its end leads to nothing.
 """
 
@@ -20,12 +20,12 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.checks import check_text
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_HEADERS_BYTES
-from fairlead.spark.attempt import BATCH_ID, QUERY_ID, token_of_micro_batch
-from fairlead.spark.bad_rows import BadRows
+from fairlead.spark.bad_rows.row_json import check_rows_fit_json, rows_to_json
+from fairlead.spark.bad_rows.set_aside import BadRows
+from fairlead.spark.bad_rows.verdicts import ByColumn, Judge, judge_by
+from fairlead.spark.bad_rows.whole_input import check_whole_input
+from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID, token_of_micro_batch
 from fairlead.spark.options import Options, read_options, spelled_as_options
-from fairlead.spark.row_json import check_rows_fit_json, rows_to_json
-from fairlead.spark.verdicts import ByColumn, Judge, judge_by
-from fairlead.spark.whole_input import check_whole_input
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,9 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from fairlead.errors import InvalidRequest
+from fairlead.spark.bad_rows.quarantining import quarantine
+from fairlead.spark.bad_rows.row_json import check_rows_fit_json, json_type, restored
 from fairlead.spark.options import OPTIONS, spelled_as_options
-from fairlead.spark.quarantining import quarantine
-from fairlead.spark.row_json import check_rows_fit_json, json_type, restored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import DataSource
 
 from fairlead.errors import InvalidRequest
+from fairlead.spark.data_source.schema import check_read_schema, read_schema
 from fairlead.spark.options import read_options
-from fairlead.spark.schema import check_read_schema, read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
@@ -33,14 +33,14 @@ class FairleadDataSource(DataSource):
         return read_schema(self.checked.view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from fairlead.spark.batch_read import BatchReader
+        from fairlead.spark.data_source.batch_read import BatchReader
 
         options = self.checked.for_direction("batch read")
         check_read_schema(schema, options.view)
         return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from fairlead.spark.stream_read import RefusedReader, StreamReader
+        from fairlead.spark.data_source.stream_read import RefusedReader, StreamReader
 
         try:
             options = self.checked.for_direction("stream read")
@@ -52,19 +52,19 @@ class FairleadDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = self.checked.for_direction("batch write")
         if options.operation == "settle":
-            from fairlead.spark.settle import SettleWriter
+            from fairlead.spark.data_source.settle import SettleWriter
 
             return cast("DataSourceWriter", SettleWriter(options, schema, overwrite=overwrite))
-        from fairlead.spark.write import ProduceWriter
+        from fairlead.spark.data_source.write import ProduceWriter
 
         return cast("DataSourceWriter", ProduceWriter(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self.checked.for_direction("stream write")
         if options.operation == "settle":
-            from fairlead.spark.settle import SettleStreamWriter
+            from fairlead.spark.data_source.settle import SettleStreamWriter
 
             return cast("DataSourceStreamWriter", SettleStreamWriter(options, schema, overwrite=overwrite))
-        from fairlead.spark.write import ProduceStreamWriter
+        from fairlead.spark.data_source.write import ProduceStreamWriter
 
         return cast("DataSourceStreamWriter", ProduceStreamWriter(options, schema, overwrite=overwrite))

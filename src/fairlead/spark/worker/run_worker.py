@@ -32,9 +32,9 @@ from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.progress_bits import with_bits
 from fairlead.spark.connection import client_for
-from fairlead.spark.installed import found_version
 from fairlead.spark.options import FIELDS, Options, read_options
-from fairlead.spark.spark_session import DEFAULT_MASTER
+from fairlead.spark.runtime.installed import found_version
+from fairlead.spark.runtime.spark_session import DEFAULT_MASTER
 from fairlead.worker.job import Job
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.worker_loop import Progress, WorkerSummary
+    from fairlead.spark.worker.loop import Progress, WorkerSummary
 
 _log = logging.getLogger("fairlead.spark")
 
@@ -108,8 +108,8 @@ def run_worker(
     except QueueNotFound as error:
         error.add_note("a runbook's queues are made with: fairlead apply FILE")
         raise
-    from fairlead.spark.ship import ship
-    from fairlead.spark.worker_loop import SparkWorker
+    from fairlead.spark.worker.loop import SparkWorker
+    from fairlead.spark.worker.ship import ship
 
     with ExitStack() as ending:
         if spark is None:
@@ -188,7 +188,7 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
     """The one that runs in this process, left as it is; or a new one, stopped at the end."""
     from pyspark.sql import SparkSession
 
-    from fairlead.spark.spark_session import session
+    from fairlead.spark.runtime.spark_session import session
 
     if SparkSession.getActiveSession() is not None:
         yield session(master=master)

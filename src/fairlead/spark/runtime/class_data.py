@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairlead.spark.java import Java, launcher_home
-from fairlead.spark.user_cache import digest, private_directory, user_cache
+from fairlead.spark.runtime.java import Java, launcher_home
+from fairlead.spark.runtime.user_cache import digest, private_directory, user_cache
 
 _SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _TRAINING_S = 1800
@@ -119,7 +119,7 @@ def _make(data: ClassData, environ: Mapping[str, str]) -> None:
         if _needs_base(data.java) and not data.base.exists():
             _run([data.java.command, "-Xlog:disable", "-Xshare:dump", f"-XX:SharedArchiveFile={base}"], environ)
             os.replace(base, data.base)
-        _run([sys.executable, "-m", "fairlead.spark.training", *data.train(top)], environ)
+        _run([sys.executable, "-m", "fairlead.spark.runtime.training", *data.train(top)], environ)
         os.replace(top, data.top)
     except (OSError, subprocess.SubprocessError) as trouble:
         said = getattr(trouble, "stderr", b"") or b""

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from fairlead.errors import InvalidRequest, RowsRefused
-from fairlead.spark.attempt import this_attempt
-from fairlead.spark.chunks import Chunker
-from fairlead.spark.columns import show_rows
 from fairlead.spark.connection import client_for
+from fairlead.spark.data_source.attempt import this_attempt
+from fairlead.spark.data_source.chunks import Chunker
+from fairlead.spark.data_source.columns import show_rows
+from fairlead.spark.data_source.settle_columns import Receipt, check_settled, to_settlements
 from fairlead.spark.options import Options
-from fairlead.spark.settle_columns import Receipt, check_settled, to_settlements
 
 _ADVICE = "Nothing of this write counts; a row needs id and receipt as they were read, and an outcome"
 

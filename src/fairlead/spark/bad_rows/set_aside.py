@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from fairlead.errors import RowsRefused
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.spark.attempt import this_attempt
-from fairlead.spark.chunks import Chunker
+from fairlead.spark.bad_rows.verdicts import Verdict
 from fairlead.spark.connection import client_for
+from fairlead.spark.data_source.attempt import this_attempt
+from fairlead.spark.data_source.chunks import Chunker
 from fairlead.spark.options import Options
-from fairlead.spark.verdicts import Verdict
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import FailureReason, FailureRecord
-from fairlead.spark.schema import arrow_schema
+from fairlead.spark.data_source.schema import arrow_schema
 
 _MS = pa.timestamp("ms", "UTC")
 

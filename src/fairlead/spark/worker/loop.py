@@ -20,13 +20,13 @@ import msgspec
 
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, Rejected, SparkNotReady, Unavailable
 from fairlead.model.durations import to_ms
-from fairlead.spark.claim_size import FIRST, FIRST_RUN, next_run, next_size
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
-from fairlead.spark.resident import patiently
-from fairlead.spark.run_slice import RunSlice, SliceRow
-from fairlead.spark.slice_jobs import JobFailed, SliceJobs
-from fairlead.spark.slice_target import BEAT_S
+from fairlead.spark.worker.claim_size import FIRST, FIRST_RUN, next_run, next_size
+from fairlead.spark.worker.resident import patiently
+from fairlead.spark.worker.run_slice import RunSlice, SliceRow
+from fairlead.spark.worker.slice_jobs import JobFailed, SliceJobs
+from fairlead.spark.worker.slice_target import BEAT_S
 from fairlead.wire.faults import error_of
 from fairlead.worker.job import Job
 

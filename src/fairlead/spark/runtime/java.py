@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from fairlead.errors import SparkNotReady
-from fairlead.spark.user_cache import digest, kept_file, private_directory, user_cache
+from fairlead.spark.runtime.user_cache import digest, kept_file, private_directory, user_cache
 
 #: The Java versions that Spark 4.3 supports.
 FITTING = (17, 21, 25)

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
-from fairlead.spark.columns import Column, Faults, as_ms, as_text, check_columns, filled_columns, rows_where
+from fairlead.spark.data_source.columns import Column, Faults, as_ms, as_text, check_columns, filled_columns, rows_where
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
 

@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING
 
 from fairlead.errors import SparkNotReady
-from fairlead.spark.run_slice import RunSlice, SliceRow
+from fairlead.spark.worker.run_slice import RunSlice, SliceRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
