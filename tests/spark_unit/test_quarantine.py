@@ -7,7 +7,6 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,29 +33,6 @@ from fairlead.testing.server import free_ports
 SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
 #: What Spark sends behind the last row.
 MARK = (-4).to_bytes(4, "big", signed=True)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("server") / "data", settings={"durability": "os"}) as running:
-        yield running
-        forget_clients()
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[fairlead.Client]:
-    with fairlead.connect(server.address) as connected:
-        yield connected
-
-
-_queues = count(1)
-
-
-@pytest.fixture
-def queue(client: fairlead.Client) -> str:
-    name = f"orders-{next(_queues)}"
-    client.create_queue(name)
-    return name
 
 
 def is_even(row: dict[str, Any]) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -14,37 +13,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import fairlead
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerTaken, QueueNotFound, StaleConsumer
-from fairlead.spark.connection import forget_clients
 from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.spark.data_source.stream_read import StreamReader
 from fairlead.spark.options import read_options
-from fairlead.testing import ServerProcess, run_server
+from fairlead.testing import ServerProcess
 
 PATIENCE_S = 120
 LIMIT = ReadMaxRows(10)
-
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("server") / "data", settings={"durability": "os"}) as running:
-        yield running
-    forget_clients()
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[fairlead.Client]:
-    with fairlead.connect(server.address) as connected:
-        yield connected
-
-
-@pytest.fixture
-def queue(client: fairlead.Client) -> str:
-    name = f"orders-{next(_numbers)}"
-    client.create_queue(name)
-    return name
-
 
 Make = Callable[..., StreamReader]
 

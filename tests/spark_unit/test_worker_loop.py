@@ -14,14 +14,13 @@ import pytest
 import fairlead
 from fairlead.errors import ClaimClosed, SparkNotReady, StaleConsumer, StepNotLoaded
 from fairlead.runbook.model import Runbook, StepSpec
-from fairlead.spark.connection import forget_clients
 from fairlead.spark.options import Options
 from fairlead.spark.worker import loop as worker_loop
 from fairlead.spark.worker import resident
 from fairlead.spark.worker.loop import Progress, SparkWorker
 from fairlead.spark.worker.run_slice import RunSlice, SliceRow
 from fairlead.spark.worker.slice_jobs import JobFailed
-from fairlead.testing import ServerProcess, run_server
+from fairlead.testing import ServerProcess
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT
 from tests.worker.scene import push, runbook, step
@@ -86,19 +85,6 @@ def crash(*slices: int) -> Jobs:
         raise JobFailed("an executor was lost")
 
     return job
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("server") / "data", settings={"durability": "os"}) as running:
-        yield running
-    forget_clients()
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[fairlead.Client]:
-    with fairlead.connect(server.address) as connected:
-        yield connected
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +14,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import fairlead
 from fairlead.errors import ClaimClosed, InvalidRequest, RowsRefused, SparkNotReady, StagedChunkMissing
-from fairlead.spark.connection import forget_clients
 from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.data_source.settle import SettleStreamWriter, SettleWriter
 from fairlead.spark.data_source.write import ProduceStreamWriter, ProduceWriter
 from fairlead.spark.options import read_options
-from fairlead.testing import ServerProcess, run_server
+from fairlead.testing import ServerProcess
 
 ROWS = StructType([StructField("payload", StringType()), StructField("fairness_key", StringType())])
 SETTLES = StructType([StructField("id", StringType()), StructField("receipt", StringType()), StructField("outcome", StringType())])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("server") / "data", settings={"durability": "os"}) as running:
-        yield running
-        forget_clients()
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[fairlead.Client]:
-    with fairlead.connect(server.address) as connected:
-        yield connected
-
-
-_queues = count(1)
-
-
-@pytest.fixture
-def queue(client: fairlead.Client) -> str:
-    name = f"orders-{next(_queues)}"
-    client.create_queue(name)
-    return name
 
 
 Task = Callable[..., Any]
