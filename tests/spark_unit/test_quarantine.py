@@ -86,7 +86,8 @@ def work() -> Iterator[Callable[..., list[int]]]:
 def rows_of(ids: list[int], partition: int, **hidden: Callable[[int], Any]) -> pa.RecordBatch:
     beside = {name: pa.array([value(number) for number in ids]) for name, value in hidden.items()}
     columns = {"id": pa.array(ids, pa.int64()), "name": pa.array([f"n{number}" for number in ids])}
-    return pa.RecordBatch.from_pydict({**columns, "__fairlead_partition": pa.array([partition] * len(ids), pa.int32()), **beside})
+    columns["__fairlead_partition"] = pa.array([partition] * len(ids), pa.int32())
+    return pa.RecordBatch.from_pydict({**columns, **beside})
 
 
 def dead(client: fairlead.Client, queue: str) -> list[fairlead.Delivery]:
@@ -209,6 +210,32 @@ def test_a_dead_letter_may_carry_a_column_and_have_a_key(client: fairlead.Client
     work(task, [1, 2, 3, 5, 7], __fairlead_key=lambda n: keys.get(n, "x"), __fairlead_payload=lambda n: b"raw %d" % n)
     found = {one.payload: one.fairness_key for one in dead(client, queue)}
     assert found == {b"raw 1": "ann", b"raw 3": "default", b"raw 5": "default", b"raw 7": "é" * (MAX_KEY_BYTES // 2)}
+
+
+def as_spark_has_it(raw: bytes) -> Any:
+    """A string of Spark may hold any bytes; Python has no such text, Arrow has."""
+    return pa.array([raw], pa.binary()).view(pa.utf8())[0]
+
+
+def test_a_bad_row_with_text_that_is_not_utf_8_is_a_dead_letter(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+    condition = make(ByColumn("id <> 3", "unknown"), hidden=("__fairlead_said", "__fairlead_key"))
+    given = {"name": lambda n: as_spark_has_it(b"n\xff%d" % n), "__fairlead_key": lambda n: as_spark_has_it(b"k\xff%d" % n)}
+    assert work(condition, [1, 3], __fairlead_said=lambda n: n != 3, **given) == [1]
+    [found] = dead(client, queue)
+    assert (json.loads(found.payload), found.fairness_key) == ({"id": 3, "name": "n\ufffd3"}, "k\ufffd3")
+
+
+def test_a_row_that_a_function_cannot_be_shown_is_a_dead_letter(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+    assert work(make(), [2, 4], name=lambda n: as_spark_has_it(b"\xff" if n == 2 else b"four")) == [4]
+    [found] = dead(client, queue)
+    assert json.loads(found.payload) == {"id": 2, "name": "\ufffd"}
+    assert found.failures[-1].error.startswith("Python cannot hold this row")
+
+
+def test_a_payload_of_its_own_is_carried_byte_for_byte(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+    task = make(hidden=("__fairlead_payload",))
+    work(task, [1], name=lambda n: as_spark_has_it(b"\xff"), __fairlead_payload=lambda n: b"\xff\0")
+    assert [one.payload for one in dead(client, queue)] == [b"\xff\0"]
 
 
 def test_a_condition_that_spark_has_looked_at_is_not_asked_again(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:

@@ -52,6 +52,18 @@ def test_each_type_is_written_as_spark_reads_it(kind: t.DataType, value: Any, ex
     assert written(kind, None, value, None, value) == [None, expected, None, expected]
 
 
+@pytest.mark.parametrize(("raw", "kind"), [(pa.binary(), pa.utf8()), (pa.large_binary(), pa.large_utf8())], ids=["usual", "large"])
+def test_text_that_is_not_utf_8_has_marks_for_what_cannot_be_read(raw: pa.DataType, kind: pa.DataType) -> None:
+    """Spark keeps any bytes in a string."""
+    texts = pa.array([b"a\xff", None, b"", "é".encode()], raw).view(kind)
+    keys = texts.take(pa.array([0, 2, 3, 3]))
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), keys, texts)
+    schema = t.StructType([t.StructField("v", t.StringType()), t.StructField("m", t.MapType(t.StringType(), t.StringType()))])
+    found = [json.loads(text) for text in rows_to_json(pa.RecordBatch.from_arrays([texts, maps], names=["v", "m"]), schema)]
+    assert [one["v"] for one in found] == ["a\ufffd", None, "", "é"]
+    assert [one["m"] for one in found] == [{"a\ufffd": "a\ufffd"}, {"": None}, {"é": ""}, {"é": "é"}]
+
+
 def test_what_stands_for_a_null_is_not_written() -> None:
     """Arrow may keep values under a null."""
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3]), mask=pa.array([True, False]))

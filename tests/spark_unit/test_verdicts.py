@@ -111,6 +111,12 @@ def test_a_mask_that_is_null_is_not_true_and_a_text_that_is_null_says_nothing() 
     assert of_batches(None) == {}
 
 
+def test_a_text_that_is_not_utf_8_says_what_it_can() -> None:
+    """Put together by Arrow of what is in the row, which may be any bytes."""
+    texts = pa.array([None, b"no \xff", None, b"", None], pa.binary()).view(pa.utf8())
+    assert of_batches(texts) == of_batches(pa.chunked_array([texts])) == {1: Verdict("validation_failure", "no \ufffd"), 3: NO}
+
+
 @pytest.mark.parametrize("answer", [[True], "xxxxx", 5, np.bool_(True)], ids=repr)
 def test_another_number_of_answers_is_a_mistake_of_the_function(answer: Any) -> None:
     with pytest.raises(InvalidRequest, match="one answer for each of its 5 rows"):

@@ -22,6 +22,7 @@ from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_HEADERS_BYTES
 from fairlead.spark.bad_rows.row_json import check_rows_fit_json, rows_to_json
 from fairlead.spark.bad_rows.set_aside import BadRows
+from fairlead.spark.bad_rows.texts import texts_in
 from fairlead.spark.bad_rows.verdicts import ByColumn, Judge, judge_by
 from fairlead.spark.bad_rows.whole_input import check_whole_input
 from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID, token_of_micro_batch
@@ -122,7 +123,7 @@ class Sift:
                 partition = beside[_PARTITION][0].as_py()
                 places = sorted(verdicts)
                 chosen = pa.array(places, pa.int64())
-                keys = beside[_KEY].take(chosen).to_pylist() if _KEY in beside else [None] * len(places)
+                keys = texts_in(beside[_KEY].take(chosen)) if _KEY in beside else [None] * len(places)
                 bad.add(self._payloads(rows.take(chosen), beside, chosen), keys, [verdicts[at] for at in places])
                 good = [True] * rows.num_rows
                 for at in places:

@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from fairlead.errors import InvalidRequest
+from fairlead.spark.bad_rows.texts import texts_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -209,7 +210,7 @@ def _intervals(column: pa.Array) -> Iterator[str | None]:
 
 _READ: Final[dict[type[DataType], Callable[[pa.Array], Any]]] = {
     NullType: _plain,
-    StringType: _plain,
+    StringType: texts_in,
     BinaryType: _plain,
     BooleanType: _plain,
     ByteType: _plain,

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import read_reason
+from fairlead.spark.bad_rows.texts import texts_in
 
 #: More would make a request of many bad rows large; the first lines of a text say what is wrong.
 _MOST_CHARACTERS = 2000
@@ -157,7 +158,7 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
     if isinstance(answers, (pa.Array, pa.ChunkedArray)):
         # A condition that is null is not true, as with a column; a text that is null says nothing.
         answers = pc.fill_null(answers, False) if pa.types.is_boolean(answers.type) else answers
-        answers = answers.to_pylist()
+        answers = texts_in(answers)
     elif hasattr(answers, "tolist"):
         answers = answers.tolist()
     if not isinstance(answers, Sequence) or isinstance(answers, (str, bytes)) or len(answers) != count:
