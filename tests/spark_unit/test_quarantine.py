@@ -43,6 +43,10 @@ def complain(row: dict[str, Any]) -> str:
     return f"{row['id']} " + "é" * 5000
 
 
+def stammer(row: dict[str, Any]) -> str:
+    return "half \ud83d"
+
+
 Make = Callable[..., Sift]
 
 
@@ -230,6 +234,11 @@ def test_a_row_that_a_function_cannot_be_shown_is_a_dead_letter(client: fairlead
     [found] = dead(client, queue)
     assert json.loads(found.payload) == {"id": 2, "name": "\ufffd"}
     assert found.failures[-1].error.startswith("Python cannot hold this row")
+
+
+def test_a_verdict_with_half_a_character_is_published(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+    assert work(make(stammer), [1]) == []
+    assert [one.failures[-1].error for one in dead(client, queue)] == ["half ?"]
 
 
 def test_a_payload_of_its_own_is_carried_byte_for_byte(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:

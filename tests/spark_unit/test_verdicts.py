@@ -54,6 +54,20 @@ def test_a_long_text_is_cut() -> None:
     assert len(verdicts(lambda row: "x" * 10_000)[0].error) == 2000
 
 
+def test_half_a_character_in_a_text_does_not_keep_it_from_travelling() -> None:
+    """`json.loads` and files read with surrogateescape make such texts."""
+
+    def check(row: dict[str, Any]) -> str:
+        if row["id"]:
+            raise ValueError("\udcff")
+        return "é \ud83d" + "x" * 10_000
+
+    found = verdicts(check, ROWS.slice(0, 2))
+    assert found[0].error[:4] == "é ?x"
+    assert len(found[0].error) == 2000
+    assert found[1].error == "ValueError: ?"
+
+
 def test_a_row_that_python_cannot_hold_is_bad_and_its_neighbours_are_asked() -> None:
     rows = pa.RecordBatch.from_pydict({"at": pa.array([0, 10**18, 1], pa.timestamp("us", "UTC"))})
     found = verdicts(lambda row: None, rows)

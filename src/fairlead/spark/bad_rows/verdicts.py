@@ -182,4 +182,6 @@ def _told(raised: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    text = text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    # Python lets a text have half a character (a lone surrogate), Arrow does not.
+    return text.encode("utf-8", "replace").decode()
