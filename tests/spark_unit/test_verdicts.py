@@ -98,6 +98,25 @@ def test_an_annotation_says_what_a_function_wants_to_see() -> None:
         judge_by(lambda: None, "unknown")  # type: ignore[misc, arg-type]
 
 
+def test_a_function_of_batches_sees_them_as_what_it_asks_for() -> None:
+    seen: list[Any] = []
+
+    def arrow(batch: pa.RecordBatch) -> None:
+        seen.append(batch)
+
+    def table(batch: pa.Table) -> pa.ChunkedArray:
+        seen.append(batch)
+        return batch["id"].cast(pa.bool_())
+
+    def frame(batch: pd.DataFrame) -> None:
+        seen.append(batch)
+
+    assert [verdicts(check) for check in (arrow, table, frame)] == [{}, {0: NO}, {}]
+    table.__annotations__["batch"] = pa.Table
+    assert verdicts(table) == {0: NO}
+    assert [type(one) for one in seen] == [pa.RecordBatch, pa.Table, pd.DataFrame, pa.Table]
+
+
 def of_batches(answer: Any) -> dict[int, Verdict]:
     def check(batch: pa.RecordBatch) -> Any:
         return answer(batch) if callable(answer) else answer

@@ -63,7 +63,7 @@ def quarantine(
 
     `check` is a condition, as a Column or in SQL, where true is good and false and null are bad; or a function of a row (a dict) that returns
     None or True for a good one, False or a text for a bad one, or raises; or the same for whole batches, where its parameter
-    is annotated as `pa.RecordBatch` or `pd.DataFrame`. A row that makes the function raise has the reason `handler_exception`.
+    is annotated as `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`. A row that makes the function raise has the reason `handler_exception`.
 
     A dead letter carries its row as JSON, from which `returned` makes the same row again, or what the column `payload` has.
     The rows of a partition become dead letters together, once: for a stream per query, micro-batch and partition, for a batch per

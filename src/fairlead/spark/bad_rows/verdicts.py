@@ -20,8 +20,10 @@ from fairlead.spark.bad_rows.texts import texts_in
 
 #: More would make a request of many bad rows large; the first lines of a text say what is wrong.
 _MOST_CHARACTERS = 2000
-_BATCHES: dict[tuple[str, str], Literal["arrow", "pandas"]] = {
-    ("pyarrow", "RecordBatch"): "arrow",
+_Kind = Literal["batch", "table", "pandas"]
+_BATCHES: dict[tuple[str, str], _Kind] = {
+    ("pyarrow", "RecordBatch"): "batch",
+    ("pyarrow", "Table"): "table",
     ("pandas", "DataFrame"): "pandas",
 }
 
@@ -83,9 +85,9 @@ class ByRow:
 
 
 class ByBatch:
-    """A function of a whole batch: `pa.RecordBatch` or `pd.DataFrame`. Where it raises, the batch is halved until the guilty rows are alone."""
+    """A function of a whole batch, as what it asks for. Where it raises, the batch is halved until the guilty rows are alone."""
 
-    def __init__(self, function: Callable[[Any], Any], kind: Literal["arrow", "pandas"], reason: str) -> None:
+    def __init__(self, function: Callable[[Any], Any], kind: _Kind, reason: str) -> None:
         self._function = function
         self._kind = kind
         self._reason = reason
@@ -96,7 +98,7 @@ class ByBatch:
         while parts:
             start, part = parts.pop()
             try:
-                answers = self._function(part.to_pandas() if self._kind == "pandas" else part)
+                answers = self._function(self._asked_for(part))
             except Exception as raised:
                 half = part.num_rows // 2
                 if not half:
@@ -109,6 +111,15 @@ class ByBatch:
                     found[start + at] = verdict
         return found
 
+    def _asked_for(self, part: pa.RecordBatch) -> Any:
+        match self._kind:
+            case "batch":
+                return part
+            case "table":
+                return pa.Table.from_batches([part])
+            case "pandas":
+                return part.to_pandas()
+
 
 def judge_by(function: Callable[[Any], Any], reason: str) -> Judge:
     """A function says by the annotation of its parameter what it wants to see; without one it sees a row."""
@@ -116,7 +127,7 @@ def judge_by(function: Callable[[Any], Any], reason: str) -> Judge:
     return ByRow(function, reason) if kind is None else ByBatch(function, kind, reason)
 
 
-def _annotated(function: Callable[[Any], Any]) -> Literal["arrow", "pandas"] | None:
+def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
