@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from fairlead.spark.bad_rows.quarantining import _MOST_NAME_BYTES, _MOST_TOKEN_B
 from fairlead.spark.bad_rows.returning import returned
 from fairlead.spark.bad_rows.set_aside import BadRows
 from fairlead.spark.bad_rows.verdicts import ByColumn, Verdict, judge_by
-from fairlead.spark.bad_rows.whole_input import CutShort
+from fairlead.spark.bad_rows.whole_input import CutShort, check_whole_input
 from fairlead.spark.connection import forget_clients
 from fairlead.spark.data_source.attempt import BATCH_ID, QUERY_ID
 from fairlead.spark.options import read_options
@@ -60,9 +61,13 @@ def make(server: ServerProcess, queue: str) -> Make:
     return make
 
 
-# As Spark's worker calls a function: its module, and in it the connection that the rows come from.
-_WORKER: dict[str, Any] = {"__name__": "pyspark.worker"}
-exec("def invoke_udf(task, batches, input_data_stream):\n    return list(task(batches))", _WORKER)
+def worker(**module: Any) -> Any:
+    """As Spark's worker calls a function: its module, and in it the connection that the rows come from."""
+    exec("def invoke_udf(task, batches, input_data_stream):\n    return list(task(batches))", module)
+    return module["invoke_udf"]
+
+
+_WORKER = worker(__name__="pyspark.worker")
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def work() -> Iterator[Callable[..., list[int]]]:
         TaskContext(partitionId=90, attemptNumber=attempt, taskAttemptId=partition + 10 * attempt, localProperties=properties)
         try:
             rows = iter([rows_of(ids, partition, **hidden) for ids in batches])
-            given = _WORKER["invoke_udf"](pickle.loads(pickle.dumps(task)), rows, io.BufferedReader(io.BytesIO(behind)))
+            given = _WORKER(pickle.loads(pickle.dumps(task)), rows, io.BufferedReader(io.BytesIO(behind)))
         finally:
             # Left behind, it would make Spark believe that this is a worker.
             TaskContext._setTaskContext(None)
@@ -166,6 +171,18 @@ def test_a_task_that_is_cut_short_leaves_nothing(client: fairlead.Client, queue:
 def test_outside_of_a_worker_nobody_believes_that_the_rows_have_ended(make: Make) -> None:
     with pytest.raises(SparkNotReady):
         list(make()(iter([rows_of([1], 0)])))
+
+
+def test_a_worker_that_is_the_program_of_its_process_is_one_too() -> None:
+    """As with `spark.python.use.daemon=false`."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
+        yield check_whole_input()
+
+    alone = worker(__name__="__main__", __spec__=ModuleSpec("pyspark.worker", None))
+    assert alone(task, iter([]), io.BufferedReader(io.BytesIO(MARK))) == [None]
+    with pytest.raises(SparkNotReady):
+        worker(__name__="__main__", __spec__=None)(task, iter([]), io.BufferedReader(io.BytesIO(MARK)))
 
 
 def test_a_micro_batch_that_is_replayed_gives_its_rows_once_and_the_next_one_again(

@@ -33,7 +33,7 @@ def check_whole_input() -> None:
 def _connection() -> Any:
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__") == _MODULE and hasattr(frame.f_locals.get(_NAME), "peek"):
+        if _is_of_worker(frame.f_globals) and hasattr(frame.f_locals.get(_NAME), "peek"):
             return frame.f_locals[_NAME]
         frame = frame.f_back  # type: ignore[assignment]
     raise SparkNotReady(
@@ -41,3 +41,8 @@ def _connection() -> Any:
         "none",
         "Without it the end of a partition cannot be told from that of a task that was cut short: use the version of Spark that fairlead names",
     )
+
+
+def _is_of_worker(module: dict[str, Any]) -> bool:
+    """Without Spark's daemon the worker is the program of its process, and only its spec has its name."""
+    return _MODULE in (module.get("__name__"), getattr(module.get("__spec__"), "name", None))
