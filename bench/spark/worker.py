@@ -124,14 +124,15 @@ class _Bench:
         closed: list[tuple[int, float]] = []
 
         def note(progress: Progress) -> None:
-            if not progress.claim and progress.summary.claims > len(closed):
+            if progress.summary.claims > len(closed):
                 closed.append((progress.summary.completed, progress.summary.elapsed_s))
 
         runbook = self._runbook(step)
         self._fill("spark", self._plan.claims + _WARM)
         worker = Unlearning(
             self._spark, Job.of(runbook, "noop", str(_BASE)), read_options({"endpoint": self._address}), consumer="bench", ttl="10m",
-            slices=self._shape.cores, max_messages=self._shape.rows, burst=True, stop=threading.Event(), hurry=threading.Event(), on_progress=note,
+            slices=lambda: self._shape.cores, max_messages=self._shape.rows, burst=True,
+            stop=threading.Event(), hurry=threading.Event(), on_progress=note,
         )  # fmt: skip
         worker._learn()
         worker.run()

@@ -378,7 +378,7 @@ def test_after_its_time_a_slice_hands_out_nothing_more(broker: Broker) -> None:
     assert run.close() == {"completed": 1, "released": 6}
 
 
-@pytest.mark.parametrize(("crashes", "deliveries"), [(0, 2), (1, 2), (2, 3)])
+@pytest.mark.parametrize(("crashes", "deliveries"), [(0, 3), (1, 2), (2, 3)])
 def test_what_came_back_without_a_word_looks_so_to_the_crew(broker: Broker, crashes: int, deliveries: int) -> None:
     push(broker, {"n": 0})
     run = Run(broker, runbook(step("nothing")), slices=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead.errors import ClaimClosed, SparkNotReady, StaleConsumer, StepNotLoaded
+from fairlead.errors import ClaimClosed, ServerUnreachable, SparkNotReady, StaleConsumer, StepNotLoaded
 from fairlead.runbook.model import Runbook, StepSpec
 from fairlead.spark.options import Options
 from fairlead.spark.worker import loop as worker_loop
@@ -21,6 +22,7 @@ from fairlead.spark.worker.loop import Progress, SparkWorker
 from fairlead.spark.worker.run_slice import RunSlice, SliceRow
 from fairlead.spark.worker.slice_jobs import JobFailed
 from fairlead.testing import ServerProcess
+from fairlead.wire.faults import fault_of
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT
 from tests.worker.scene import push, runbook, step
@@ -279,3 +281,114 @@ def test_another_pipeline_is_gone_on_with_between_claims(scene: Scene) -> None:
     scene.worker(max_messages=4, changed=lambda: next(changed, None)).run()
     steps = [line["step"] for line in read_journal(scene.journal) if line["word"] == "begin"]
     assert sorted(steps) == ["fails"] * 4 + ["other"] * 4
+
+
+def test_a_hurry_alone_is_a_stop_too(scene: Scene) -> None:
+    def hurried(work: RunSlice) -> Sequence[SliceRow]:
+        scene.hurry.set()
+        return whole(work)
+
+    scene.push(*({"n": n} for n in range(20)))
+    done = scene.worker(hurried, max_messages=5, burst=False).run()
+    assert done.claims == 1
+    assert scene.left[0] + done.completed == 20
+
+
+def test_a_failed_job_does_not_take_the_consumer_back_from_a_newer_run(scene: Scene) -> None:
+    def taken_over(work: RunSlice) -> Sequence[SliceRow]:
+        scene.client.consumers.register(work.consumer, scene.queue, unspoken="release")
+        raise JobFailed("an executor was lost")
+
+    scene.push({"n": 0})
+    with pytest.raises(StaleConsumer):
+        scene.worker(taken_over, whole).run()
+    assert scene.begun == []
+
+
+def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    def long(work: RunSlice) -> Sequence[SliceRow]:
+        never.wait(0.5)  # the loop looks around while it waits for a job
+        return whole(work)
+
+    worker = scene.worker(crash(0), long, ttl="1s")
+    consumers = worker._client.consumers
+    register = consumers.register
+
+    def slow(*given: Any, **options: Any) -> Any:
+        answer = register(*given, **options)
+        if JobsHere.seen:
+            never.wait(0.6)  # two beats of a consumer that lives for a second
+        return answer
+
+    monkeypatch.setattr(consumers, "register", slow)
+    monkeypatch.setattr(SparkWorker, "_consumers", property(lambda self: consumers))
+    scene.push(*({"n": n} for n in range(10)))
+    assert worker.run().completed == 10
+
+
+def test_a_job_that_fails_while_stopping_leaves_no_task_that_may_speak(scene: Scene) -> None:
+    def failed(work: RunSlice) -> Sequence[SliceRow]:
+        scene.stop.set()
+        raise JobFailed("an executor was lost")
+
+    scene.push({"n": 0}, {"n": 1})
+    done = scene.worker(failed, burst=False).run()
+    assert (done.claims, done.released, scene.left) == (1, 2, (2, 0, 0, 0))
+    (work,) = JobsHere.seen
+    with pytest.raises(StaleConsumer):
+        scene.client.consumers.take_up(scene.queue, work.generation, 1)
+
+
+def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_loop, "_LONGEST_PAUSE_S", 3600.0)
+
+    def fails(work: RunSlice) -> Sequence[SliceRow]:
+        if len(JobsHere.seen) == 2:
+            monkeypatch.setattr(SparkWorker, "_pause", paused)
+        raise JobFailed("an executor was lost")
+
+    pause = SparkWorker._pause
+
+    def paused(self: SparkWorker, pause_s: float) -> None:
+        scene.stop.set()
+        pause(self, 3600.0)
+
+    scene.push({"n": 0})
+    done = scene.worker(fails, burst=False).run()
+    assert (len(JobsHere.seen), done.reruns, scene.left) == (2, 2, (1, 0, 0, 0))
+
+
+def test_a_task_that_could_not_reach_the_broker_ends_the_worker_only_if_none_ever_could(scene: Scene) -> None:
+    away = fault_of(ServerUnreachable("127.0.0.1:1", "nobody answers"))
+
+    def one_away(work: RunSlice) -> Sequence[SliceRow]:
+        return [*work([0]), SliceRow(1, error=away)]
+
+    def all_away(work: RunSlice) -> Sequence[SliceRow]:
+        return [SliceRow(0, error=away), SliceRow(1, error=away)]
+
+    scene.push(*({"n": n} for n in range(20)))
+    assert scene.worker(one_away, all_away, whole).run().completed == 20
+    scene.push({"n": 20})
+    with pytest.raises(ServerUnreachable):
+        scene.worker(all_away).run()
+    assert scene.left == (1, 0, 0, 0)
+
+
+def test_a_claim_is_sized_by_what_its_tasks_took_and_not_by_what_spark_takes_besides(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    took: list[float] = []
+
+    def seen(asked: int, done: int, took_s: float, **bounds: int) -> int:
+        took.append(took_s)
+        return asked
+
+    monkeypatch.setattr(worker_loop, "next_size", seen)
+
+    def quick(work: RunSlice) -> Sequence[SliceRow]:
+        return [replace(row, took_ms=7 + row.slice) for row in whole(work)]
+
+    scene.push(*({"n": n} for n in range(20)))
+    scene.worker(quick, max_messages=5).run()
+    assert set(took) == {0.008}

@@ -165,12 +165,14 @@ class _Step:
     def __init__(self, core: Core, state: ConsumerState) -> None:
         self.core = core
         self.record = record = state.record
-        members, outcomes = state.load_members(core.store), state.load_words(core.store).outcomes
+        members, words = state.load_members(core.store), state.load_words(core.store)
+        outcomes, begun = words.outcomes, words.begun
         gives_back = record.unspoken == "release"
         most_said = HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP
         #: With the progress that was told with it, which only a queue that keeps completed messages has a use for.
         self.done: list[tuple[Lease, int]] = []
-        self.back: list[Lease] = []
+        #: And whether anybody had begun it. A claim is larger than what its workers get to: that alone is no delivery.
+        self.back: list[tuple[Lease, bool]] = []
         self.said: list[Settlement] = []
         self.handled = record.handled
         for member in members[record.handled : record.handled + STEP]:
@@ -179,7 +181,7 @@ class _Step:
             if lease is not None and lease.claim_id == record.claim_id:
                 outcome = outcomes.get(member) if outcomes else None
                 if outcome is None and gives_back:
-                    self.back.append(lease)
+                    self.back.append((lease, member in begun))
                 elif outcome is None or outcome.kind == "complete":
                     self.done.append((lease, outcome.progress if outcome is not None else 0))
                 else:
@@ -231,7 +233,7 @@ def _release_step(core: Core, state: ConsumerState) -> None:
     found = [core.leases.find(member) for member in members[record.handled : record.handled + RELEASE_STEP]]
     leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id]
     moves = Moves(core, core.clock.now_ms())
-    _give_back(core, moves, leases)
+    _give_back(core, moves, [(lease, True) for lease in leases])
     after = msgspec.structs.replace(record, handled=record.handled + len(found))
     ended = after.handled >= len(members)
     moves.facts += _facts(after, ended=ended)
@@ -239,10 +241,13 @@ def _release_step(core: Core, state: ConsumerState) -> None:
     _put(core, after, ended=ended)
 
 
-def _give_back(core: Core, moves: Moves, leases: Sequence[Lease]) -> list[str]:
-    """To their places, in order. Returns what became of each: one that was handed out too often, or too long ago, is not."""
+def _give_back(core: Core, moves: Moves, back: Sequence[tuple[Lease, bool]]) -> list[str]:
+    """To their places, in order, each with whether it counts as handed out. Returns what became of each: one that was handed out too
+    often, or too long ago, is not there any longer."""
+    leases = [lease for lease, _ in back]
     moves.load_streams(leases)
-    return [moves.release(lease, known)[0] for lease, known in zip(leases, states_of(core, leases), strict=True)]
+    states = states_of(core, leases)
+    return [moves.release(lease, known, counts=counts)[0] for (lease, counts), known in zip(back, states, strict=True)]
 
 
 def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:

@@ -127,22 +127,23 @@ class Moves:
         self._done.append(target)
         self._gone.append(row_id(row))
 
-    def release(self, lease: Lease, state: MessageState | None, *, keep_order: bool = True) -> tuple[str, str]:
+    def release(self, lease: Lease, state: MessageState | None, *, keep_order: bool = True, counts: bool = True) -> tuple[str, str]:
         """Back to its old place. Returns ("released", rule), or ("dead", rule) when it was handed out too often.
 
-        In a stream, without `keep_order`, it says: go on without the earlier ones that wait.
+        In a stream, without `keep_order`, it says: go on without the earlier ones that wait. Without `counts` it was not handed out.
         """
+        deliveries = lease.deliveries if counts else lease.deliveries - 1
         queue = self.core.by_id[lease.queue_id]
         in_stream = len(lease.row) > ROW_BYTES
         decision = after_release(
-            queue.config, lease.deliveries, in_stream=in_stream, keep_order=keep_order, is_dead=queue.is_dead_letter_queue
+            queue.config, deliveries, in_stream=in_stream, keep_order=keep_order, is_dead=queue.is_dead_letter_queue
         )
         if isinstance(decision, Bury):
             self._bury_failed(lease, state, queue, decision, FailureReason.UNKNOWN, decision.why, 0, state.attempts if state else 0)
             return "dead", decision.rule
         place = row_place(lease.row)
         known = state or MessageState(lease.queue_id)
-        kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=lease.deliveries)
+        kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=deliveries)
         row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
         if self._is_over(lease):
             return self.expire(InLease(lease), kept, queue), "ttl"

@@ -112,8 +112,8 @@ def _with_worker(runbook: Runbook, name: str, **changes: Any) -> Runbook:
 
 def _named_for_spark(runbook: Runbook, names: Sequence[str]) -> str:
     """The one worker that is to run on Spark; "" when none of them is."""
-    wanted = [name for name in dict.fromkeys(names or runbook.workers) if name in runbook.workers]
-    on_spark = [name for name in wanted if runbook.workers[name].engine == "spark"]
+    wanted = list(dict.fromkeys(names or runbook.workers))
+    on_spark = [name for name in wanted if name in runbook.workers and runbook.workers[name].engine == "spark"]
     if not on_spark:
         return ""
     if len(wanted) > 1:

@@ -17,7 +17,7 @@ _MOST_CHANGE = 4
 
 
 def next_size(asked: int, done: int, took_s: float, *, least: int, most: int) -> int:
-    """From the last claim: what was asked for, what was done of it, and how long it took until it was closed.
+    """From the last claim: what was asked for, what was done of it, and how long its tasks have worked.
 
     One in which little was done says little about speed, only whether it was too much.
     """

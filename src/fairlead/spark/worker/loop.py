@@ -139,12 +139,19 @@ class SparkWorker:
         self._known: ConsumerInfo | None = None
         #: What a heartbeat was refused for.
         self._refused: Rejected | None = None
+        #: A heartbeat between a new generation and its answer would take it for somebody else's.
+        self._one_voice = threading.Lock()
+        #: Some task has reached the broker: its address is right.
+        self._reached = False
         self._ended = threading.Event()
         self._began = time.monotonic()
         self._rates: list[tuple[int, float]] = []
 
     def run(self) -> WorkerSummary:
-        self._register()
+        try:
+            self._register()
+        except Unavailable:
+            return self.summary  # told to stop while the broker was away
         beats = threading.Thread(target=self._beat, name="fairlead-heartbeat", daemon=True)
         beats.start()
         try:
@@ -158,66 +165,80 @@ class SparkWorker:
 
     # One claim
 
+    @property
+    def _is_told(self) -> bool:
+        """To end, soon or at once."""
+        return self._stop.is_set() or self._hurry.is_set()
+
     def _work_off_next(self) -> bool:
         """False when there is none and none is waited for."""
-        if self._stop.is_set():
+        if self._is_told:
             return False
+        try:
+            try:
+                return self._take_and_work_off()
+            except _GONE as gone:
+                self._look_again(gone)
+                return True
+        except Unavailable:
+            if not self._is_told:
+                raise
+            return False  # what is open stays so for the next run
+
+    def _take_and_work_off(self) -> bool:
         change = self._changed()
         if change is not None:
             self._job, self._shipped = change
         number = self._info.last_closed + 1  # the claim that is open, if one is; asked for again, it is the same
         asked, wait = self._size, None if self._burst else _POLL
-        try:
-            claim = self._patiently(
-                lambda: self._consumers.claim(self._name, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run)
-            )
-        except _GONE as gone:
-            self._look_again(gone)
-            return True
-        except Unavailable:
-            return False  # told to stop while the broker was away
+        claim = self._patiently(
+            lambda: self._consumers.claim(self._name, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run)
+        )
         if not claim.count:
             self._tell()
             return not self._burst
         self._run = next_run(self._run, asked, claim.count, most=self._most)
         began = time.monotonic()
-        try:
-            rows = self._work_off(number, claim.count)
-            self._close(number, rows)
-        except _GONE as gone:
-            self._look_again(gone)
-            return True
-        self._learn(asked, claim.count, sum(row.completed + row.failed for row in rows), time.monotonic() - began)
+        rows = self._work_off(number, claim.count)
+        self._close(number, rows)
+        self._learn(asked, claim.count, rows, time.monotonic() - began)
         self._tell(claim=number, messages=claim.count, tasks=len(rows), tasks_done=len(rows))
         return True
 
-    def _learn(self, asked: int, claimed: int, settled: int, took_s: float) -> None:
+    def _learn(self, asked: int, claimed: int, rows: Sequence[SliceRow], took_s: float) -> None:
+        """Sizes go by the longest task. What Spark takes for a job besides is the same however small the claim is."""
+        settled = sum(row.completed + row.failed for row in rows)
         self._rates = [*self._rates[-4:], (settled, took_s)]
+        worked_s = max((row.took_ms / 1000 for row in rows), default=took_s)
         if len(self._rates) > 1 or settled < claimed // 2:
             # The first takes longer than the others ever will: Python workers and step processes start in it.
-            least = min(self._most, self._slices() * self._job.spec.concurrency)
-            self._size = next_size(asked, settled, took_s, least=least, most=self._most)
+            least = min(self._most, self._slices() * self._job.spec.concurrency * self._job.plan.most_rows)
+            self._size = next_size(asked, settled, worked_s, least=least, most=self._most)
 
     def _work_off(self, number: int, count: int) -> Sequence[SliceRow]:
-        """The rows of the tasks; none when the job was cancelled because we are to stop."""
+        """The rows of the tasks; none when the job was given up because we are to stop."""
         pause_s, slices, reruns = _FIRST_PAUSE_S, self._slices(), 0
         while True:
             try:
                 return self._run_job(number, count, slices, reruns)
             except SparkNotReady:
-                if not self._stop.is_set():
+                if not self._is_told:
                     raise
-                return []  # whoever stops everything at once has stopped the JVM as well
+                self._dismiss_tasks()  # whoever stops everything at once has stopped the JVM as well
+                return []
             except JobFailed as failed:
                 fields = {"worker": self._job.name, "claim": number, "why": failed.why}
-                if self._stop.is_set():
-                    _log.warning("the job has failed, and is left to the next run", extra={"fields": fields})
+                if self._is_told:
+                    _log.warning("the job has failed; what it has not settled goes back", extra={"fields": fields})
+                    self._dismiss_tasks()
                     return []
                 _log.warning("the job has failed and is run again; what is settled is left out", extra={"fields": fields})
                 reruns += 1
                 self.summary.reruns += 1
-                self._register()
-                self._hurry.wait(pause_s)
+                self._dismiss_tasks()
+                self._pause(pause_s - _FIRST_PAUSE_S)
+                if self._is_told:
+                    return []
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 if self._info.open != number:
                     raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
@@ -238,15 +259,26 @@ class SparkWorker:
             if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
                 _log.warning("the job is cancelled; what it has not settled goes back", extra={"fields": {"claim": number}})
                 self._jobs.cancel(_CANCEL_S)
-                with suppress(Unavailable):
-                    self._register()
-                time.sleep(_FIRST_PAUSE_S)
+                self._dismiss_tasks()
                 return []
             if now - told >= 1.0:
                 told = now
                 done, tasks = self._jobs.tasks()
                 self._tell(claim=number, messages=count, tasks=tasks or slices, tasks_done=done)
         return self._jobs.rows()
+
+    def _dismiss_tasks(self) -> None:
+        """What may be left of a job hears within a second that it is no longer wanted. Raises `StaleConsumer` if it is we who are not."""
+        with suppress(Unavailable):
+            self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.generation))
+            self._register()
+        time.sleep(_FIRST_PAUSE_S)
+
+    def _pause(self, pause_s: float) -> None:
+        """Unless we are told to end."""
+        ends = time.monotonic() + pause_s
+        while not self._is_told and time.monotonic() < ends:
+            self._hurry.wait(_TICK_S)
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
         """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held for them."""
@@ -259,6 +291,11 @@ class SparkWorker:
         self._known = msgspec.structs.replace(self._info, open=0, last_closed=closed.last_closed)
         self._count(rows, closed.settled)
         self._let_by(sorted({stream for row in rows for stream in row.let_by}))
+        away = [error for error in errors if isinstance(error, Unavailable)]
+        self._reached = self._reached or len(away) < len(rows)
+        if away and self._reached:
+            _log.warning("tasks could not reach the broker; their messages went back", extra={"fields": {"claim": number, "why": str(away[0])}})
+            errors = [error for error in errors if error not in away]
         if errors:
             raise errors[0]
 
@@ -304,9 +341,10 @@ class SparkWorker:
         return self._known
 
     def _register(self) -> None:
-        self._known = self._patiently(
-            lambda: self._consumers.register(self._name, self._job.queue, ttl=self._ttl, unspoken="release")
-        )
+        with self._one_voice:
+            self._known = self._patiently(
+                lambda: self._consumers.register(self._name, self._job.queue, ttl=self._ttl, unspoken="release")
+            )
 
     def _look_again(self, gone: FairleadError) -> None:
         _log.warning("a claim is gone, going on with the next", extra={"fields": {"worker": self._job.name, "why": str(gone)}})
@@ -315,21 +353,20 @@ class SparkWorker:
     def _beat(self) -> None:
         every_s = min(to_ms(self._ttl, "ttl") / 4000, _LONGEST_BEAT_S)
         while not self._ended.wait(every_s):
-            generation = self._info.generation
             try:
-                self._consumers.heartbeat(self._name, generation)
+                with self._one_voice:
+                    self._consumers.heartbeat(self._name, self._info.generation)
             except Rejected as refused:
-                if generation == self._info.generation:  # else it was of ours before
-                    self._refused = refused
-                    return
+                self._refused = refused
+                return
             except FairleadError as trouble:
                 _log.warning("a heartbeat did not get through", extra={"fields": {"worker": self._job.name, "error": trouble.code}})
 
     def _patiently(self, call: Callable[[], T]) -> T:
         def say(error: Unavailable) -> None:
-            _log.warning("the broker cannot be reached, trying again", extra={"fields": {"worker": self._job.name, "error": error.code}})
+            _log.warning("the broker cannot be asked now, trying again", extra={"fields": {"worker": self._job.name, "error": error.code}})
 
-        return patiently(call, lambda: not self._stop.is_set(), say)
+        return patiently(call, lambda: not self._is_told, say)
 
     def _tell(self, **where: int) -> None:
         self.summary.elapsed_s = time.monotonic() - self._began

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlead.errors import SparkNotReady
@@ -63,6 +64,12 @@ class SliceJobs:
 
     def tasks(self) -> tuple[int, int]:
         """How many tasks of the job are done, of how many; 0 of 0 while nobody knows."""
+        try:
+            return self._count_tasks()
+        except Exception:
+            return 0, 0  # the JVM is going; whoever waits for the job hears of it
+
+    def _count_tasks(self) -> tuple[int, int]:
         tracker = self._spark.sparkContext.statusTracker()
         done = tasks = 0
         for job in tracker.getJobIdsForGroup(self._group):
@@ -75,10 +82,14 @@ class SliceJobs:
         return done, tasks
 
     def cancel(self, patience_s: float) -> None:
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        with suppress(Exception):  # a JVM that is gone runs no job
+            self._spark.sparkContext.cancelJobGroup(self._group)
         self.wait(patience_s)
 
     def close(self) -> None:
+        """In the middle of a job when something went wrong beside it: nobody waits for that any longer."""
+        if self._running is not None and not self._running.done():
+            self.cancel(0.0)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: RunSlice, group: str, words: str) -> Sequence[SliceRow]:

@@ -123,8 +123,9 @@ class SliceTarget:
         )
         if taken.again:
             # One of those that were in hand may have killed its process. One that came back without a word is started before it begins, and
-            # so found out the next time; of a batch it goes with few others, and after a second crash alone.
-            back = 1 if part.crashes < 2 else 2
+            # so found out the next time; of a batch it goes with few others after the first crash of this run, else alone: a run
+            # that knows of none, and finds the slice taken up, comes after one that did not live to count.
+            back = 1 if part.crashes == 1 else 2
             doubtful = found[: self._in_hand]
             found[: len(doubtful)] = [msgspec.structs.replace(one, deliveries=one.deliveries + back) for one in doubtful]
         with self._changed:
@@ -250,7 +251,7 @@ class SliceTarget:
         """With less of its error, where so many have failed that the claim could not hold all that they say."""
         if not isinstance(item, Fail) or self._slice is None:
             return item
-        self._error_bytes += len(item.error)
+        self._error_bytes += len(item.error.encode())
         return item if self._error_bytes <= _ERROR_BYTES // self._slice.slices else msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR])
 
     def _pass_on(self, said: Sequence[Settlement]) -> list[Release]:
