@@ -21,6 +21,7 @@ from fairlead.model.checks import check_text
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.limits import MAX_HEADERS_BYTES
 from fairlead.spark.bad_rows.row_json import check_rows_fit_json, rows_to_json
+from fairlead.spark.bad_rows.same_check import marks_of
 from fairlead.spark.bad_rows.set_aside import BadRows
 from fairlead.spark.bad_rows.texts import texts_in
 from fairlead.spark.bad_rows.verdicts import ByColumn, Judge, judge_by
@@ -67,7 +68,7 @@ def quarantine(
 
     A dead letter carries its row as JSON, from which `returned` makes the same row again, or what the column `payload` has.
     The rows of a partition become dead letters together, once: for a stream per query, micro-batch and partition, for a batch per
-    call of this function or `dedupe_token`, and partition. `name` tells two of one query apart that have the same check.
+    call of this function or `dedupe_token`, and partition. `name` tells two of one query, or under one token, apart that have the same check.
     A task whose rows cannot be published fails, and Spark tries it again: no row is lost. `connection` takes the options of
     `format("fairlead")` that say how to reach the server.
     """
@@ -87,7 +88,7 @@ def quarantine(
     else:
         check_rows_fit_json(schema)
     shown = words if len(words) <= _SHOWN_CHARACTERS else words[: _SHOWN_CHARACTERS - 3] + "..."
-    name = check_text(name, "name", _MOST_NAME_BYTES) if name is not None else _name_of(word, words, schema)
+    name = check_text(name, "name", _MOST_NAME_BYTES) if name is not None else _name_of(word, words, check, schema)
     task = Sift(options, judge, schema, tuple(hidden), _run_of(df, dedupe_token), name, _checked_headers(headers, shown))
 
     def sift(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -190,9 +191,9 @@ def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str
     return read_options({**spelled_as_options(connection), "endpoint": endpoint, "queue": queue}).for_direction("quarantine")
 
 
-def _name_of(reason: str, words: str, schema: StructType) -> str:
+def _name_of(reason: str, words: str, check: object, schema: StructType) -> str:
     """The same whenever the same program is run."""
-    return sha256("\0".join([reason, words, schema.simpleString()]).encode()).hexdigest()[:16]
+    return sha256("\0".join([reason, words, marks_of(check), schema.simpleString()]).encode()).hexdigest()[:16]
 
 
 def _checked_headers(headers: Mapping[str, str] | None, shown: str) -> dict[str, str]:
