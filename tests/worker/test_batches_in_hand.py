@@ -215,6 +215,17 @@ class TestWaiting:
             gate.touch()
             until(lambda: workers.tally.completed == 4, "all of them")
 
+    @pytest.mark.parametrize("isolate", ["process", "thread"])
+    def test_one_behind_a_call_that_takes_long_gets_a_slot_of_its_own(self, broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+        gate = tmp_path / "gate"
+        push(broker, {"n": 0, "journal": journal, "gate": str(gate)})
+        with working(broker, runbook(batch("only", "gated"), isolate=isolate, concurrency=2)) as workers:
+            until(lambda: read_journal(journal), "a call that stands still")
+            push(broker, {"n": 1, "journal": journal})
+            until(lambda: workers.tally.completed == 1, "one that goes past it")
+            gate.touch()
+            until(lambda: workers.tally.completed == 2, "both of them")
+
     def test_many_come_together_behind_a_step_for_one(self, broker: Broker, journal: str) -> None:
         push(broker, *({"n": n, "journal": journal} for n in range(2000)))
         assert burst(broker, runbook(step("first", "nothing"), batch("second"))).tally.completed == 2000

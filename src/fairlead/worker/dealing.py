@@ -13,7 +13,7 @@ from fairlead.worker.hands import Gathered, Hands
 from fairlead.worker.items import Item
 from fairlead.worker.outbox import Outbox
 from fairlead.worker.plan import Plan
-from fairlead.worker.pool import BUDGET_US, Pool
+from fairlead.worker.pool import BUDGET_US, LATE_S, Pool
 from fairlead.worker.slots import Slot
 
 _MOST_BUSY = 4000
@@ -158,13 +158,16 @@ class Dealer:
         return stuck
 
     def _find_slot(self, slots: list[Slot], expected_us: int) -> Slot | None:
-        """One with nothing to do, or else, for a batch that does not take long, one with a single call."""
-        found = None
+        """One with nothing to do, or else, for a batch that does not take long, one with a single call.
+
+        Not behind a call that is late: it would be recalled from there, and come back, and no slot would be made for it.
+        """
+        found, late_since = None, time.monotonic() - LATE_S
         for slot in slots:
             calls = len(slot.pending) + len(self._lots.get(slot, ()))
             if not calls:
                 return slot
-            if calls == 1 and expected_us < _LONG_BATCH_US and found is None:
+            if calls == 1 and expected_us < _LONG_BATCH_US and found is None and not (slot.pending and slot.since < late_since):
                 found = slot
         return found
 
