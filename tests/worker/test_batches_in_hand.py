@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairlead import Broker, Complete, Release, Start
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.testing import MemoryStore, ServerProcess, run_server
+from fairlead.worker import dealing
 from fairlead.worker.batches import most_together
 from fairlead.worker.hands import Hands
 from fairlead.worker.items import Item
@@ -163,6 +165,26 @@ def scene(broker: Broker, journal: str, tmp_path: Path) -> Scene:
     return Scene(broker, journal, tmp_path / "gate")
 
 
+class HeldClaims:
+    """A broker that answers the first claim with something, and the next only when it may."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._answered = False
+        self.waits, self.go_on = threading.Event(), threading.Event()
+
+    def claim(self, *arguments: Any, **options: Any) -> Any:
+        if self._answered:
+            self.waits.set()
+            self.go_on.wait(PATIENCE_S)
+        found = self._broker.claim(*arguments, **options)
+        self._answered = bool(found)
+        return found
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._broker, verb)
+
+
 class TestWaiting:
     def test_a_batch_waits_for_a_slot_and_then_goes_at_once(self, broker: Broker, scene: Scene) -> None:
         with working(broker, scene.book) as workers:
@@ -193,6 +215,34 @@ class TestWaiting:
         scene.gate.touch()
         burst(broker, scene.book)
         assert broker.stats(QUEUE).totals.completed == 6
+
+    def test_it_is_due_also_while_a_stop_waits_for_one_that_stands_still(
+        self, broker: Broker, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dealing, "_GATHER_S", 1.0)
+        with working(broker, scene.book, concurrency=2) as workers:
+            scene.await_standstill()
+            workers.stop()
+            until(lambda: workers.tally.completed == 5, "five without the sixth")
+            assert not scene.gate.exists()
+            scene.gate.touch()
+            assert workers.wait(PATIENCE_S)
+            assert workers.tally.completed == 6
+
+    @pytest.mark.parametrize("isolate", ["process", "thread"])
+    def test_a_stop_begins_none_while_a_claim_waits_at_the_broker(self, broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+        gate, held = tmp_path / "gate", HeldClaims(broker)
+        push(broker, *({"n": n, "journal": journal, "gate": str(gate)} for n in range(4)))
+        with working(held, runbook(batch("only", "gated", batch_size=2), isolate=isolate)) as workers:
+            until(lambda: read_journal(journal) and held.waits.is_set(), "a call, one behind it, and a claim")
+            workers.stop()
+            until(lambda: workers.crews["worker"].hands.fresh, "what has not begun to be taken from its slot")
+            gate.touch()
+            until(lambda: workers.tally.completed == 2, "what had begun")
+            held.go_on.set()
+            assert workers.wait(PATIENCE_S)
+            assert (workers.tally.completed, workers.tally.released) == (2, 2)
+        assert [line["rows"] for line in read_journal(journal)] == [[0, 1]]
 
     def test_a_change_of_the_pipeline_finds_it(self, broker: Broker, journal: str, tmp_path: Path) -> None:
         scene = Scene(broker, journal, tmp_path / "gate", waiting=1)

@@ -414,27 +414,26 @@ class Crew:
         if self._stop_by is None:
             return
         now = time.monotonic()
-        self.hands.ungather()
         if not self._stopping:
             self._stopping = True
             self._leave_by, self._quiet_by = now + self._grace_s + _LEAVING_S, now + _LEAVING_S
+            self.hands.ungather()
             self._pool.recall_all()
+        self.hands.put_down()
         # A claim that still waits at the broker would be given what goes back.
         if not self._fetcher.asking or self._giving_back:
             self._give_back_unbegun()
         if not self._giving_back and now >= self._stop_by:
             self._giving_back = True
             self._leave_by = now + _LEAVING_S
+            self.hands.ungather()
             self._voice.hurry()
             self._pool.kill_busy("the worker was told to stop")
         while self._giving_back and self.hands.next:
             self._give_back(self.hands.next.popleft())
 
     def _give_back_unbegun(self) -> None:
-        hands = self.hands
-        unstarted = [item for item in hands.next if not item.started]
-        hands.take_next(unstarted)
-        for item in (*unstarted, *hands.take_fresh()):
+        for item in self.hands.take_fresh():
             self._give_back(item)
-        for item in hands.busy:
+        for item in self.hands.busy:
             self._give_back_rest(item, keep_order=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fairlead.model.delivery import Delivery
 from fairlead.worker.batches import Work
@@ -144,9 +144,16 @@ class Hands:
         self.ahead -= len(found)
         return found
 
-    def take_next(self, items: Iterable[Item]) -> None:
-        gone = set(items)
-        self.next = deque(item for item in self.next if item not in gone)
+    def put_down(self) -> None:
+        """Those in `next` with which nothing has begun are fresh again, for a worker that begins no more."""
+        going_on: deque[Item] = deque()
+        unbegun: list[Item] = []
+        for item in self.next:
+            (going_on if item.started or item.begun or item.lost else unbegun).append(item)
+        self.next = going_on
+        self.busy.difference_update(unbegun)
+        self.fresh.extendleft(reversed(unbegun))
+        self.ahead += len(unbegun)
 
     def lose(self, item: Item) -> None:
         item.lost = True

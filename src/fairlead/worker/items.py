@@ -15,7 +15,7 @@ _NONE: dict[str, bytes] = {}
 class Item:
     """`rest` is the run behind it: the later messages of its stream that came with the same claim, in order."""
 
-    __slots__ = ("carry", "delivery", "done", "lost", "most", "rest", "started", "step", "ticket")
+    __slots__ = ("begun", "carry", "delivery", "done", "lost", "most", "rest", "started", "step", "ticket")
 
     def __init__(self, delivery: Delivery, rest: deque[Delivery] | None = None) -> None:
         self.delivery = delivery
@@ -26,6 +26,8 @@ class Item:
         self.step = 0
         self.ticket = 0
         self.started = False
+        #: A step of it is done in these hands.
+        self.begun = False
         #: How many may be in a batch with it, once some were too many; 0: as many as the step takes.
         self.most = 0
         #: Somebody else may have it by now: whatever it still does changes nothing.
@@ -50,7 +52,7 @@ class Item:
         """The carry that says this step is done too. Raises `CarryTooLarge`, and then nothing has changed."""
         done = {**self.done, name: value or b"null"}
         carry = dump_carry(plan.name, done)
-        self.done, self.carry, self.step, self.most = done, carry, plan.next_step(done), 0
+        self.done, self.carry, self.step, self.most, self.begun = done, carry, plan.next_step(done), 0, True
         return carry
 
     def call(self, ticket: int) -> Call:
