@@ -149,7 +149,7 @@ class Scene:
     def __init__(self, broker: Broker, journal: str, gate: Path, waiting: int = 5) -> None:
         hold = {"step": "first", "gate": str(gate)}
         self.journal, self.gate, self.waiting = journal, gate, waiting
-        push(broker, *({"n": n, "journal": journal, "hold": hold if n == waiting else None} for n in range(waiting + 1)))
+        self.ids = push(broker, *({"n": n, "journal": journal, "hold": hold if n == waiting else None} for n in range(waiting + 1)))
         self.book = runbook(step("first", "noted"), batch("second"), isolate="thread")
 
     def await_standstill(self) -> None:
@@ -323,6 +323,32 @@ class TestLeases:
         assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted({*ids} - {ids[4]})
         # It took long, and yet a kill in the meantime would have counted for nobody.
         assert watched.started() == []
+
+    @pytest.mark.parametrize("isolate", ["process", "thread"])
+    def test_one_that_is_lost_behind_a_call_is_not_called(
+        self, broker: Broker, journal: str, tmp_path: Path, held: Callable[[], list[str]], isolate: str
+    ) -> None:
+        ids = held()
+        with working(broker, runbook(batch("only", "gated", batch_size=5), isolate=isolate)) as workers:
+            until(lambda: read_journal(journal), "the call")
+            broker.ack(QUEUE, ids[7])
+            until(lambda: workers.tally.lost == 1, "the loss")
+            (tmp_path / "gate").touch()
+            until(lambda: workers.tally.completed == 9, "the others")
+        assert [line["rows"] for line in read_journal(journal)] == [[0, 1, 2, 3, 4], [5, 6, 8, 9]]
+
+    @pytest.mark.parametrize("lost", [2, 5])
+    def test_those_that_are_lost_while_they_wait_are_not_called(self, broker: Broker, scene: Scene, lost: int) -> None:
+        broker.update_queue(QUEUE, visibility_timeout="300ms")
+        with working(broker, scene.book) as workers:
+            scene.await_standstill()
+            for message in scene.ids[:lost]:
+                broker.ack(QUEUE, message)
+            until(lambda: workers.tally.lost == lost, "the loss")
+            scene.gate.touch()
+            until(lambda: workers.tally.completed == 6 - lost, "the others")
+            assert workers.crews["worker"].hands.gathered == 0
+        assert sorted(row for rows in scene.batches() for row in rows) == list(range(lost, 6))
 
     def test_when_all_are_lost_the_call_is_ended(self, broker: Broker, journal: str, held: Callable[[], list[str]]) -> None:
         ids = held()

@@ -153,8 +153,10 @@ class Dealer:
                 if slot is None:
                     stuck = True
                     break
-                slot.load_us += expected_us
-                self._lots.setdefault(slot, []).append(Batch(plan, self._hands.take_gathered(step, most, MOST_BYTES)))
+                items = self._hands.take_gathered(step, most, MOST_BYTES)
+                if items:
+                    slot.load_us += expected_us
+                    self._lots.setdefault(slot, []).append(Batch(plan, items))
         return stuck
 
     def _find_slot(self, slots: list[Slot], expected_us: int) -> Slot | None:

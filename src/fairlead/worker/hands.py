@@ -79,9 +79,11 @@ class Hands:
         return len(found)
 
     def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
-        """Those that came first, at least one: as many as may go together, or as have so many bytes, and of a stream only one."""
+        """Those that came first: as many as may go together, or as have so many bytes, and of a stream only one. None when all are lost."""
         rows = self.batches[step, most].items
-        found = [rows.popleft() for _ in range(min(most, len(rows)))]
+        taken = [rows.popleft() for _ in range(min(most, len(rows)))]
+        found = [item for item in taken if not item.lost]
+        self.gathered -= len(taken) - len(found)
         size = sum(len(item.delivery.message.payload) for item in found)
         while size > most_bytes and len(found) > 1:
             rows.appendleft(found.pop())

@@ -165,10 +165,17 @@ class Pool:
                 slot.kill(how)
 
     def kill_under(self, item: Item) -> bool:
-        """End the call of this item. False when none is under way, or one that others are in too, whose work is not lost."""
+        """End the call of this item. False when none is under way, or one that others are in too, whose work is not lost.
+
+        One that has not begun is taken back, with those that wait beside it, so that it does not begin.
+        """
         for slot in self.slots:
-            if slot.pending and item in slot.pending[0].items:
-                if all(one.lost for one in slot.pending[0].items):
+            for place, work in enumerate(slot.pending):
+                if item not in work.items:
+                    continue
+                if place:
+                    self._put_back(slot.recall())
+                elif all(one.lost for one in work.items):
                     slot.kill("its lease is over")
                     return True
                 return False
