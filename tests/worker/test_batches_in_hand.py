@@ -15,6 +15,7 @@ import fairlead
 from fairlead import Broker, Complete, Release, Start
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
+from fairlead.runbook.model import StepSpec
 from fairlead.testing import MemoryStore, ServerProcess, run_server
 from fairlead.worker import dealing
 from fairlead.worker.batches import most_together
@@ -59,6 +60,13 @@ class TestWhatCameBack:
         assert burst(watched, runbook(batch("only", batch_size=320), isolate="thread")).tally.completed == 100
         assert {len(line["rows"]) for line in read_journal(journal)} == {10}
         assert watched.started() == []
+
+    def test_new_ones_do_not_go_with_it(self, broker: Broker, journal: str) -> None:
+        push(broker, *({"n": n, "journal": journal} for n in range(5)))
+        hand_out_and_back(broker, 1)
+        push(broker, *({"n": n, "journal": journal} for n in range(5, 40)))
+        assert burst(broker, runbook(batch("only", batch_size=320), isolate="thread")).tally.completed == 40
+        assert sorted(line["rows"] for line in read_journal(journal)) == [list(range(5)), list(range(5, 40))]
 
     def test_from_then_on_it_goes_alone_and_is_started(self, broker: Broker, journal: str) -> None:
         ids = push(broker, *({"n": n, "journal": journal} for n in range(50)))
@@ -262,6 +270,18 @@ class TestWaiting:
             until(lambda: any(0 in line.get("rows", ()) for line in read_journal(journal)), "a batch that stands still")
             push(broker, {"n": 3, "journal": journal})
             until(lambda: any(3 in line.get("rows", ()) for line in read_journal(journal)), "one that goes past it")
+            gate.touch()
+            until(lambda: workers.tally.completed == 4, "all of them")
+
+    @pytest.mark.parametrize("second", [batch("second", "nothing"), step("second", "noted")], ids=["for many", "for one"])
+    def test_nor_are_those_of_a_pipeline_that_was_changed(self, broker: Broker, journal: str, tmp_path: Path, second: StepSpec) -> None:
+        gate = tmp_path / "gate"
+        push(broker, *({"n": n, "journal": journal, "gate": str(gate)} for n in range(3)))
+        with working(broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", prefetch=1)) as workers:
+            until(lambda: any("rows" in line for line in read_journal(journal)), "a batch that stands still")
+            workers.change(runbook(step("first", "noted"), second, isolate="thread", prefetch=1))
+            push(broker, {"n": 3, "journal": journal})
+            until(lambda: any(line.get("n") == 3 for line in read_journal(journal)), "one that goes past it")
             gate.touch()
             until(lambda: workers.tally.completed == 4, "all of them")
 

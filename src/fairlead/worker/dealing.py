@@ -51,8 +51,9 @@ class Dealer:
         slots = self._pool.open_slots()
         share = -(-waiting // max(1, len(slots)))
         self._lots = {}
-        if plan.most_rows > 1:
-            self._in_batches = hands.gathered + sum(len(work.items) for slot in slots for work in slot.pending if isinstance(work, Batch))
+        # Also in slots of the pipeline before, which take no more calls.
+        with_batches = [slot for slot in self._pool.slots if slot.plan.most_rows > 1]
+        self._in_batches = hands.gathered + sum(len(work.items) for slot in with_batches for work in slot.pending if isinstance(work, Batch))
         stuck = self._deal_from(hands.next, plan, slots, share)
         # A batch that is due gets its slot before new ones do: they would keep it busy for ever.
         stuck = self._deal_batches(plan, slots, only_due=True) or stuck
@@ -126,7 +127,7 @@ class Dealer:
             self._hands.take_up(item)
         self._hands.gather(item, most)
         self._in_batches += 1
-        if fresh and item.step == 0:
+        if fresh and item.step == 0 and item.delivery.deliveries == 1:
             self._in_batches += self._hands.gather_new(most)
 
     def _room_in_batch(self, step: int, most: int, expected_us: int, slots: list[Slot]) -> bool:
