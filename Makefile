@@ -21,6 +21,8 @@ ARGS ?=
 # One more than there are cores, because many tests wait for processes. What is chosen with ARGS runs in one process, whose
 # output comes as it is printed and where a debugger works; JOBS=4 runs that side by side too.
 JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
+# A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
+SPARK_JOBS ?= $(if $(ARGS),0,2)
 
 .PHONY: help demo test test-crash test-spark check fix bench torture sim fuzz docs lock clean
 
@@ -37,7 +39,7 @@ test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn ane
 	@$(RUN) -m pytest tests/crash tests/faults -m rounds -n $(JOBS) --dist worksteal $(ARGS)
 
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
-	@$(RUN) -m pytest tests/spark $(ARGS)
+	@$(RUN) -m pytest tests/spark -n $(SPARK_JOBS) --dist loadfile $(ARGS)
 
 check: $(STAMP) ## Lint, check types, check the direction of imports
 	@$(RUN) -m ruff check .
