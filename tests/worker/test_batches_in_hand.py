@@ -302,7 +302,9 @@ class TestWaiting:
         assert len(read_journal(journal)) < 200
 
     def test_a_batch_ends_where_it_would_be_too_large(self, broker: Broker) -> None:
+        headers = {"h": "x" * 90}
         broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size)) for size in (10, 10, 10, 100, 5, 5)])
+        broker.enqueue_many(QUEUE, [fairlead.NewMessage(bytes(size), headers=headers) for size in (1, 2)])
         hands = Hands()
         hands.claim(broker.claim(QUEUE, limit=10))
         for item in (*hands.fresh,):
@@ -310,8 +312,28 @@ class TestWaiting:
         sizes = []
         while hands.gathered:
             sizes.append([len(item.delivery.payload) for item in hands.take_gathered(0, 10, 35)])
-        assert sizes == [[10, 10, 10], [100], [5, 5]]
+        assert sizes == [[10, 10, 10], [100], [5, 5], [1], [2]]
         assert hands.batches == {}
+
+    def test_what_steps_before_it_returned_counts_too(self, broker: Broker) -> None:
+        push(broker, {"n": 0}, {"n": 1})
+        hands = Hands()
+        hands.claim(broker.claim(QUEUE, limit=10))
+        for item in (*hands.fresh,):
+            item.carry = bytes(100)
+            hands.gather(item, 10)
+        assert len(hands.take_gathered(0, 10, 150)) == 1
+
+    def test_what_stays_behind_a_full_batch_has_not_waited_as_long(self, broker: Broker) -> None:
+        push(broker, *({"n": n} for n in range(3)))
+        hands = Hands()
+        hands.claim(broker.claim(QUEUE, limit=10))
+        for item in (*hands.fresh,):
+            hands.gather(item, 2)
+        rows = hands.batches[0, 2]
+        rows.since = 0.0
+        assert len(hands.take_gathered(0, 2, 1000)) == 2
+        assert rows.since > 0.0
 
 
 class TestLeases:
@@ -369,6 +391,19 @@ class TestLeases:
             until(lambda: workers.tally.completed == 6 - lost, "the others")
             assert workers.crews["worker"].hands.gathered == 0
         assert sorted(row for rows in scene.batches() for row in rows) == list(range(lost, 6))
+
+    def test_only_one_that_is_fresh_was_ahead(self, broker: Broker) -> None:
+        push(broker, *({"n": n} for n in range(4)))
+        hands = Hands()
+        hands.claim(broker.claim(QUEUE, limit=10))
+        busy, fresh = hands.fresh.popleft(), hands.fresh[0]
+        hands.take_up(busy)
+        hands.lose(busy)
+        assert hands.ahead == 3
+        hands.lose(fresh)
+        assert hands.ahead == 2
+        hands.lose(hands.take_fresh()[0])
+        assert hands.ahead == 0
 
     def test_when_all_are_lost_the_call_is_ended(self, broker: Broker, journal: str, held: Callable[[], list[str]]) -> None:
         ids = held()

@@ -19,7 +19,7 @@ from fairlead.worker.frames import BatchCall
 from fairlead.worker.items import Item
 from fairlead.worker.plan import NOTHING, Plan
 
-#: A batch ends early when its payloads have so many bytes together.
+#: A batch ends early when its messages, with what they carry, have so many bytes together.
 MOST_BYTES = 16 * 1024 * 1024
 _PARTS = 8
 _CAME_BACK_PART = 32

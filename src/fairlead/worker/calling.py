@@ -43,8 +43,6 @@ class Calling:
                 values, failed = self._batches[call.step](call)
                 return BatchDone(call.ticket, (time.perf_counter_ns() - began) // 1000, values, failed)
             value = self._run(step, call)
-        except Exception as error:
-            return self._failed(step, call, error, began)
         except BaseException as error:
             # sys.exit() in a step ends the step and not what runs it.
             return self._failed(step, call, error, began)

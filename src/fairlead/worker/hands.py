@@ -80,18 +80,21 @@ class Hands:
 
     def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
         """Those that came first: as many as may go together, or as have so many bytes, and of a stream only one. None when all are lost."""
-        rows = self.batches[step, most].items
+        gathered = self.batches[step, most]
+        rows = gathered.items
         taken = [rows.popleft() for _ in range(min(most, len(rows)))]
         found = [item for item in taken if not item.lost]
         self.gathered -= len(taken) - len(found)
-        size = sum(len(item.delivery.message.payload) for item in found)
+        size = sum(item.size for item in found)
         while size > most_bytes and len(found) > 1:
             rows.appendleft(found.pop())
-            size -= len(rows[0].delivery.message.payload)
+            size -= rows[0].size
         if any(item.rest is not None for item in found):
             found = self._first_of_streams(found, rows)
         if not rows:
             del self.batches[step, most]
+        elif len(found) == most:
+            gathered.since = time.monotonic()  # those that stay came later; what was too large for this one has waited as long
         self.gathered -= len(found)
         return found
 
@@ -143,6 +146,7 @@ class Hands:
     def take_fresh(self) -> list[Item]:
         found = [item for item in self.fresh if not item.lost]
         self.fresh.clear()
+        self.busy.update(found)
         self.ahead -= len(found)
         return found
 
@@ -161,5 +165,5 @@ class Hands:
         item.lost = True
         self.held.discard(item)
         self.starting.discard(item)
-        if item in self.fresh:
+        if item not in self.busy:
             self.ahead -= 1

@@ -38,6 +38,10 @@ class Item:
         """Itself: what a slot is handed may also be a batch of them."""
         return (self,)
 
+    @property
+    def size(self) -> int:
+        return self.delivery.message.size + len(self.carry)
+
     def prepare(self, plan: Plan) -> None:
         """Find its next step. Raises `CarryUnreadable`."""
         state = self.delivery.state
