@@ -147,7 +147,8 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
         assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == ["timeout_exceeded"] * 2
     # With all, in a small batch, then alone as often as its policy allows; a lease that runs out on a slow machine counts as one, too.
     assert deaths <= 4
-    assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] == [40, 2, 1, 1]
+    # The small batch is left out when a claim of the dead worker still waited, was answered, and its answer taken back: that counts as handed out.
+    assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] in ([40, 2, 1, 1], [40, 1, 1])
     assert {attempts for line in read_journal(journal) if 20 not in line["rows"] for attempts in line["attempts"]} == {0}
 
 
