@@ -42,8 +42,8 @@ _AT_ONCE = 1_000
 class Plan(msgspec.Struct, frozen=True):
     """`claims` of so many messages are counted in each round."""
 
-    rounds: int = 3
-    claims: int = 3
+    rounds: int = 2
+    claims: int = 2
     shapes: tuple[Shape, ...] = (Shape(2, 10_000), Shape(2, 50_000), Shape(1, 10_000), Shape(1, 50_000))
 
 
