@@ -24,7 +24,7 @@ JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 # A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
 SPARK_JOBS ?= $(if $(ARGS),0,2)
 
-.PHONY: help demo test test-crash test-spark check fix bench torture sim fuzz docs lock clean
+.PHONY: help demo test test-crash test-spark check fix bench walk torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -35,7 +35,7 @@ demo: $(STAMP) ## Tell the whole story on Spark: orders, failures of several kin
 test: $(STAMP) ## Run the tests side by side, but for test-crash and test-spark; ARGS="-k fairness" or ARGS=tests/unit: some, one by one
 	@$(RUN) -m pytest --ignore=tests/spark -n $(JOBS) --dist worksteal $(or $(ARGS),-m "not rounds")
 
-test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn anew: 27 kills
+test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn anew: 35 kills; damage a sample of files
 	@$(RUN) -m pytest tests/crash tests/faults -m rounds -n $(JOBS) --dist worksteal $(ARGS)
 
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
@@ -52,7 +52,14 @@ fix: $(STAMP) ## Repair what the linter can repair by itself
 bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
 	@$(RUN) -m bench $(ARGS)
 
-torture: $(STAMP) ## Kill a loaded broker KILLS times (1000), then queries and workers, most on Spark, in SPARK_ROUNDS rounds (10); audit what is left
+walk: $(STAMP) ## Count the calls and files that one enqueue, claim, fail and complete take; ARGS="--show enqueue": list them
+	@$(RUN) -m bench.walk $(ARGS)
+
+torture: $(STAMP) ## Damage every file in every way; kill a loaded broker KILLS times (1000), then queries and workers, most on Spark, in SPARK_ROUNDS rounds (10); audit what is left
+	@$(RUN) -m tests.crash.damage
+	@$(RUN) -m tests.crash.damage --of checkpoint --sample 2000
+	@$(RUN) -m tests.crash.damage --power restarted
+	@$(RUN) -m tests.crash.damage --power no-boot-id
 	@$(RUN) -m tests.crash.torture --kills $(KILLS) $(ARGS)
 	@$(RUN) -m tests.spark.crash.torture --rounds $(SPARK_ROUNDS)
 

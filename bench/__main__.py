@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import backlog, hooks, hot, lifecycle, streams, worker
+from bench import backlog, filters, hooks, hot, lifecycle, streams, worker
 from bench.conditions import conditions_here
 from bench.doors import measure as doors
 from bench.doors.profile import show_profile
@@ -19,7 +20,7 @@ from bench.report import Figures, load_figures, save_figures, show, write_page
 from bench.spark import measure as spark
 from bench.spark import worker as spark_worker
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "doors", "worker", "spark", "spark-worker")
+NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "filters", "doors", "worker", "spark", "spark-worker")
 #: With a load above this, somebody else is measured too.
 _QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--only", choices=NAMES, help="measure one group and keep the other figures as they are")
     parser.add_argument("--out", type=Path, help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it")
     parser.add_argument("--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)")
+    parser.add_argument("--dead", type=int, help="how many dead letters the group `filters` scans (default 100000)")
     parser.add_argument("--profile", choices=(*hot.SHAPES, "doors"), help="print where the time goes, and measure nothing")
     options = parser.parse_args()
     console = Console()
@@ -58,6 +60,9 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     backlogs = backlog.QUICK if options.quick else backlog.Plan()
     hooked = hooks.QUICK if options.quick else hooks.Plan()
     ordered = streams.QUICK if options.quick else streams.Plan()
+    scanned = filters.QUICK if options.quick else filters.Plan()
+    if options.dead:
+        scanned = msgspec.structs.replace(scanned, dead=options.dead)
     through = doors.QUICK if options.quick else doors.Plan()
     pipelines = worker.QUICK if options.quick else worker.Plan()
     sources = spark.QUICK if options.quick else spark.Plan()
@@ -80,6 +85,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.hooks = hooks.measure(hooked, home, _ticker(progress, "hooks", hooks.steps(hooked)))
         if "streams" in wanted:
             figures.streams = streams.measure(ordered, home, _ticker(progress, "streams", streams.steps(ordered)))
+        if "filters" in wanted:
+            figures.filters = filters.measure(scanned, home, _ticker(progress, "filters", filters.steps(scanned)))
         if "doors" in wanted:
             figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
         if "worker" in wanted:

@@ -16,7 +16,7 @@ import msgspec
 
 import fairlead
 from bench.bare import Bare
-from bench.rates import Spread, per_second, ratio, spread
+from bench.rates import Spread, Timed, ratio, spread, timed
 from fairlead.broker.broker import Durability
 from fairlead.model.ids import IdSource
 
@@ -43,7 +43,10 @@ QUICK = Plan(rounds=3, share=0.1, batches=(1, 500), keys=(10, 100_000), drained=
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`of_bare` and `of_fewest_keys` are ratios of rates within a round; the other two are lifecycles per second."""
+    """`rate` and `bare` are lifecycles per second; `of_bare` and `of_fewest_keys` are ratios of rates within a round.
+
+    `cpu_us` and `bare_cpu_us` are CPU time for one message; figures from before they were measured have none.
+    """
 
     shape: str
     durability: str
@@ -54,6 +57,8 @@ class Measured(msgspec.Struct, frozen=True):
     bare: Spread
     of_bare: Spread
     of_fewest_keys: Spread
+    cpu_us: Spread | None = None
+    bare_cpu_us: Spread | None = None
 
 
 def measure_in_step(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
@@ -97,9 +102,9 @@ def drafts_over(keys: int, count: int, batch: int, first: int = 0) -> list[list[
 
 def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: int, count: int, tick: Callable[[str], None]) -> list[Measured]:
     label = f"{shape}, {durability}, batch {batch}"
-    run = in_step if shape == "in step" else drain
-    rates: dict[int, list[float]] = {keys: [] for keys in plan.keys}
-    bare_rates: list[float] = []
+    work_through = in_step if shape == "in step" else drain
+    runs: dict[int, list[Timed]] = {keys: [] for keys in plan.keys}
+    bare_runs: list[Timed] = []
     ids = IdSource()
     data = home / "lifecycle"
     shutil.rmtree(data, ignore_errors=True)
@@ -107,24 +112,34 @@ def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: 
     with Bare(data / "bare", synced=durability == "fsync") as bare, fairlead.open(data / "engine", durability=durability) as broker:
         for keys in plan.keys:
             broker.create_queue(f"q{keys}", visibility_timeout="10m")
-            run(broker, f"q{keys}", drafts_over(keys, batch, batch))
+            work_through(broker, f"q{keys}", drafts_over(keys, batch, batch))
         for turn in range(plan.rounds):
             raw_ids = ids.next(1_700_000_000_000 + turn * 100_000, count)
             bodies = _bodies()
             raw_bodies = [next(bodies) for _ in raw_ids]
             work = bare.lifecycles if shape == "in step" else bare.fill_and_drain
-            bare_rates.append(per_second(count, lambda: work(raw_ids, raw_bodies, batch)))  # noqa: B023 called at once
+            bare_runs.append(timed(count, lambda: work(raw_ids, raw_bodies, batch)))  # noqa: B023 called at once
             tick(label)
             for keys in (plan.keys, plan.keys[::-1])[turn % 2]:
                 drafts = drafts_over(keys, count, batch, first=turn * count)
-                rates[keys].append(per_second(count, lambda: run(broker, f"q{keys}", drafts)))  # noqa: B023 called at once
+                runs[keys].append(timed(count, lambda: work_through(broker, f"q{keys}", drafts)))  # noqa: B023 called at once
                 tick(label)
     shutil.rmtree(data, ignore_errors=True)
+    bare_rates, bare_cpu = [run.rate for run in bare_runs], spread([run.cpu_us for run in bare_runs])
+    rates = {keys: [run.rate for run in got] for keys, got in runs.items()}
     fewest = rates[plan.keys[0]]
     return [
-        Measured(shape, durability, batch, keys, count, spread(got), spread(bare_rates), ratio(got, bare_rates), ratio(got, fewest))
+        Measured(
+            shape, durability, batch, keys, count,
+            rate=spread(got),
+            bare=spread(bare_rates),
+            of_bare=ratio(got, bare_rates),
+            of_fewest_keys=ratio(got, fewest),
+            cpu_us=spread([run.cpu_us for run in runs[keys]]),
+            bare_cpu_us=bare_cpu,
+        )
         for keys, got in rates.items()
-    ]
+    ]  # fmt: skip
 
 
 def _claim_and_complete(broker: fairlead.Broker, queue: str, count: int) -> None:

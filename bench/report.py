@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import backlog, hooks, lifecycle, streams, worker
+from bench import backlog, filters, hooks, lifecycle, streams, worker
 from bench.conditions import Conditions
 from bench.doors import measure as doors
 from bench.doors import report as doors_report
@@ -30,6 +30,7 @@ class Figures(msgspec.Struct, omit_defaults=True):
     backlog: list[backlog.Measured] = []
     hooks: list[hooks.Measured] = []
     streams: list[streams.Measured] = []
+    filters: filters.FilterFigures = filters.FilterFigures()
     doors: doors.Measured = doors.Measured()
     worker: list[worker.Measured] = []
     spark: list[spark.Measured] = []
@@ -45,10 +46,14 @@ def save_figures(path: Path, figures: Figures) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
 
 
-_LIFECYCLE = ("durability", "batch", "keys", "lifecycles/s", "bare RocksDB/s", "of bare", "of fewest keys")
+_LIFECYCLE = (
+    "durability", "batch", "keys", "lifecycles/s", "CPU µs", "bare RocksDB/s", "bare CPU µs", "of bare", "of fewest keys",
+)  # fmt: skip
 _BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smallest", "memory at reopen MB", "memory growth MB")
 
 _HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
+_WAITS = ("call beside", "enqueues", "p50 ms", "p99 ms", "max ms", "the call took s")
+_MATCHES = ("pattern", "text", "google-re2 us", "Arrow us")
 _WORKER = ("pipeline", "messages/s", "bare client/s", "of bare")
 _SPARK = ("direction", "cores", "rows a batch", "rows/s", "bare source/s", "of bare", "Parquet/s")
 _SPARK_WORKER = ("step", "cores", "claims of", "messages/s", "local worker/s", "of local", "bare mapInArrow/s", "of bare")
@@ -111,6 +116,11 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
     if figures.streams:
         title = f"Streams: a fresh process reopens them after a crash, claims and completes {figures.streams[0].claimed:,}"
         yield title, _STREAMS, [_streams_row(m) for m in figures.streams]
+    if figures.filters.waits:
+        title = f"Filters: an enqueue beside a scan of {figures.filters.dead:,} dead letters with errors of {filters.ERROR_CHARACTERS:,} characters"
+        yield title, _WAITS, [_waits_row(m) for m in figures.filters.waits]
+        title = f"Filters: one search in an error of {filters.ERROR_CHARACTERS:,} characters"
+        yield title, _MATCHES, [_matches_row(m) for m in figures.filters.matches]
     yield from doors_report.tables(figures.doors)
     if figures.worker:
         title = f"Workers: {figures.worker[0].messages:,} messages through steps that do nothing, beside a client that claims and completes"
@@ -127,7 +137,18 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
-    return (m.durability, f"{m.batch:,}", f"{m.keys:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.of_fewest_keys.show())
+    cpu, bare_cpu = (spent.show(1) if spent else "-" for spent in (m.cpu_us, m.bare_cpu_us))
+    rates = (m.rate.show(0), cpu, m.bare.show(0), bare_cpu, m.of_bare.show(), m.of_fewest_keys.show())
+    return (m.durability, f"{m.batch:,}", f"{m.keys:,}", *rates)
+
+
+def _waits_row(m: filters.Measured) -> tuple[str, ...]:
+    took = f"{m.call_s:.1f}, ended" if m.ended else f"{m.call_s:.2f}"
+    return (m.call, f"{m.enqueues:,}", f"{m.p50_ms:.2f}", f"{m.p99_ms:.1f}", f"{m.max_ms:.1f}", took)
+
+
+def _matches_row(m: filters.Matched) -> tuple[str, ...]:
+    return (f"`{m.pattern}`".replace("|", "\\|"), m.text, m.re2.show(1), m.arrow.show(1))
 
 
 def _hooks_row(m: hooks.Measured) -> tuple[str, ...]:
@@ -163,6 +184,9 @@ def _aims(figures: Figures) -> list[str]:
         claims = s.claims_of_without.median
         aims.append(_aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6))
         aims.append(_aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150))
+    if figures.filters.waits:
+        longest = max(f.max_ms for f in figures.filters.waits)
+        aims.append(_aim(f"the longest wait of an enqueue beside a scan or view: below {filters.AIM_MS} ms", longest, longest < filters.AIM_MS))
     aims += [_aim(*aim) for aim in doors_report.aims(figures.doors)]
     for w in figures.worker:
         if w.shape.startswith("1 step "):

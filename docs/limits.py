@@ -39,7 +39,7 @@ ROWS = {
         "requests that have come in part, and what pyarrow still holds of the last request of each channel",
         "limits.max_arriving_bytes", "Flight", "closed",
     ),
-    Limit.ARROW_BYTES: Row("memory of Arrow, for unpacking requests and building answers", "limits.max_arrow_bytes", "Flight", "`Overloaded`"),
+    Limit.ARROW_BYTES: Row("memory of Arrow, for building answers", "limits.max_arrow_bytes", "Flight", "`Overloaded`"),
     Limit.REQUEST_BYTES: Row("one request, unpacked", "`MAX_REQUEST_BYTES`", "Flight", "`LimitReached`"),
     Limit.HTTP_CONNECTIONS: Row("connections; the one that has kept us waiting longest makes room", "64", "HTTP", "closed"),
     Limit.HTTP_REQUEST: Row("a line of 64 KiB, 100 headers", "of Python's library", "HTTP", "414, 431"),
@@ -50,7 +50,7 @@ ROWS = {
         "what staged writes take on disk; also their chunks, `MAX_STAGED_CHUNKS` in all and `MAX_WRITE_CHUNKS` of one write",
         "store.max_staged_bytes", "all", "`LimitReached`",
     ),
-    Limit.DURABLE_CONSUMERS: Row("durable consumers", "`MAX_CONSUMERS`", "all", "`LimitReached`"),
+    Limit.DURABLE_CONSUMERS: Row("durable consumers of all queues together", "`MAX_CONSUMERS`", "all", "`LimitReached`"),
     Limit.LANES: Row(
         "(fairness key, throttle keys) pairs with ready messages, of all queues; of one: `store.lanes_per_queue`",
         "store.active_lanes", "all", "`TooManyLanes`",

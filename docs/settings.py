@@ -37,7 +37,7 @@ MEANINGS = {
     "limits.max_connections": "connections of the Flight door, and of the gRPC door; beyond, the longest silent is closed",
     "limits.max_connections_per_address": "of which one address may have so many",
     "limits.max_arriving_bytes": "bytes of Flight requests that have come in part or are still held; beyond, the connection with the most is closed",
-    "limits.max_arrow_bytes": "memory Arrow may use to unpack requests and build answers",
+    "limits.max_arrow_bytes": "memory Arrow may use to build answers",
     "limits.greeting_ms": "how long a new connection of the Flight door may take to open a channel",
     "limits.idle_ms": "how long a connection may say nothing at all",
     "limits.drain_grace_ms": "how long a stop waits for calls in flight",
@@ -52,7 +52,8 @@ MEANINGS = {
     "store.max_staged_bytes": "what staged writes may take on disk until they are published; beyond is `LimitReached`",
     "store.body_cache_bytes": "recent bodies held in memory, so that a message claimed soon is not read back",
     "store.block_cache_bytes": "RocksDB's cache of blocks",
-    "store.disk_reserve_bytes": "free space below which enqueues are refused, so that settles still fit",
+    "store.disk_reserve_bytes": "free space below which requests that can grow the store are refused, so that requests that free space always"
+    " fit; at least 64MiB ([a full disk](../explanation/durability.md#a-full-disk))",
     "store.checkpoint_dir": "the only directory that checkpoints and backups are written to; empty is the data directory's name with `.checkpoints`",
     "lua.default_timeout_ms": "time of one hook call, counted in instructions and in CPU time",
     "lua.default_memory_limit_bytes": "memory of one hook call above what its loaded script takes",

@@ -173,7 +173,7 @@ class _Bench:
         rate = self._rate_of(source.option("consumer", "bench").option("maxMessagesPerTrigger", self._shape.rows))
         stats = client.stats(QUEUE)
         assert stats.ready == 0, f"{stats.ready} messages left"
-        client.consumers.drop("bench")
+        client.consumers.drop("bench", QUEUE)
         return rate
 
     def _bare_source(self) -> DataStreamReader:

@@ -193,7 +193,7 @@ class _Bench:
 
     def _drop(self, queue: str) -> None:
         for consumer in self._client.consumers.list():
-            self._client.consumers.drop(consumer.name)
+            self._client.consumers.drop(consumer.name, consumer.queue)
         self._client.delete_queue(queue)
 
 

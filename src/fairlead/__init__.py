@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fairlead.model.failure import FailureReason, FailureRecord, Progress
     from fairlead.model.message import NewMessage
     from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, Release, SettleResult, Start
+    from fairlead.salvage.repair import repair
+    from fairlead.salvage.report import RepairReport
     from fairlead.store.verify import VerifyReport, verify
 else:
     # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait for the engine,
@@ -41,6 +43,8 @@ else:
         "model.failure": ("FailureReason", "FailureRecord", "Progress"),
         "model.message": ("NewMessage",),
         "model.settle": ("Complete", "DeliveryRef", "Extend", "Fail", "Release", "SettleResult", "Start"),
+        "salvage.repair": ("repair",),
+        "salvage.report": ("RepairReport",),
         "store.verify": ("VerifyReport", "verify"),
         "worker.step": ("BatchStep", "Step", "StepFailed"),
     }
@@ -56,6 +60,7 @@ else:
 
 __version__ = "0.1.0"
 
+#: Without `open`: a star import must not replace the builtin.
 __all__ = [
     "BatchStep",
     "Broker",
@@ -73,6 +78,7 @@ __all__ = [
     "PolicyLint",
     "Progress",
     "Release",
+    "RepairReport",
     "Settings",
     "SettleResult",
     "Start",
@@ -83,7 +89,7 @@ __all__ = [
     "connect",
     "errors",
     "lint_policy",
-    "open",
+    "repair",
     "verify",
 ]
 

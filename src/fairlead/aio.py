@@ -20,6 +20,7 @@ from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging, in_threads
 from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
+from fairlead.client.gather import Gatherer, Work
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Settling
 from fairlead.client.tls import TlsChoice
@@ -39,6 +40,7 @@ __all__ = ["AsyncClient", "connect"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W", bound=Work)
 
 
 async def connect(
@@ -74,6 +76,15 @@ def _in_thread(verb: Callable[Concatenate[Client, P], T]) -> Callable[Concatenat
 
     functools.update_wrapper(run, verb)
     return run
+
+
+async def _gathered(gatherer: Gatherer[W, T], work: W) -> T:
+    future = gatherer.submit(work)
+    try:
+        async with asyncio.timeout(gatherer.left_s()):
+            return await asyncio.wrap_future(future)
+    except TimeoutError:
+        raise gatherer.late(sent=not future.cancelled()) from None
 
 
 class AsyncClient:
@@ -152,16 +163,15 @@ class AsyncClient:
     async def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
         self._core.check()
         with self._client._traces.enqueuing(queue, messages) as carried:
-            return await asyncio.wrap_future(self._requests.enqueues.submit(Put.of(queue, carried)))
+            return await _gathered(self._requests.enqueues, Put.of(queue, carried))
 
     async def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         self._core.check()
         settling = Settling(self._requests.heartbeat, items)
         if not settling.said.rows:
             return settling.finish(([], 0))
-        future = self._requests.settles.submit(settling.said)
         try:
-            return settling.finish(await asyncio.wrap_future(future))
+            return settling.finish(await _gathered(self._requests.settles, settling.said))
         except BaseException:
             settling.undo()
             raise

@@ -1,8 +1,9 @@
 """The one door to time.
 
-Two readings: `now_ms` is the wall clock, used for whatever is stored or shown; `monotonic_ms` never jumps, and is what
-leases and token buckets are measured with, so that a step of the wall clock neither expires a lease nor fills a bucket.
-`ManualClock` in `fairlead.testing` is the other implementation.
+Two readings. `now_ms` is the wall clock: what people read and other machines compare with; somebody may step it at any
+moment. `monotonic_ms` is steady: it counts the time since `origin` and no step moves it. Whatever is due is measured with
+steady time; `broker/store_time.py` carries that on over restarts. `ManualClock` in `fairlead.testing` is the other
+implementation.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+#: Linux has a steady clock that goes on while the machine sleeps; elsewhere time asleep does not count.
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock(Protocol):
     #: True when time passes by itself, so that a broker needs a thread to notice due work.
     ticks: bool
+    #: Names where `monotonic_ms` counts from, so that readings of two processes can be compared. None: the boot of this machine.
+    origin: bytes | None
 
     def now_ms(self) -> int: ...
 
@@ -32,12 +38,13 @@ class Clock(Protocol):
 
 class SystemClock:
     ticks = True
+    origin: bytes | None = None
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
 
     def wait(self, condition: threading.Condition, timeout_ms: int | None) -> None:
         condition.wait(None if timeout_ms is None else max(0, timeout_ms) / 1000)

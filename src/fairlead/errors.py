@@ -315,22 +315,9 @@ class SparkNotReady(Rejected):
 class ConsumerNotFound(Rejected):
     code = "consumer_not_found"
 
-    def __init__(self, name: str) -> None:
-        how = f"make it with consumers.register({name!r}, queue), as a query of Spark does when it starts"
-        super().__init__(f"expected a durable consumer {name!r}; {how}", name=name)
-
-
-class ConsumerTaken(Rejected):
-    """A consumer's name belongs to one queue: `name`, `queue`, `wanted`."""
-
-    code = "consumer_taken"
-
-    def __init__(self, name: str, queue: str, wanted: str) -> None:
-        super().__init__(
-            f"expected consumer {name!r} to be new or of queue {wanted!r}, but it reads {queue!r}; "
-            f"take another name, or let go of it for good with: fairlead consumer drop {quote(name)}",
-            name=name, queue=queue, wanted=wanted,
-        )
+    def __init__(self, name: str, queue: str) -> None:
+        how = f"make it with consumers.register({name!r}, {queue!r}), as a query of Spark does when it starts"
+        super().__init__(f"expected a durable consumer {name!r} of queue {queue!r}; {how}", name=name, queue=queue)
 
 
 class StaleConsumer(Rejected):
@@ -387,8 +374,11 @@ class StagedChunkMissing(Rejected):
 
     code = "staged_chunk_missing"
 
-    def __init__(self, token: str, chunk: str) -> None:
-        super().__init__(f"expected chunk {chunk!r} of write {token!r} to be staged; stage it again, then publish", token=token, chunk=chunk)
+    def __init__(self, token: str, queue: str, chunk: str) -> None:
+        super().__init__(
+            f"expected chunk {chunk!r} of write {token!r} to queue {queue!r} to be staged; stage it again, then publish",
+            token=token, queue=queue, chunk=chunk,
+        )  # fmt: skip
 
 
 class StagedQueueGone(Rejected):
@@ -396,10 +386,10 @@ class StagedQueueGone(Rejected):
 
     code = "staged_queue_gone"
 
-    def __init__(self, token: str, chunk: str, queue: str) -> None:
+    def __init__(self, token: str, queue: str, chunk: str) -> None:
         super().__init__(
             f"expected queue {queue!r} to be there still for chunk {chunk!r} of write {token!r}; create it if need be, and stage the chunk again",
-            token=token, chunk=chunk, queue=queue,
+            token=token, queue=queue, chunk=chunk,
         )  # fmt: skip
 
 
@@ -483,14 +473,21 @@ class TooManyLanes(Unavailable):
 
 
 class StoreFull(Unavailable):
-    """The disk is below its reserve (enqueue) or really full (any write). Nothing was stored."""
+    """The disk is below its reserve (requests that grow the store) or really full (any write). Nothing was stored.
+
+    `needed_bytes` is the sum of what must be free: the reserve, what the logs may still need as tables, and the request.
+    """
 
     code = "store_full"
 
-    def __init__(self, path: str, free_bytes: int, reserve_bytes: int) -> None:
+    def __init__(self, path: str, free_bytes: int, reserve: int = 0, logs: int = 0, request: int = 0) -> None:
+        needed = reserve + logs + request
+        parts = {"in reserve": reserve, "to write logs as tables": logs, "for this request": request}
+        sum_of = ", ".join(f"{size} {what}" for what, size in parts.items() if size)
+        found = f"expected at least {needed} free bytes at {path} ({sum_of}), found {free_bytes}"
         super().__init__(
-            f"expected at least {reserve_bytes} free bytes at {path}, found {free_bytes}; make room, the store goes on by itself",
-            path=path, free_bytes=free_bytes, reserve_bytes=reserve_bytes,
+            f"{found}; purge, drop or complete messages, or make room: the store goes on by itself",
+            path=path, free_bytes=free_bytes, needed_bytes=needed, reserve_bytes=reserve,
         )
 
 
@@ -559,7 +556,7 @@ class StoreCorrupt(BrokenInvariant):
     code = "store_corrupt"
 
     def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where} is corrupt: {what}; restore a checkpoint, and run fairlead.verify on this directory", where=where, what=what)
+        super().__init__(f"{where} is corrupt: {what}; restore a backup, or save what can be read with `fairlead repair`", where=where, what=what)
 
 
 class StoreFailed(BrokenInvariant):

@@ -69,8 +69,10 @@ def address(data: Path) -> Iterator[str]:
 def alike(text: str) -> str:
     """Ids, times and padding differ from run to run, and so does whether a hook host had started.
 
-    Totals count from when a broker was opened, which over a directory is with each command.
+    Totals count from when a broker was opened, which over a directory is with each command. Places count commits, and each
+    close of a directory is one.
     """
+    text = re.sub(r'"(place|seq)": \d+', r'"\1": PLACE', text)
     text = re.sub(r'"totals": \{[^}]*\}', "TOTALS", text)
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
     text = re.sub(r"\b[0-9a-f]{8}\b", "SHORT", text)

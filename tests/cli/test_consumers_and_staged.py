@@ -14,9 +14,9 @@ def etl(broker: Opener) -> str:
         opened.create_queue("orders")
         opened.enqueue_many("orders", [NewMessage(b"12345", stream="s")] * 5)
         generation = opened.consumers.register("etl", "orders", ttl="3d").generation
-        opened.consumers.claim("etl", generation, 1, limit=1)
-        opened.consumers.close("etl", generation, 1)
-        opened.consumers.claim("etl", generation, 2, limit=3)
+        opened.consumers.claim("etl", "orders", generation, 1, limit=1)
+        opened.consumers.close("etl", "orders", generation, 1)
+        opened.consumers.claim("etl", "orders", generation, 2, limit=3)
         opened.staging.stage("query/7", "a", "orders", [NewMessage(b"x" * 10)] * 2)
     return "etl"
 
@@ -30,62 +30,62 @@ def test_consumers_are_listed_with_what_they_hold(cli: Commands, etl: str) -> No
 
 
 def test_one_is_shown_with_when_it_is_given_up(cli: Commands, etl: str) -> None:
-    shown = cli.ok("consumer", "show", etl).out
+    shown = cli.ok("consumer", "show", "orders", etl).out
     assert "claim 2: 3 messages, 15 bytes" in shown
     assert "claims up to 1" in shown
     assert "after 3d of silence" in shown
     assert "complete: a message it does not speak of is done" in shown
-    known = cli.json("consumer", "show", etl)
+    known = cli.json("consumer", "show", "orders", etl)
     assert (known["last_closed"], known["unspoken"]) == (1, "complete")
 
 
 def test_one_whose_unspoken_messages_go_back_says_so(cli: Commands, broker: Opener, etl: str) -> None:
     with broker() as opened:
         opened.consumers.register("worker:orders", "orders", unspoken="release")
-    assert "release: a message it does not speak of goes back" in cli.ok("consumer", "show", "worker:orders").out
+    assert "release: a message it does not speak of goes back" in cli.ok("consumer", "show", "orders", "worker:orders").out
 
 
 def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:
-    refused = cli("consumer", "release", etl)
+    refused = cli("consumer", "release", "orders", etl)
     assert refused.code == 2
-    assert "put back 3 messages of claim 2 of consumer 'etl'" in refused.err
+    assert "put back 3 messages of claim 2 of consumer 'etl' of orders" in refused.err
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 3
-    assert cli.ok("consumer", "release", etl, "--yes").lines == ["released 3 messages of consumer 'etl'"]
+    assert cli.ok("consumer", "release", "orders", etl, "--yes").lines == ["released 3 messages of consumer 'etl' of orders"]
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 0
-    assert "claim 2: it was let go of" in cli.ok("consumer", "show", etl).out
+    assert "claim 2: it was let go of" in cli.ok("consumer", "show", "orders", etl).out
 
 
 def test_a_dropped_consumer_is_forgotten(cli: Commands, etl: str) -> None:
-    refused = cli("consumer", "drop", etl)
+    refused = cli("consumer", "drop", "orders", etl)
     assert refused.code == 2
-    assert "put back 3 messages of claim 2 and forget consumer 'etl' with its 1 finished claim" in refused.err
-    assert cli.json("consumer", "drop", etl, "-y") == {"consumer": "etl", "dropped": True}
+    assert "put back 3 messages of claim 2 and forget consumer 'etl' of orders with its 1 finished claim" in refused.err
+    assert cli.json("consumer", "drop", "orders", etl, "-y") == {"queue": "orders", "consumer": "etl", "dropped": True}
     assert cli.ok("consumer", "list").lines == ["there is no durable consumer"]
 
 
 def test_a_slip_in_a_name_is_told_the_nearest(cli: Commands, etl: str) -> None:
     for command in (("show",), ("release", "-y"), ("drop", "-y")):
-        ran = cli("consumer", command[0], "elt", *command[1:])
+        ran = cli("consumer", command[0], "orders", "elt", *command[1:])
         assert ran.code == 4
         assert "did you mean 'etl'?" in ran.err
-    ran = cli("consumer", "show", "something-else", "-o", "json")
+    ran = cli("consumer", "show", "orders", "something-else", "-o", "json")
     assert ran.error()["code"] == ConsumerNotFound.code
-    assert "fairlead consumer list" in cli("consumer", "show", "something-else").err
+    assert "fairlead consumer list" in cli("consumer", "show", "orders", "something-else").err
 
 
 def test_staged_writes_are_listed_and_discarded(cli: Commands, etl: str) -> None:
     header, line = cli.ok("staged", "list").lines
     assert header.split() == ["token", "queue", "state", "chunks", "messages", "bytes", "since", "goes"]
     assert line.split()[:6] == ["query/7", "orders", "staged", "1", "2", "20"]
-    assert cli("staged", "discard", "query/7").code == 2
-    assert cli.ok("staged", "discard", "query/7", "--yes").lines == ["dropped 1 chunk of 'query/7'"]
+    assert cli("staged", "discard", "orders", "query/7").code == 2
+    assert cli.ok("staged", "discard", "orders", "query/7", "--yes").lines == ["dropped 1 chunk of 'query/7' for orders"]
     assert cli.ok("staged", "list").lines == ["nothing is staged"]
-    assert cli.json("staged", "discard", "query/7", "--yes") == {"token": "query/7", "chunks": 0}
+    assert cli.json("staged", "discard", "orders", "query/7", "--yes") == {"queue": "orders", "token": "query/7", "chunks": 0}
 
 
 def test_a_published_write_is_listed_and_stays(cli: Commands, broker: Opener, etl: str) -> None:
     with broker() as opened:
-        opened.staging.publish("query/7", ["a"])
+        opened.staging.publish("query/7", "orders", ["a"])
     assert cli.ok("staged", "list").lines[1].split()[:3] == ["query/7", "orders", "published"]
-    assert cli.json("staged", "discard", "query/7", "-y")["chunks"] == 0
+    assert cli.json("staged", "discard", "orders", "query/7", "-y")["chunks"] == 0
     assert len(cli.json("staged", "list")) == 1

@@ -88,6 +88,11 @@ def test_at_a_terminal_a_no_leaves_the_dead_where_they_are(cli: Commands, dead: 
     assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
 
 
+def test_a_value_may_be_a_negative_number(cli: Commands) -> None:
+    assert cli.json("config", "set", "offset", "-1") == {"key": "offset", "value": "-1"}
+    assert cli.ok("config", "get", "offset").lines == ["-1"]
+
+
 def test_configuration_is_set_shown_listed_and_unset(cli: Commands, broker: Opener) -> None:
     assert cli.json("config", "set", "throttle:mail:rate", "5") == {"key": "throttle:mail:rate", "value": "5"}
     cli.ok("config", "set", "mine", "a b")
@@ -95,6 +100,8 @@ def test_configuration_is_set_shown_listed_and_unset(cli: Commands, broker: Open
     assert cli.json("config", "get", "mine") == {"key": "mine", "value": "a b"}
     assert cli.json("config", "list") == {"mine": "a b", "throttle:mail:rate": "5"}
     assert cli.json("config", "list", "throttle:") == {"throttle:mail:rate": "5"}
+    assert cli.json("config", "list", "--prefix", "throttle:") == {"throttle:mail:rate": "5"}
+    assert cli("config", "list", "mine", "--prefix", "mine").code == 2
     assert [line.split(maxsplit=1) for line in cli.ok("config", "list").lines[1:]] == [["mine", "a b"], ["throttle:mail:rate", "5"]]
     with broker() as opened:
         opened.create_queue("q")

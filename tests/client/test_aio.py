@@ -138,7 +138,7 @@ def test_a_cancelled_settle_that_was_not_sent_keeps_its_lease_alive(scene: Scene
         (delivery,) = await client.claim("q")
         gate = threading.Event()
         send = client._requests.settles._send
-        client._requests.settles._send = lambda said: (gate.wait(PATIENCE_S), send(said))[1]  # type: ignore[assignment]
+        client._requests.settles._send = lambda *said: (gate.wait(PATIENCE_S), send(*said))[1]  # type: ignore[assignment]
         first = asyncio.create_task(client.settle([Extend(delivery)]))
         await until(lambda: not client._requests.settles._queue and client._requests.settles._under_way)
         second = asyncio.create_task(client.settle([Complete(delivery)]))
@@ -281,24 +281,24 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         await client.staging.stage("t", "a", "q", [NewMessage(b"%d" % n) for n in range(5)])
         await client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"5", b"6"]}))
-        assert (await client.staging.publish("t", ["a", "b"])).count == 7
+        assert (await client.staging.publish("t", "q", ["a", "b"])).count == 7
         assert [write.token for write in await client.staging.list()] == ["t"]
         assert sum([batch.num_rows async for batch in client.browse_batches("q")]) == 7
         generation = (await client.consumers.register("etl", "q")).generation
-        assert (await client.consumers.claim("etl", generation, 1)).count == 7
-        deliveries = [delivery async for delivery in client.consumers.read("etl", generation, 1)]
+        assert (await client.consumers.claim("etl", "q", generation, 1)).count == 7
+        deliveries = [delivery async for delivery in client.consumers.read("etl", "q", generation, 1)]
         assert [delivery.payload for delivery in deliveries] == [b"%d" % n for n in range(7)]
-        batches = [batch async for batch in client.consumers.read_batches("etl", generation, 1, payloads=False)]
+        batches = [batch async for batch in client.consumers.read_batches("etl", "q", generation, 1, payloads=False)]
         assert sum(batch.num_rows for batch in batches) == 7
-        await client.consumers.record("etl", generation, 1, [Release(deliveries[0])])
-        assert (await client.consumers.close("etl", generation, 1)).settled == {"completed": 6, "released": 1}
+        await client.consumers.record("etl", "q", generation, 1, [Release(deliveries[0])])
+        assert (await client.consumers.close("etl", "q", generation, 1)).settled == {"completed": 6, "released": 1}
         generation = (await client.consumers.register("etl", "q", unspoken="release")).generation
-        await client.consumers.claim("etl", generation, 2)
-        assert not (await client.consumers.take_up("etl", generation, 2)).again
-        (left,) = [delivery async for delivery in client.consumers.read("etl", generation, 2, unsettled=True)]
-        await client.consumers.record("etl", generation, 2, [Start(left)])
-        assert (await client.consumers.take_up("etl", generation, 2)).failed == 1
-        assert [batch async for batch in client.consumers.read_batches("etl", generation, 2, unsettled=True)] == []
+        await client.consumers.claim("etl", "q", generation, 2)
+        assert not (await client.consumers.take_up("etl", "q", generation, 2)).again
+        (left,) = [delivery async for delivery in client.consumers.read("etl", "q", generation, 2, unsettled=True)]
+        await client.consumers.record("etl", "q", generation, 2, [Start(left)])
+        assert (await client.consumers.take_up("etl", "q", generation, 2)).failed == 1
+        assert [batch async for batch in client.consumers.read_batches("etl", "q", generation, 2, unsettled=True)] == []
 
     run(scene, work)
 
@@ -309,15 +309,15 @@ def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(scene: Scene
     async def work(client: AsyncClient) -> None:
         scene.broker.enqueue_many("q", [NewMessage(b"x" * 1000)] * 2000)
         generation = (await client.consumers.register("etl", "q")).generation
-        await client.consumers.claim("etl", generation, 1)
+        await client.consumers.claim("etl", "q", generation, 1)
         for _ in range(3):
-            reading = client.consumers.read_batches("etl", generation, 1)
+            reading = client.consumers.read_batches("etl", "q", generation, 1)
             assert (await anext(aiter(reading))).num_rows == 1
             await reading.aclose()  # type: ignore[attr-defined]
         # The server notices when it writes the next part; the channel of the verbs stays.
         await until(lambda: scene.door._limits.channels <= 2)
         with pytest.raises(errors.ClaimNotNext):
-            _ = [batch async for batch in client.consumers.read_batches("etl", generation, 2)]
-        assert len([delivery async for delivery in client.consumers.read("etl", generation, 1)]) == 2000
+            _ = [batch async for batch in client.consumers.read_batches("etl", "q", generation, 2)]
+        assert len([delivery async for delivery in client.consumers.read("etl", "q", generation, 1)]) == 2000
 
     run(scene, work)

@@ -25,31 +25,31 @@ def fill(client: Client, count: int, queue: str = "q") -> list[str]:
 def taken(client: Client, count: int = 100) -> int:
     """A consumer `etl` with claim 1 in hand; its generation."""
     generation = client.consumers.register("etl", "q").generation
-    assert client.consumers.claim("etl", generation, 1, limit=count).count
+    assert client.consumers.claim("etl", "q", generation, 1, limit=count).count
     return generation
 
 
 def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -> None:
     ids = fill(client, 10)
     generation = taken(client)
-    first, again = [[delivery.id for delivery in client.consumers.read("etl", generation, 1)] for _ in range(2)]
+    first, again = [[delivery.id for delivery in client.consumers.read("etl", "q", generation, 1)] for _ in range(2)]
     assert first == again
     assert sorted(first) == sorted(ids)
-    assert [client.consumers.close("etl", generation, 1).settled for _ in range(2)] == [{"completed": 10}] * 2
+    assert [client.consumers.close("etl", "q", generation, 1).settled for _ in range(2)] == [{"completed": 10}] * 2
     assert client.stats("q").leased == 0
     with pytest.raises(errors.ClaimClosed):
-        list(client.consumers.read("etl", generation, 1))
+        list(client.consumers.read("etl", "q", generation, 1))
 
 
 def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client) -> None:
     ids = fill(client, 30)
     generation = taken(client)
-    slices = [[*client.consumers.read_batches("etl", generation, 1, slice=part, slices=3)] for part in range(3)]
+    slices = [[*client.consumers.read_batches("etl", "q", generation, 1, slice=part, slices=3)] for part in range(3)]
     assert all(batch.schema.equals(DELIVERIES) for batches in slices for batch in batches)
     found = [pa.Table.from_batches(batches).column("payload").to_pylist() for batches in slices]
     assert sorted(payload for part in found for payload in part) == sorted(b"%d" % n for n in range(len(ids)))
     assert all(found)
-    (batch,) = client.consumers.read_batches("etl", generation, 1, payloads=False)
+    (batch,) = client.consumers.read_batches("etl", "q", generation, 1, payloads=False)
     assert batch.column("payload").null_count == batch.num_rows == 30
     assert batch.column("headers").null_count == 0
 
@@ -57,26 +57,26 @@ def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client
 def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(client: Client) -> None:
     fill(client, 6)
     generation = taken(client)
-    deliveries = [*client.consumers.read("etl", generation, 1)]
-    client.consumers.record("etl", generation, 1, [Release(deliveries[0]), Complete(deliveries[1])])
-    (batch,) = client.consumers.read_batches("etl", generation, 1)
+    deliveries = [*client.consumers.read("etl", "q", generation, 1)]
+    client.consumers.record("etl", "q", generation, 1, [Release(deliveries[0]), Complete(deliveries[1])])
+    (batch,) = client.consumers.read_batches("etl", "q", generation, 1)
     two = batch.slice(2, 2)
     said = pa.RecordBatch.from_pydict({"action": [1, 1], "id": two.column("id"), "lease": two.column("lease"), "dead": [True, True]})
-    client.consumers.record_batch("etl", generation, 1, said, part="winner")
-    client.consumers.record("etl", generation, 1, [Fail(deliveries[4], dead=True)], part="loser")
-    client.consumers.choose("etl", generation, 1, ["winner"])
-    assert client.consumers.close("etl", generation, 1).settled == {"released": 1, "dead": 2, "completed": 3}
+    client.consumers.record_batch("etl", "q", generation, 1, said, part="winner")
+    client.consumers.record("etl", "q", generation, 1, [Fail(deliveries[4], dead=True)], part="loser")
+    client.consumers.choose("etl", "q", generation, 1, ["winner"])
+    assert client.consumers.close("etl", "q", generation, 1).settled == {"released": 1, "dead": 2, "completed": 3}
 
 
 def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: Client) -> None:
     fill(client, 2)
     generation = taken(client)
-    first, second = client.consumers.read("etl", generation, 1)
+    first, second = client.consumers.read("etl", "q", generation, 1)
     with pytest.raises(errors.InvalidRequest, match="progress"):
-        client.consumers.record("etl", generation, 1, [Release(first), Complete(second, progress=-1)])
+        client.consumers.record("etl", "q", generation, 1, [Release(first), Complete(second, progress=-1)])
     with pytest.raises(errors.InvalidRequest, match="items"):
-        client.consumers.record("etl", generation, 1, "release them")  # type: ignore[arg-type]
-    assert client.consumers.close("etl", generation, 1).settled == {"completed": 2}
+        client.consumers.record("etl", "q", generation, 1, "release them")  # type: ignore[arg-type]
+    assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 2}
 
 
 def test_whoever_registers_later_fences_off_the_other(client: Client) -> None:
@@ -84,61 +84,61 @@ def test_whoever_registers_later_fences_off_the_other(client: Client) -> None:
     before = taken(client)
     after = client.consumers.register("etl", "q").generation
     with pytest.raises(errors.StaleConsumer) as stale:
-        client.consumers.heartbeat("etl", before)
+        client.consumers.heartbeat("etl", "q", before)
     assert stale.value.current == after
-    assert client.consumers.heartbeat("etl", after).open == 1
-    assert client.consumers.show("etl").messages == 1
+    assert client.consumers.heartbeat("etl", "q", after).open == 1
+    assert client.consumers.show("etl", "q").messages == 1
     assert [info.name for info in client.consumers.list()] == ["etl"]
 
 
 def test_a_released_claim_says_so_and_a_dropped_consumer_is_gone(client: Client) -> None:
     fill(client, 3)
     generation = taken(client)
-    assert client.consumers.release("etl") == 3
+    assert client.consumers.release("etl", "q") == 3
     assert client.stats("q").ready == 3
     with pytest.raises(errors.ClaimReleased):
-        list(client.consumers.read_batches("etl", generation, 1))
-    client.consumers.drop("etl")
+        list(client.consumers.read_batches("etl", "q", generation, 1))
+    client.consumers.drop("etl", "q")
     with pytest.raises(errors.ConsumerNotFound):
-        client.consumers.show("etl")
+        client.consumers.show("etl", "q")
 
 
 def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     fill(client, 5)
     generation = client.consumers.register("etl", "q", unspoken="release").generation
-    assert client.consumers.show("etl").unspoken == "release"
-    client.consumers.claim("etl", generation, 1)
-    assert client.consumers.take_up("etl", generation, 1, slice=0, slices=1) == TakenUp(again=False, failed=0)
-    a, b, c, *_ = client.consumers.read("etl", generation, 1, unsettled=True)
-    client.consumers.record("etl", generation, 1, [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)])
-    assert client.consumers.take_up("etl", generation, 1) == TakenUp(again=True, failed=2)
-    (batch,) = client.consumers.read_batches("etl", generation, 1, unsettled=True)
+    assert client.consumers.show("etl", "q").unspoken == "release"
+    client.consumers.claim("etl", "q", generation, 1)
+    assert client.consumers.take_up("etl", "q", generation, 1, slice=0, slices=1) == TakenUp(again=False, failed=0)
+    a, b, c, *_ = client.consumers.read("etl", "q", generation, 1, unsettled=True)
+    client.consumers.record("etl", "q", generation, 1, [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)])
+    assert client.consumers.take_up("etl", "q", generation, 1) == TakenUp(again=True, failed=2)
+    (batch,) = client.consumers.read_batches("etl", "q", generation, 1, unsettled=True)
     assert batch.num_rows == 2
-    kept = next(one for one in client.consumers.read("etl", generation, 1) if one.id == b.id)
+    kept = next(one for one in client.consumers.read("etl", "q", generation, 1) if one.id == b.id)
     assert (int(kept.progress), kept.carry) == (4, b"so far")
     for wrong in ([Extend(a, "30s")], [Extend(a, carry=b"x" * (MAX_CARRY_BYTES + 1))]):
         with pytest.raises(errors.InvalidRequest):
-            client.consumers.record("etl", generation, 1, wrong)
-    assert client.consumers.close("etl", generation, 1).settled == {"completed": 1, "retry": 2, "released": 2}
+            client.consumers.record("etl", "q", generation, 1, wrong)
+    assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 1, "retry": 2, "released": 2}
     other = client.consumers.register("audit", "q").generation
-    client.consumers.claim("audit", other, 1)
+    client.consumers.claim("audit", "q", other, 1)
     with pytest.raises(errors.InvalidRequest, match="unspoken"):
-        list(client.consumers.read("audit", other, 1, unsettled=True))
+        list(client.consumers.read("audit", "q", other, 1, unsettled=True))
 
 
 def test_nothing_behind_the_ceiling_is_taken(client: Client) -> None:
     fill(client, 2)
     generation = client.consumers.register("etl", "q").generation
-    ceiling = client.consumers.ceiling("etl", generation)
+    ceiling = client.consumers.ceiling("etl", "q", generation)
     fill(client, 3)
-    assert client.consumers.claim("etl", generation, 1, up_to=ceiling).count == 2
+    assert client.consumers.claim("etl", "q", generation, 1, up_to=ceiling).count == 2
 
 
 def test_a_claim_waits_for_the_first_message(scene: Scene) -> None:
     client, other = scene.client()[0], scene.client()[0]
     generation = client.consumers.register("etl", "q").generation
-    assert client.consumers.claim("etl", generation, 1).count == 0
-    claiming = client._core.crew.submit(client.consumers.claim, "etl", generation, 1, wait="60s")
+    assert client.consumers.claim("etl", "q", generation, 1).count == 0
+    claiming = client._core.crew.submit(client.consumers.claim, "etl", "q", generation, 1, wait="60s")
     until(lambda: scene.broker.stats("q").consumers, "a claim that waits")
     fill(other, 1)
     assert claiming.result(PATIENCE_S).count == 1
@@ -150,8 +150,8 @@ def test_what_is_staged_is_seen_once_it_is_published(client: Client) -> None:
     client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": pa.array([b"3"], pa.large_binary())}))
     client.staging.stage("t", "never", "q", [NewMessage(b"4")])
     assert client.stats("q").ready == 0
-    assert client.staging.publish("t", ["b", "a"]).outcome == "published"
-    assert client.staging.publish("t", ["b", "a"]).outcome == "already"
+    assert client.staging.publish("t", "q", ["b", "a"]).outcome == "published"
+    assert client.staging.publish("t", "q", ["b", "a"]).outcome == "already"
     assert sorted(info.payload for info in client.peek("q")) == [b"1", b"2", b"3"]
     assert [(write.token, write.published, write.messages) for write in client.staging.list()] == [("t", True, 3)]
 
@@ -171,7 +171,7 @@ def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Clien
     staged = client.staging.stage("t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead)
     assert (staged.count, [refusal.row for refusal in staged.refused]) == (1, [0])
     client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"1", b"2"]}), dead=dead)
-    client.staging.publish("t", ["a", "b"])
+    client.staging.publish("t", "q", ["a", "b"])
     found = {info.payload: (info.reason, info.failures[0].error) for info in client.browse("q", view="dead")}
     assert found[b"y"] == found[b"2"] == (FailureReason.VALIDATION_FAILURE, "bad 1")
     assert found[b"1"] == ((FailureReason.VALIDATION_FAILURE, "bad 1") if isinstance(dead, tuple) else (FailureReason.UNKNOWN, "bad 0"))
@@ -179,10 +179,10 @@ def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Clien
 
 def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:
     client.staging.stage("t", "a", "q", [NewMessage(b"1")])
-    assert client.staging.discard("t") == 1
-    assert client.staging.discard("t") == 0
+    assert client.staging.discard("t", "q") == 1
+    assert client.staging.discard("t", "q") == 0
     with pytest.raises(errors.StagedChunkMissing):
-        client.staging.publish("t", ["a"])
+        client.staging.publish("t", "q", ["a"])
 
 
 def test_browsing_sees_every_message_once_in_order_of_ids(client: Client) -> None:
@@ -228,8 +228,8 @@ def test_a_reading_that_breaks_off_goes_on_where_it_was(scene: Scene, lost: int)
     client, transport = scene.client()
     fill(client, 14)
     generation = taken(client)
-    whole = [delivery.id for delivery in client.consumers.read("etl", generation, 1)]
-    reading = client.consumers.read("etl", generation, 1)
+    whole = [delivery.id for delivery in client.consumers.read("etl", "q", generation, 1)]
+    reading = client.consumers.read("etl", "q", generation, 1)
     found = [next(reading).id for _ in range(5)]
     transport.lose("read", lost)
     found += [delivery.id for delivery in reading]
@@ -243,7 +243,7 @@ def test_time_for_trouble_counts_anew_from_every_batch_that_comes(scene: Scene, 
     generation = taken(client)
     turns = itertools.count()
     monkeypatch.setattr(transport, "take_fault", lambda verb, kind: verb == "read" and kind == "lose" and next(turns) % 2 == 1)
-    assert len([*client.consumers.read("etl", generation, 1)]) == 80
+    assert len([*client.consumers.read("etl", "q", generation, 1)]) == 80
     # As many troubles as batches, each of which takes a rest of some ten milliseconds.
     assert next(turns) >= 40
 
@@ -253,12 +253,12 @@ def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_thou
     client, transport = scene.client()
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(14)])
     generation = client.consumers.register("etl", "q", unspoken="release").generation
-    client.consumers.claim("etl", generation, 1)
-    everything = [*client.consumers.read("etl", generation, 1)]
-    client.consumers.record("etl", generation, 1, [Complete(everything[2])])
-    reading = client.consumers.read("etl", generation, 1, unsettled=True)
+    client.consumers.claim("etl", "q", generation, 1)
+    everything = [*client.consumers.read("etl", "q", generation, 1)]
+    client.consumers.record("etl", "q", generation, 1, [Complete(everything[2])])
+    reading = client.consumers.read("etl", "q", generation, 1, unsettled=True)
     found = [next(reading) for _ in range(4)]
-    client.consumers.record("etl", generation, 1, [Complete(delivery) for delivery in [*found, everything[8]]])
+    client.consumers.record("etl", "q", generation, 1, [Complete(delivery) for delivery in [*found, everything[8]]])
     transport.lose("read", 2)
     found += reading
     assert [delivery.payload for delivery in found] == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7, *range(9, 14))]
@@ -281,10 +281,10 @@ def test_a_reading_that_is_left_early_leaves_nothing_for_the_next(scene: Scene) 
     fill(client, 14)
     generation = taken(client)
     for _ in range(3):
-        reading = client.consumers.read_batches("etl", generation, 1)
+        reading = client.consumers.read_batches("etl", "q", generation, 1)
         assert next(reading).num_rows == 4
         reading.close()  # type: ignore[attr-defined]
-    assert sum(batch.num_rows for batch in client.consumers.read_batches("etl", generation, 1)) == 14
+    assert sum(batch.num_rows for batch in client.consumers.read_batches("etl", "q", generation, 1)) == 14
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -292,9 +292,9 @@ def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene
     client, other = scene.client()[0], scene.client()[0]
     fill(client, 2000)
     generation = taken(client, 2000)
-    reading = client.consumers.read_batches("etl", generation, 1)
+    reading = client.consumers.read_batches("etl", "q", generation, 1)
     assert next(reading).num_rows == 4
-    other.consumers.release("etl")
+    other.consumers.release("etl", "q")
     with pytest.raises(errors.ClaimReleased):
         list(reading)
 
@@ -304,20 +304,20 @@ def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     transport.lose("stage")
     assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
     transport.lose("admin")
-    assert client.staging.publish("t", ["a"]).outcome == "already"
+    assert client.staging.publish("t", "q", ["a"]).outcome == "already"
     transport.lose("admin")
     generation = client.consumers.register("etl", "q").generation
     transport.lose("claim_numbered")
-    assert client.consumers.claim("etl", generation, 1).count == 1
-    (delivery,) = client.consumers.read("etl", generation, 1)
+    assert client.consumers.claim("etl", "q", generation, 1).count == 1
+    (delivery,) = client.consumers.read("etl", "q", generation, 1)
     transport.lose("record")
-    client.consumers.record("etl", generation, 1, [Fail(delivery, dead=True)])
+    client.consumers.record("etl", "q", generation, 1, [Fail(delivery, dead=True)])
     transport.lose("browse")
     assert [batch.num_rows for batch in client.browse_batches("q")] == [1]
     transport.lose("admin")
-    assert client.consumers.close("etl", generation, 1).settled == {"dead": 1}
+    assert client.consumers.close("etl", "q", generation, 1).settled == {"dead": 1}
     assert client.stats("q").dead == 1
-    client.consumers.heartbeat("etl", generation)
+    client.consumers.heartbeat("etl", "q", generation)
 
 
 def test_a_server_that_is_gone_ends_a_reading_when_patience_is_over(scene: Scene) -> None:
@@ -326,4 +326,4 @@ def test_a_server_that_is_gone_ends_a_reading_when_patience_is_over(scene: Scene
     generation = taken(client)
     transport.refuse("read", 1000)
     with pytest.raises(errors.ServerUnreachable):
-        list(client.consumers.read("etl", generation, 1))
+        list(client.consumers.read("etl", "q", generation, 1))

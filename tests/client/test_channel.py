@@ -13,6 +13,8 @@ from fairlead.errors import InvalidRequest
 from fairlead.testing import ManualClock
 from tests.client.scene import PATIENCE_S, until
 
+PATIENCE_MS = int(PATIENCE_S * 1000)
+
 
 class FakeStream:
     """Answers with what it was told, in capitals, unless it is silent: then only a cancel ends a read."""
@@ -132,27 +134,27 @@ def test_an_answered_channel_is_left_alone_for_ever(clock: ManualClock, watchdog
 
 @pytest.mark.parametrize("how", [b"end", b"interrupt"])
 def test_a_channel_that_was_left_in_the_middle_of_an_answer_is_not_used_again(watchdog: Watchdog, how: bytes) -> None:
-    pool = Pool(FakeStream, watchdog, most_idle=4)
-    channel = pool.take()
+    pool = Pool(lambda _: FakeStream(), watchdog, most_idle=4)
+    channel = pool.take(PATIENCE_MS)
     with pytest.raises((ConnectionBroken, KeyboardInterrupt)):
         channel.call(how, None, within_ms=1000)
     pool.give_back(channel)
-    assert pool.take() is not channel
+    assert pool.take(PATIENCE_MS) is not channel
 
 
 def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> None:
-    pool = Pool(FakeStream, watchdog, most_idle=2)
-    taken = [pool.take() for _ in range(3)]
+    pool = Pool(lambda _: FakeStream(), watchdog, most_idle=2)
+    taken = [pool.take(PATIENCE_MS) for _ in range(3)]
     assert len({*taken}) == 3
     for channel in taken:
         pool.give_back(channel)
     assert [channel.broken for channel in taken] == [False, False, True]
-    assert pool.take() in taken[:2]
+    assert pool.take(PATIENCE_MS) in taken[:2]
 
 
 def test_a_channel_that_sent_a_lot_is_not_kept_because_the_server_would_hold_on_to_it(watchdog: Watchdog) -> None:
-    pool = Pool(FakeStream, watchdog, most_idle=2)
-    light, heavy = pool.take(), pool.take()
+    pool = Pool(lambda _: FakeStream(), watchdog, most_idle=2)
+    light, heavy = pool.take(PATIENCE_MS), pool.take(PATIENCE_MS)
     light.call(b"x", None, within_ms=1000)
     heavy.call(bytes(5 << 20), None, within_ms=1000)
     pool.give_back(light)
@@ -175,11 +177,11 @@ def test_what_was_being_written_when_its_time_was_up_may_have_been_sent(watchdog
 
 
 def test_a_channel_that_cannot_be_opened_has_sent_nothing(watchdog: Watchdog) -> None:
-    def refuse() -> FakeStream:
+    def refuse(within_ms: int) -> FakeStream:
         raise pa.ArrowException("Flight returned unavailable error, with message: refused. gRPC client debug context: at length")
 
     with pytest.raises(ConnectionBroken, match=r"^refused$") as broken:
-        Pool(refuse, watchdog, most_idle=2).take()
+        Pool(refuse, watchdog, most_idle=2).take(PATIENCE_MS)
     assert not broken.value.sent
 
 

@@ -11,7 +11,8 @@ import pytest
 from fairlead.client import gather
 from fairlead.client.crew import Crew
 from fairlead.client.gather import Gatherer
-from fairlead.errors import AnswerLost, ClientClosed, QueueFull, QueueNotFound, StoreFull
+from fairlead.errors import AnswerLost, ClientClosed, QueueFull, QueueNotFound, ServerUnreachable, StoreFull
+from fairlead.testing import ManualClock
 from tests.client.scene import PATIENCE_S, until
 
 
@@ -27,6 +28,8 @@ class Server:
 
     def __init__(self) -> None:
         self.requests: list[list[str]] = []
+        self.deadlines: list[int] = []
+        self.threads: list[threading.Thread] = []
         self.refuses: dict[str, Exception] = {}
         self._go = threading.Event()
         self._go.set()
@@ -36,17 +39,39 @@ class Server:
         self.busy.clear()
         self._go.clear()
 
+    def hold_next(self) -> None:
+        """Let go of the request that is under way, and hold the one after it."""
+        held, self._go = self._go, threading.Event()
+        held.set()
+
     def let_go(self) -> None:
         self._go.set()
 
-    def send(self, calls: Sequence[Call]) -> list[str]:
+    def send(self, calls: Sequence[Call], ends_ms: int) -> list[str]:
         self.requests.append([call.name for call in calls])
+        self.deadlines.append(ends_ms)
+        self.threads.append(threading.current_thread())
+        go = self._go
         self.busy.set()
-        assert self._go.wait(PATIENCE_S)
+        assert go.wait(PATIENCE_S)
         for call in calls:
             if call.name in self.refuses:
                 raise self.refuses[call.name]
         return [call.name.upper() for call in calls]
+
+
+class Deadlines:
+    """Calls that may take so long by a clock that a test moves."""
+
+    def __init__(self, span_ms: int = 60_000) -> None:
+        self.clock = ManualClock()
+        self._span_ms = span_ms
+
+    def deadline_ms(self) -> int:
+        return self.clock.monotonic_ms() + self._span_ms
+
+    def unreachable(self, what: str) -> ServerUnreachable:
+        return ServerUnreachable("host:1", what)
 
 
 @pytest.fixture
@@ -57,7 +82,7 @@ def server() -> Server:
 @pytest.fixture
 def gatherer(server: Server) -> Iterator[Gatherer[Call, str]]:
     crew = Crew(4)
-    yield Gatherer(server.send, crew, "call")
+    yield Gatherer(server.send, crew, "call", Deadlines())
     crew.close()
 
 
@@ -95,7 +120,7 @@ def first_under_way(gatherer: Gatherer[Call, str], server: Server) -> Future[str
 
 def test_a_lone_call_is_sent_at_once_by_its_own_thread(gatherer: Gatherer[Call, str], server: Server) -> None:
     sent_by = []
-    server.send, send = lambda calls: (sent_by.append(threading.current_thread()), send(calls))[1], server.send  # type: ignore[method-assign, func-returns-value]
+    server.send, send = lambda *calls: (sent_by.append(threading.current_thread()), send(*calls))[1], server.send  # type: ignore[method-assign, func-returns-value]
     gatherer._send = server.send
     assert gatherer.call(Call("a")) == "A"
     assert sent_by == [threading.current_thread()]
@@ -203,12 +228,12 @@ def test_a_thread_interrupted_while_it_waits_holds_up_nobody(
 ) -> None:
     wait = gather._Call.wait
 
-    def interrupted(call: gather._Call[Call, str]) -> bool:
+    def interrupted(call: gather._Call[Call, str], timeout_s: float) -> bool:
         if call.work.name == "interrupted":
             if not before_its_turn:
-                wait(call)
+                wait(call, timeout_s)
             raise KeyboardInterrupt
-        return wait(call)
+        return wait(call, timeout_s)
 
     monkeypatch.setattr(gather._Call, "wait", interrupted)
     first = first_under_way(gatherer, server)
@@ -226,7 +251,7 @@ def test_a_thread_interrupted_while_it_waits_holds_up_nobody(
 
 def test_a_call_of_a_client_that_is_closed_is_told_so(server: Server) -> None:
     crew = Crew(1)
-    gatherer: Gatherer[Call, str] = Gatherer(server.send, crew, "call")
+    gatherer: Gatherer[Call, str] = Gatherer(server.send, crew, "call", Deadlines())
     server.refuses = {"late": ClientClosed()}
     crew.close()
     assert isinstance(gatherer.submit(Call("late")).exception(PATIENCE_S), ClientClosed)
@@ -250,3 +275,65 @@ def test_many_threads_get_their_own_answers(gatherer: Gatherer[Call, str], serve
     for number in range(8):
         of_one = [name for name in sent if name.startswith(f"{number}-")]
         assert of_one == [f"{number}-{at}x" for at in range(200)]
+
+
+@pytest.fixture
+def deadlines() -> Deadlines:
+    return Deadlines(span_ms=1000)
+
+
+@pytest.fixture
+def hurried(server: Server, deadlines: Deadlines) -> Iterator[Gatherer[Call, str]]:
+    crew = Crew(4)
+    yield Gatherer(server.send, crew, "call", deadlines)
+    server.let_go()
+    crew.close()
+
+
+def test_a_call_that_is_queued_at_its_deadline_is_unreachable_and_never_sent(
+    hurried: Gatherer[Call, str], server: Server, deadlines: Deadlines
+) -> None:
+    first = first_under_way(hurried, server)
+    (late,) = start(hurried, Call("late"))
+    deadlines.clock.advance(ms=1200)
+    assert isinstance(late.exception(PATIENCE_S), ServerUnreachable)
+    server.let_go()
+    assert first.result(PATIENCE_S) == "FIRST"
+    assert hurried.call(Call("next")) == "NEXT"
+    assert server.requests == [["first"], ["next"]]
+
+
+def test_a_call_whose_request_is_under_way_at_its_deadline_may_have_been_carried_out(
+    hurried: Gatherer[Call, str], server: Server, deadlines: Deadlines
+) -> None:
+    first = first_under_way(hurried, server)
+    (late,) = start(hurried, Call("late"))
+    deadlines.clock.advance(ms=500)
+    server.hold_next()
+    assert first.result(PATIENCE_S) == "FIRST"
+    until(lambda: server.requests == [["first"], ["late"]], "the second request")
+    deadlines.clock.advance(ms=700)
+    assert isinstance(late.exception(PATIENCE_S), AnswerLost)
+
+
+def test_a_request_after_a_long_wait_has_the_time_of_its_latest_call_and_a_thread_of_its_own(
+    hurried: Gatherer[Call, str], server: Server, deadlines: Deadlines
+) -> None:
+    first = first_under_way(hurried, server)
+    old = start(hurried, Call("old"))
+    deadlines.clock.advance(ms=900)
+    young = start(hurried, Call("young"))
+    server.let_go()
+    assert [outcome.result(PATIENCE_S) for outcome in [first, *old, *young]] == ["FIRST", "OLD", "YOUNG"]
+    assert server.requests == [["first"], ["old", "young"]]
+    began_ms = deadlines.clock.monotonic_ms() - 900
+    assert server.deadlines == [began_ms + 1000, began_ms + 1900]
+    assert server.threads[1].name == "fairlead-client"
+
+
+def test_a_request_after_a_short_wait_is_sent_by_the_thread_of_its_first_call(hurried: Gatherer[Call, str], server: Server) -> None:
+    first = first_under_way(hurried, server)
+    others = start(hurried, Call("a"), Call("b"))
+    server.let_go()
+    assert [outcome.result(PATIENCE_S) for outcome in [first, *others]] == ["FIRST", "A", "B"]
+    assert server.threads[1].name != "fairlead-client"

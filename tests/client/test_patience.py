@@ -29,9 +29,12 @@ class QuickClock:
         self.now += timeout_ms
 
 
-def tries(retry_for_ms: int, chance: float = 1.0) -> list[int]:
+FAR_MS = 1 << 40
+
+
+def tries(retry_for_ms: int, chance: float = 1.0, ends_ms: int = FAR_MS) -> list[int]:
     clock = QuickClock()
-    patience = Patience(Pauses(clock, chance=lambda: chance), retry_for_ms)  # type: ignore[arg-type]
+    patience = Patience(Pauses(clock, chance=lambda: chance), retry_for_ms, ends_ms)  # type: ignore[arg-type]
     while patience.wait():
         pass
     return clock.waits
@@ -49,20 +52,33 @@ def test_all_pauses_together_are_the_time_allowed() -> None:
     assert sum(tries(30_000)) == 30_000
 
 
+def test_the_end_of_the_call_ends_its_pauses() -> None:
+    assert sum(tries(30_000, ends_ms=5000)) == 5000
+
+
+def test_no_attempt_is_left_at_the_end_of_the_call() -> None:
+    clock = QuickClock()
+    patience = Patience(Pauses(clock, chance=lambda: 1.0), 10_000, 60)  # type: ignore[arg-type]
+    assert patience.wait()
+    assert patience.left_ms() == 35
+    assert not patience.wait()
+    assert patience.left_ms() == 0
+
+
 def test_no_time_allowed_means_one_try() -> None:
     assert tries(0) == []
 
 
 def test_the_time_allowed_counts_from_the_first_trouble() -> None:
     clock = QuickClock()
-    patience = Patience(Pauses(clock, chance=lambda: 1.0), 100)  # type: ignore[arg-type]
+    patience = Patience(Pauses(clock, chance=lambda: 1.0), 100, FAR_MS)  # type: ignore[arg-type]
     clock.now = 1_000_000
     assert patience.wait()
 
 
 def test_a_server_may_ask_for_a_longer_pause() -> None:
     clock = QuickClock()
-    assert Patience(Pauses(clock), 10_000).wait(at_least_ms=700)  # type: ignore[arg-type]
+    assert Patience(Pauses(clock), 10_000, FAR_MS).wait(at_least_ms=700)  # type: ignore[arg-type]
     assert clock.waits == [700]
 
 
@@ -71,4 +87,4 @@ def test_closing_ends_a_pause() -> None:
     pauses = Pauses(clock)  # type: ignore[arg-type]
     pauses.close()
     with pytest.raises(ClientClosed):
-        Patience(pauses, 10_000).wait()
+        Patience(pauses, 10_000, FAR_MS).wait()

@@ -57,7 +57,7 @@ def test_a_message_carries_the_span_of_its_enqueue_to_its_consumer(scene: Scene,
 
 def test_a_staged_message_carries_the_span_of_its_staging(scene: Scene, traced: Traced) -> None:
     traced.client.staging.stage("t", "a", "q", [NewMessage(b"")])
-    traced.client.staging.publish("t", ["a"])
+    traced.client.staging.publish("t", "q", ["a"])
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[0])}
 
 

@@ -30,6 +30,8 @@ NOT_REMOTE = {
     "observe": "takes a function that is called in the server's process",
     "measures": "for the metrics of the server's process",
     "clock": "the server's own; answers carry its time",
+    "now_ms": "the server's own; answers carry it",
+    "answering": "for a door, which holds an answer in memory until it is written",
     "full_id": "for a server's guard, which answers by what a caller may see",
     "queue_names": "for a server's guard, which looks up whose an operation is",
     "queues_of": "for a server's guard, which looks up whose a message is",
@@ -39,7 +41,7 @@ CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches
 #: The same with record batches in the hand.
 IN_BATCHES = {"read_batches", "record_batch", "stage_batch"}
 #: Of a group, what only a server's guard and doors ask.
-FOR_GUARDS = {"queues_of", "read_pages"}
+FOR_GUARDS = {"kinds_of", "list_of", "read_pages"}
 
 
 def public(kind: type) -> set[str]:

@@ -15,7 +15,6 @@ from fairlead.model.lane import row_id
 from fairlead.model.message import Message
 from fairlead.store.port import Store
 from fairlead.store.rocks import RocksStore
-from fairlead.store.rocks.logfile import crc32c
 from fairlead.store.verify import verify
 from tests.conformance.scene import WORK, RocksFactory, Scene
 
@@ -196,7 +195,3 @@ def record_starts(log: bytes) -> list[int]:
         starts.append(at)
         at += 7 + struct.unpack_from("<H", log, at + 4)[0]
     return starts
-
-
-def test_the_checksum_is_the_one_rocksdb_uses() -> None:
-    assert crc32c(b"123456789") == 0xE3069283

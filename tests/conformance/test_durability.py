@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
+import shutil
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from fairlead.model.queue import Counters, QueueConfig, QueueRecord
 from fairlead.store.laws import check_laws
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.format import FORMAT_FILE
+from fairlead.store.rocks.marks import Mark, write_mark
 from fairlead.store.verify import verify
 from tests.conformance.scene import WORK, RocksFactory, Scene
 
@@ -78,6 +82,24 @@ def test_a_failed_sync_stops_the_store_and_loses_nothing(rocks: RocksFactory, mo
         assert again.config() == {"n": "0"}
 
 
+def test_a_mark_that_cannot_be_written_fails_a_sync_and_not_a_commit(rocks: RocksFactory) -> None:
+    store = RocksStore.open(rocks.path)
+    assert store._marks is not None
+    os.close(store._marks._file)
+    (commit,) = commit_some(store, 1)
+    with pytest.raises(StoreFailed, match="Bad file descriptor"):
+        store.sync(commit)
+
+
+def test_a_store_whose_directory_is_gone_can_be_closed(rocks: RocksFactory) -> None:
+    store = RocksStore.open(rocks.path)
+    commit_some(store, 1)
+    shutil.rmtree(rocks.path)
+    store.close()
+    with RocksFactoryOpened(rocks.path) as new:
+        assert new.boot == 1
+
+
 class RocksFactoryOpened:
     def __init__(self, path: Path) -> None:
         self.store = RocksStore.open(path)
@@ -132,7 +154,7 @@ def test_a_second_process_is_refused_until_the_first_has_closed(rocks: RocksFact
 
 def test_a_newer_format_is_refused_before_anything_is_touched(rocks: RocksFactory) -> None:
     RocksStore.open(rocks.path).close()
-    (rocks.path / FORMAT_FILE).write_text("2\n")
+    (rocks.path / FORMAT_FILE).write_bytes(b"2 %08x\n" % zlib.crc32(b"2"))
     before = fingerprints(rocks.path)
     with pytest.raises(FormatTooNew, match="format 1 or older, got 2"):
         RocksStore.open(rocks.path)
@@ -141,7 +163,7 @@ def test_a_newer_format_is_refused_before_anything_is_touched(rocks: RocksFactor
     assert fingerprints(rocks.path) == before
 
 
-@pytest.mark.parametrize("garbage", [b"", b"one", b"\xff\xfe", b"-1", b"0"])
+@pytest.mark.parametrize("garbage", [b"", b"one", b"\xff\xfe", b"-1", b"0", b"1", b"2 00000000\n"])
 def test_a_format_file_that_makes_no_sense_is_corrupt(rocks: RocksFactory, garbage: bytes) -> None:
     RocksStore.open(rocks.path).close()
     (rocks.path / FORMAT_FILE).write_bytes(garbage)
@@ -168,6 +190,7 @@ def test_a_directory_whose_database_was_still_being_made_is_made_again(tmp_path:
     made, cut_short = tmp_path / "made", tmp_path / "cut short"
     RocksStore.open(made).close()
     cut_short.mkdir()
+    write_mark(cut_short, Mark())
     for name in (FORMAT_FILE, "IDENTITY", "LOCK", "rocksdict-config.json"):
         (cut_short / name).write_bytes((made / name).read_bytes())
     (cut_short / "MANIFEST-000001").write_bytes(b"half a manife")

@@ -6,10 +6,13 @@ import msgspec
 import pytest
 
 from fairlead.model.access import AuditRecord, Grant, KeyRecord, Right
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.facts import (
     AuditForgotten,
     AuditSaved,
+    BucketsSaved,
     ClaimEnded,
+    ClockMarked,
     Completed,
     ConfigDeleted,
     ConfigSet,
@@ -332,6 +335,25 @@ def test_configuration_is_set_changed_and_deleted(scene: Scene) -> None:
     scene.store.commit([ConfigDeleted("throttle:a:rate"), ConfigDeleted("never set")])
     look_again(scene)
     assert scene.store.config() == {"weight:q:ü": ""}
+
+
+def test_the_last_mark_of_the_clock_counts(scene: Scene) -> None:
+    assert scene.store.clock_mark() is None
+    for closed in (False, True):
+        mark = ClockMark(1, 1 << 62, 3, b"boot", 5, closed)
+        scene.store.commit([ClockMarked(mark)])
+        scene.reopen()
+        assert scene.store.clock_mark() == mark
+
+
+def test_levels_of_buckets_are_saved_changed_and_forgotten(scene: Scene) -> None:
+    first, second = BucketLevel("ü", 0.1, NOW, 0.01, 1), BucketLevel("a", 2.5, NOW, 1e9, 1e300)
+    scene.store.commit([BucketsSaved([first, second])])
+    scene.reopen()
+    assert scene.store.bucket_levels() == [second, first]
+    changed = BucketLevel("ü", 0.0, NOW + 1, 0.01, 1)
+    scene.store.commit([BucketsSaved([changed], ["a", "never was"])])
+    assert scene.store.bucket_levels() == [changed]
 
 
 def test_an_ended_window_forgets_its_dedup_key(scene: Scene) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,12 @@ import pytest
 from fairlead.errors import StoreFull
 from fairlead.store.laws import check_laws
 from fairlead.store.rocks import RocksStore, faults
+from fairlead.store.rocks.marks import read_mark
+from fairlead.store.rocks.reserve import MIN_DISK_RESERVE_BYTES
 from fairlead.store.verify import verify
 from tests.conformance.scene import WORK, RocksFactory, Scene
+from tests.crash.damage.boots import ANOTHER_BOOT, set_boot
+from tests.crash.damage.log_writer import batch, frame
 
 MIB = 1 << 20
 
@@ -34,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 class SmallDiskFactory(RocksFactory):
     def open(self) -> RocksStore:
-        return RocksStore.open(self.path, disk_reserve_bytes=MIB)
+        return RocksStore.open(self.path, disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
 
 
 def fill(scene: Scene) -> int:
@@ -62,7 +68,7 @@ def full(small_disk: Path) -> Iterator[tuple[Scene, Path, int]]:
 
 def test_a_full_disk_refuses_every_write_and_keeps_answering(full: tuple[Scene, Path, int]) -> None:
     scene, _, confirmed = full
-    assert scene.refused.free_bytes < MIB  # type: ignore[attr-defined]
+    assert scene.refused.free_bytes < 2 * MIB  # type: ignore[attr-defined]
     before = scene.store.last_commit
     for _ in range(3):
         with pytest.raises(StoreFull):
@@ -130,12 +136,32 @@ def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(full: tuple[Scene, 
     assert report.messages == confirmed
 
 
-def test_room_is_refused_below_the_reserve(small_disk: Path) -> None:
-    store = RocksStore.open(small_disk / "data", disk_reserve_bytes=40 * MIB)
-    store.check_room(1)
-    with pytest.raises(StoreFull) as refused:
-        store.check_room(10 * MIB)
-    assert refused.value.reserve_bytes == 40 * MIB
+def test_a_sync_on_a_full_disk_leaves_a_mark_because_marks_need_no_room(full: tuple[Scene, Path, int], tmp_path: Path) -> None:
+    scene, ballast, _ = full
+    path = scene.factory.path  # type: ignore[attr-defined]
+    with ballast.open("ab") as more, contextlib.suppress(OSError):
+        while True:
+            os.write(more.fileno(), bytes(4096))
+    assert free(path) == 0
+    scene.store.sync(scene.store.last_commit)
+    synced = scene.store._db.latest_sequence_number()  # type: ignore[attr-defined]
+    # Only marks of a sync count after a restart.
+    elsewhere = Path(shutil.copytree(path, tmp_path / "restarted"))
+    set_boot(elsewhere, ANOTHER_BOOT)
+    assert read_mark(elsewhere).sequence == synced
+
+
+def test_a_write_that_a_full_disk_cut_short_is_dropped_by_the_next_open(full: tuple[Scene, Path, int], tmp_path: Path) -> None:
+    scene, _, confirmed = full
+    left = Path(shutil.copytree(scene.factory.path, tmp_path / "left"))  # type: ignore[attr-defined]
+    log = max(left.glob("*.log"))
+    whole = log.read_bytes()
+    framed = frame(batch(read_mark(left).sequence + 1, bytes(50_000)), len(whole))
+    log.write_bytes(whole + framed[:20_000])
+    assert verify(left).problems == []
+    store = RocksStore.open(left)
+    assert store.counters(WORK).ready == confirmed
+    assert check_laws(store) == []
     store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.lane import row_id
+from fairlead.model.names import Scoped
 from fairlead.model.queue import Counters
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.layout import FAMILIES
@@ -57,7 +58,9 @@ def test_the_directory_of_format_1_opens_with_everything_in_it(directory: Path, 
     assert store.streams(make.WORK, ["customer-ü"]) == [make.STREAM]
     assert store.stream_rows(make.WORK, "customer-ü", 0, 10) == [make.NEXT_ROW]
     assert store.request(make.REQUEST[0]) == make.REQUEST[1]
-    assert (store.consumers(), store.claim_members("etl", 1), store.claim_outcomes("etl", 1, 0, 9), store.claim_choice("etl", 1)) == ([], [], [], ())
+    etl = Scoped("q", "etl")
+    claim = store.claim_members(etl, 1), store.claim_outcomes(etl, 1, 0, 9), store.claim_choice(etl, 1)
+    assert (store.consumers(), *claim) == ([], [], [], ())
     store.close()
 
 

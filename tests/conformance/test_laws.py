@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from fairlead.model.clock_mark import BucketLevel
 from fairlead.model.facts import ClaimEnded, InLease, Moved
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, row_id
 from fairlead.model.message import MessageState
@@ -81,6 +82,7 @@ UNSOUND: list[tuple[str, Callable[[_Data], object], str]] = [
     ("done at another time than its record", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, done_ms=NOW)), "its record says done"),
     ("done, and ready by its place", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, place=7, done_ms=NOW + 3)), "its record says"),
     ("done and uncounted", lambda d: d.counters.put(WORK, replace(d.counters.rows[WORK], done=0)), "counters of queue id 1"),
+    ("more tokens than the burst", lambda d: d.buckets.put("t", BucketLevel("t", 2.0, NOW, 1.0, 1.0)), "holds 2.0 tokens"),
     ("messages in a queue that is gone", lambda d: d.queues.remove(WORK), "in no place"),
 ]
 

@@ -59,22 +59,6 @@ def test_ready_pages_through_lanes_and_places(scene: Scene) -> None:
     assert scene.store.ready(WORK, key_prefix("c"), None, 100) == []
 
 
-def test_count_ready_counts_by_lane_prefix_up_to_the_limit(scene: Scene) -> None:
-    scene.enqueue(3, key="a")
-    scene.enqueue(2, key="a", throttle_keys=("t",))
-    scene.enqueue(4, key="b")
-    assert [scene.store.count_ready(WORK, prefix, 100) for prefix in (b"", key_prefix("a"), pack_lane("a"), key_prefix("c"))] == [9, 5, 3, 0]
-    assert scene.store.count_ready(WORK, b"", 7) == 7
-
-
-def test_count_ahead_counts_smaller_places_of_one_lane(scene: Scene) -> None:
-    messages = scene.enqueue(5)
-    scene.enqueue(5, key="other")
-    assert scene.store.count_ahead(WORK, messages[0].lane, messages[3].place, 100) == 3
-    assert scene.store.count_ahead(WORK, messages[0].lane, messages[3].place, 2) == 2
-    assert scene.store.count_ahead(WORK, messages[0].lane, messages[0].place, 2) == 0
-
-
 def wait(scene: Scene, *due_times: int) -> list[InWaiting]:
     messages = [message for due_ms in due_times for message in scene.enqueue(due_ms=due_ms)]
     return [InWaiting(WORK, message.due_ms, message.lane, message.row(0, 0)) for message in messages]

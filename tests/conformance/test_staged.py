@@ -10,6 +10,7 @@ from fairlead.errors import BrokenInvariant
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.facts import ChunksDropped, ChunkStaged, PublishEnded, PublishesForgotten, PublishSaved
 from fairlead.model.lane import pack_lane
+from fairlead.model.names import Scoped
 from fairlead.model.staging import ChunkBody, Death, Published, Publishing, StagedChunk, pack_chunk
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore, _Data
@@ -27,6 +28,10 @@ def look_again(request: pytest.FixtureRequest, scene: Scene) -> Callable[[], Non
     return {"at once": lambda: None, "reopened": scene.reopen, "crashed": scene.crash}[request.param]
 
 
+def to(token: str) -> Scoped:
+    return Scoped("work", token)
+
+
 def staged(token: str, chunk: str, payloads: list[bytes], *, queue_id: int = WORK, dead: bool = False) -> ChunkStaged:
     messages = [CheckedMessage(pack_lane("k"), 1, b"", payload, 0, -1, "", "") for payload in payloads]
     body = pack_chunk(ChunkBody(messages, [Death(3, "bad")] if dead else []))
@@ -34,11 +39,11 @@ def staged(token: str, chunk: str, payloads: list[bytes], *, queue_id: int = WOR
 
 
 def publishing(token: str, chunks: tuple[str, ...], offset: int = 0) -> PublishSaved:
-    return PublishSaved(Publishing(token, chunks, NOW, NOW, len(chunks), 3, 9, ("work",), offset))
+    return PublishSaved(Publishing(token, chunks, NOW, NOW, len(chunks), 3, 9, "work", offset))
 
 
 def published(token: str, until_ms: int) -> Published:
-    return Published(token, 1, 3, 9, ("work",), NOW, NOW, until_ms)
+    return Published(token, 1, 3, 9, "work", NOW, NOW, until_ms)
 
 
 def test_a_staged_chunk_is_kept_with_its_messages_and_counts_for_no_queue(scene: Scene, look_again: Callable[[], None]) -> None:
@@ -47,7 +52,7 @@ def test_a_staged_chunk_is_kept_with_its_messages_and_counts_for_no_queue(scene:
         scene.store.commit([fact])
     look_again()
     assert scene.store.staged_chunks() == [first.chunk, second.chunk, foreign.chunk]
-    assert [scene.store.staged_body(*name) for name in (("t", "a"), ("t", "b"), ("ü/1", "a"), ("t", "c"), ("u", "a"))] == [
+    assert [scene.store.staged_body(to(token), chunk) for token, chunk in (("t", "a"), ("t", "b"), ("ü/1", "a"), ("t", "c"), ("u", "a"))] == [
         first.body, second.body, foreign.body, None, None,
     ]  # fmt: skip
     assert scene.store.counters(WORK).messages == 0
@@ -58,8 +63,8 @@ def test_tokens_and_chunks_whose_names_run_together_are_told_apart(scene: Scene,
     one, other = staged("ab", "c", [b"1"]), staged("a", "bc", [b"2"])
     scene.store.commit([one, other])
     look_again()
-    assert scene.store.staged_body("ab", "c") == one.body
-    assert scene.store.staged_body("a", "bc") == other.body
+    assert scene.store.staged_body(to("ab"), "c") == one.body
+    assert scene.store.staged_body(to("a"), "bc") == other.body
 
 
 def test_a_chunk_staged_again_takes_the_place_of_the_first(scene: Scene, look_again: Callable[[], None]) -> None:
@@ -68,25 +73,25 @@ def test_a_chunk_staged_again_takes_the_place_of_the_first(scene: Scene, look_ag
     scene.store.commit([again])
     look_again()
     assert scene.store.staged_chunks() == [again.chunk]
-    assert scene.store.staged_body("t", "a") == again.body
+    assert scene.store.staged_body(to("t"), "a") == again.body
 
 
 def test_dropped_chunks_are_gone_and_the_others_stay(scene: Scene, look_again: Callable[[], None]) -> None:
     scene.store.commit([staged("t", name, [name.encode()]) for name in "abc"])
-    scene.store.commit([ChunksDropped("t", ["a", "c"])])
+    scene.store.commit([ChunksDropped(to("t"), ["a", "c"])])
     look_again()
     assert [chunk.chunk for chunk in scene.store.staged_chunks()] == ["b"]
-    assert [scene.store.staged_body("t", name) is not None for name in "abc"] == [False, True, False]
+    assert [scene.store.staged_body(to("t"), name) is not None for name in "abc"] == [False, True, False]
 
 
 def test_a_publish_is_known_with_how_far_it_has_come(scene: Scene, look_again: Callable[[], None]) -> None:
     scene.store.commit([staged("t", name, [b"1", b"2"]) for name in "ab"])
     scene.store.commit([publishing("t", ("b", "a"))])
     further = publishing("t", ("a",), 1)
-    scene.store.commit([ChunksDropped("t", ["b"]), further])
+    scene.store.commit([ChunksDropped(to("t"), ["b"]), further])
     look_again()
     assert scene.store.publishing() == [further.record]
-    assert scene.store.published("t") is None
+    assert scene.store.published(to("t")) is None
 
 
 def test_a_publish_that_has_ended_is_remembered_until_it_is_forgotten(scene: Scene, look_again: Callable[[], None]) -> None:
@@ -96,20 +101,22 @@ def test_a_publish_that_has_ended_is_remembered_until_it_is_forgotten(scene: Sce
     look_again()
     store = scene.store
     assert store.publishing() == []
-    assert store.published("ü") == published("ü", NOW + 20)
-    assert store.published("never") is None
+    assert store.published(to("ü")) == published("ü", NOW + 20)
+    assert store.published(to("never")) is None
     assert [record.token for record in store.last_published(2)] == ["late", "ü"]
     assert [record.token for record in store.last_published(10)] == ["late", "ü", "soon"]
+    assert [record.token for record in store.last_published(1, (NOW + 30, to("late")))] == ["ü"]
+    assert store.last_published(10, (NOW + 10, to("soon"))) == []
     assert store.next_published_end() == NOW + 10
     assert store.published_over(NOW + 9, 10) == []
-    assert store.published_over(NOW + 20, 1) == [(NOW + 10, "soon")]
+    assert store.published_over(NOW + 20, 1) == [(NOW + 10, to("soon"))]
     store.commit([PublishesForgotten(store.published_over(NOW + 20, 10))])
     look_again()
     store = scene.store
-    assert [store.published(token) is None for token in ("soon", "ü", "late")] == [True, True, False]
+    assert [store.published(to(token)) is None for token in ("soon", "ü", "late")] == [True, True, False]
     assert store.next_published_end() == NOW + 30
     assert store.last_published(10) == [published("late", NOW + 30)]
-    store.commit([PublishesForgotten([(NOW + 30, "late")])])
+    store.commit([PublishesForgotten([(NOW + 30, to("late"))])])
     assert store.next_published_end() is None
     assert store.published_over(NOW + DAY, 10) == []
 
@@ -117,16 +124,16 @@ def test_a_publish_that_has_ended_is_remembered_until_it_is_forgotten(scene: Sce
 def test_a_publish_ended_after_an_earlier_one_was_forgotten_is_found(scene: Scene) -> None:
     """Where rows begin is remembered, and must go down again when an earlier end is written."""
     scene.store.commit([publishing("a", ()), PublishEnded(published("a", NOW + 50))])
-    assert scene.store.published_over(NOW + 60, 10) == [(NOW + 50, "a")]
+    assert scene.store.published_over(NOW + 60, 10) == [(NOW + 50, to("a"))]
     scene.store.commit([publishing("b", ()), PublishEnded(published("b", NOW + 5))])
     assert scene.store.next_published_end() == NOW + 5
-    assert [token for _, token in scene.store.published_over(NOW + 60, 10)] == ["b", "a"]
+    assert [write.name for _, write in scene.store.published_over(NOW + 60, 10)] == ["b", "a"]
 
 
 def test_a_memory_store_refuses_to_drop_a_chunk_that_is_not_there() -> None:
     scene = Scene(MemoryFactory())
     with pytest.raises(BrokenInvariant):
-        scene.store.commit([ChunksDropped("t", ["a"])])
+        scene.store.commit([ChunksDropped(to("t"), ["a"])])
 
 
 def test_messages_of_a_queue_are_read_in_order_of_ids_whatever_place_they_have(scene: Scene, look_again: Callable[[], None]) -> None:
@@ -163,16 +170,19 @@ def put(table: str, key: object, value: object) -> Callable[[_Data], None]:
 @pytest.mark.parametrize(
     ("break_it", "told"),
     [
-        (lambda data: (data.staged.discard(("t", "b")), data.staged_chunks.discard(("t", "b"))), "chunk 'b' that is still to come is not there"),
-        (lambda data: data.staged.discard(("t", "b")), "chunk 'b' of write 't' has no messages"),
-        (put("staged", ("t", "b"), b"\xc1"), "chunk 'b' of write 't' does not decode"),
-        (put("staged", ("t", "b"), staged("t", "b", [b"1"]).body), "says (messages, bytes, bytes stored)"),
-        (put("staged_chunks", ("u", "d"), staged("u", "d", [b"x"]).chunk), "reasons why its 1 messages are dead"),
-        (put("publishing", "t", publishing("t", ("a", "a", "b")).record), "chunk 'a' still to come 2 times"),
-        (put("publishing", "t", publishing("t", ("a", "b"), 2).record), "goes on at message 2 of a chunk that has no such message"),
-        (put("publishing", "v", publishing("v", ()).record), "write 'v' is done and still to be done"),
-        (put("staged_chunks", ("v", "a"), staged("v", "a", []).chunk), "write 'v' is done, and still has staged chunks"),
-        (put("published", "v", published("v", NOW + 6)), "to be forgotten at"),
+        (
+            lambda data: (data.staged.discard((to("t"), "b")), data.staged_chunks.discard((to("t"), "b"))),
+            "chunk 'b' that is still to come is not there",
+        ),
+        (lambda data: data.staged.discard((to("t"), "b")), "chunk 'b' of write 't' to 'work' has no messages"),
+        (put("staged", (to("t"), "b"), b"\xc1"), "chunk 'b' of write 't' to 'work' does not decode"),
+        (put("staged", (to("t"), "b"), staged("t", "b", [b"1"]).body), "says (messages, bytes, bytes stored)"),
+        (put("staged_chunks", (to("u"), "d"), staged("u", "d", [b"x"]).chunk), "reasons why its 1 messages are dead"),
+        (put("publishing", to("t"), publishing("t", ("a", "a", "b")).record), "chunk 'a' still to come 2 times"),
+        (put("publishing", to("t"), publishing("t", ("a", "b"), 2).record), "goes on at message 2 of a chunk that has no such message"),
+        (put("publishing", to("v"), publishing("v", ()).record), "write 'v' to 'work' is done and still to be done"),
+        (put("staged_chunks", (to("v"), "a"), staged("v", "a", []).chunk), "write 'v' to 'work' is done, and still has staged chunks"),
+        (put("published", to("v"), published("v", NOW + 6)), "to be forgotten at"),
     ],
 )
 def test_each_way_in_which_a_staged_write_can_be_unsound_is_told(break_it: Callable[[_Data], None], told: str) -> None:
@@ -188,8 +198,8 @@ def test_verify_tells_of_rows_of_staged_writes_that_stand_alone(rocks: RocksFact
     scene.store.commit([staged("t", "a", [b"1"]), publishing("v", ()), PublishEnded(published("v", NOW + 5))])
     scene.store.close()
     assert verify(rocks.path).ok
-    write_raw(rocks.path, "staged", chunk_key("lost", "b"), V1 + staged("lost", "b", []).body)
-    write_raw(rocks.path, "published_end", published_end_key(NOW, "w"), V1)
+    write_raw(rocks.path, "staged", chunk_key(to("lost"), "b"), V1 + staged("lost", "b", []).body)
+    write_raw(rocks.path, "published_end", published_end_key(NOW, to("w")), V1)
     write_raw(rocks.path, "published", b"x", V1 + encode(published("x", NOW)))
     write_raw(rocks.path, "publishing", b"y", b"\x07")
     problems = verify(rocks.path).problems

@@ -16,11 +16,14 @@ from fairlead.clock import SystemClock
 
 from .bulk import Bulk, die_at_step
 from .journal import Journal, RecordedBroker
+from .logs import ManyLogs
 from .workload import Workload
+
+LOADS = {"load": Workload, "logs": ManyLogs}
 
 
 class Life(msgspec.Struct, frozen=True):
-    """`work` is "load" or the verb of a bulk operation. `die_at` counts steps of that operation; 0 leaves the kill to the parent."""
+    """`work` is one of `LOADS` or the verb of a bulk operation. `die_at` counts steps of that operation; 0 leaves the kill to the parent."""
 
     data: str
     journals: str
@@ -41,8 +44,8 @@ def main(life: Life) -> None:
         die_at_step(life.die_at, before=life.die_before)  # armed before opening, because an intent may resume in there
     broker = fairlead.open(life.data, durability=life.durability)
     recorded = RecordedBroker(broker, Journal(life.journal(life.number), life.number, SystemClock().now_ms))
-    if life.work == "load":
-        workload = Workload(recorded, seed=life.seed, life=life.number)
+    if life.work in LOADS:
+        workload = LOADS[life.work](recorded, seed=life.seed, life=life.number)
         workload.prepare(life.journal(life.number - 1) if life.number else None)
         say("ready")
         workload.run()

@@ -55,23 +55,23 @@ def main(victim: Victim) -> None:
 
 def work(broker: Broker, end: str) -> None:
     generation = broker.consumers.register("etl", "q").generation
-    broker.consumers.claim("etl", generation, 1, limit=LIMIT)
-    taken = list(broker.consumers.read("etl", generation, 1))
+    broker.consumers.claim("etl", "q", generation, 1, limit=LIMIT)
+    taken = list(broker.consumers.read("etl", "q", generation, 1))
     say(f"claimed {digest(broker, generation)}")
-    broker.consumers.record("etl", generation, 1, [Fail(delivery, "lost try") for delivery in taken[::7]], part="0")
-    broker.consumers.record("etl", generation, 1, [Fail(delivery, "bad") for delivery in taken[::30]], part="1")
-    broker.consumers.choose("etl", generation, 1, ["1"])
+    broker.consumers.record("etl", "q", generation, 1, [Fail(delivery, "lost try") for delivery in taken[::7]], part="0")
+    broker.consumers.record("etl", "q", generation, 1, [Fail(delivery, "bad") for delivery in taken[::30]], part="1")
+    broker.consumers.choose("etl", "q", generation, 1, ["1"])
     say("recorded")
     if end == "close":
-        broker.consumers.close("etl", generation, 1)
+        broker.consumers.close("etl", "q", generation, 1)
     else:
-        broker.consumers.release("etl")
+        broker.consumers.release("etl", "q")
     say(end)
 
 
 def digest(broker: Broker, generation: int) -> str:
     """Of everything the claim gives, in its order."""
-    rows = [(delivery.id, delivery.payload, delivery.seq, delivery.lease) for delivery in broker.consumers.read("etl", generation, 1)]
+    rows = [(delivery.id, delivery.payload, delivery.seq, delivery.lease) for delivery in broker.consumers.read("etl", "q", generation, 1)]
     return sha256(repr(rows).encode()).hexdigest()
 
 

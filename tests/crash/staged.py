@@ -48,7 +48,7 @@ def main(victim: Victim) -> None:
         broker.create_queue("q")
     stage_all(broker)
     say("ready")
-    say(broker.staging.publish(TOKEN, [*CHUNKS]).outcome)
+    say(broker.staging.publish(TOKEN, "q", [*CHUNKS]).outcome)
     threading.Event().wait()
 
 

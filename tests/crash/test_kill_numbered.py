@@ -12,6 +12,7 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete
+from fairlead.clock import SystemClock
 from fairlead.errors import ClaimReleased
 from fairlead.testing import ManualClock
 
@@ -59,7 +60,7 @@ def rest(broker: Broker) -> list[bytes]:
 
 def check_closed(broker: Broker) -> None:
     """The outcomes that were chosen, and completion for all others; what was not claimed is left."""
-    info = broker.consumers.show("etl")
+    info = broker.consumers.show("etl", "q")
     assert (info.last_closed, info.open, info.lost) == (1, 0, 0)
     stats = broker.stats("q")
     assert (stats.ready, stats.leased, stats.dead) == (MESSAGES - LIMIT, 0, DEAD)
@@ -85,15 +86,15 @@ def test_a_reader_killed_at_any_commit_of_its_claim_or_close_does_it_over_and_no
         assert not known or known[0].open == (1 if made > REGISTERED else 0)
         assert broker.stats("q").ready + broker.stats("q").leased == MESSAGES
         generation = broker.consumers.register("etl", "q").generation
-        claimed = broker.consumers.claim("etl", generation, 1, limit=LIMIT)
+        claimed = broker.consumers.claim("etl", "q", generation, 1, limit=LIMIT)
         assert claimed.count == LIMIT
         if said:
             assert said[0] == f"claimed {digest(broker, generation)}"
-        taken = list(broker.consumers.read("etl", generation, 1))
+        taken = list(broker.consumers.read("etl", "q", generation, 1))
         assert [delivery.payload for delivery in taken if delivery.stream] == [b"%d" % n for n in range(IN_STREAM)]
         assert len({delivery.id for delivery in taken}) == LIMIT
-        broker.consumers.choose("etl", generation, 1, ["1"])
-        settled = broker.consumers.close("etl", generation, 1).settled
+        broker.consumers.choose("etl", "q", generation, 1, ["1"])
+        settled = broker.consumers.close("etl", "q", generation, 1).settled
         dead = DEAD if made >= CHOSEN - 1 else 0
         assert settled == {"completed": LIMIT - dead} | ({"dead": dead} if dead else {})
         assert rest(broker) == [b"%d" % n for n in range(LIMIT, MESSAGES)]
@@ -108,36 +109,39 @@ def test_a_release_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: i
         broker.run_due()
         generation = broker.consumers.register("etl", "q").generation
         if die_at == FLIPPED and die_before:
-            assert broker.consumers.show("etl").open == 1
-            assert broker.consumers.release("etl") == LIMIT
+            assert broker.consumers.show("etl", "q").open == 1
+            assert broker.consumers.release("etl", "q") == LIMIT
         with pytest.raises(ClaimReleased):
-            broker.consumers.read("etl", generation, 1)
+            broker.consumers.read("etl", "q", generation, 1)
         assert broker.stats("q").ready == MESSAGES
         assert rest(broker) == [b"%d" % n for n in range(MESSAGES)]
     assert fairlead.verify(data).problems == []
 
 
 def test_a_reader_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> None:
-    """Each life dies one commit further on than it began; what one of them was answered, the next one is too."""
+    """Each life dies one commit further on than it began; what one of them was answered, the next one is too.
+
+    The lives have the system's clock, and a look in between must not set the wall clock back: the next life would see years pass.
+    """
     data, answers, closed = tmp_path / "data", set[str](), False
     for life in range(12):
         # Its first commit is to register; the others go on with what the one before it left.
         victim = Victim(str(data), "os", "close", 3 if life < 5 else 6 if life < 7 else 3, life % 2 == 1)
         said = live_and_die(victim, tmp_path / f"stderr-{life}.txt")
         answers |= {line for line in said if line.startswith("claimed")}
-        with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
-            closed = broker.consumers.show("etl").last_closed == 1
+        with fairlead.open(data, durability="os", clock=ManualClock(SystemClock().now_ms())) as broker:
+            closed = broker.consumers.show("etl", "q").last_closed == 1
         if closed:
             break
     assert len(answers) <= 1
-    with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
+    with fairlead.open(data, durability="os", clock=ManualClock(SystemClock().now_ms())) as broker:
         broker.run_due()
         generation = broker.consumers.register("etl", "q").generation
         if not closed:
-            claimed = broker.consumers.claim("etl", generation, 1, limit=LIMIT)
+            claimed = broker.consumers.claim("etl", "q", generation, 1, limit=LIMIT)
             assert claimed.count == LIMIT
             assert not answers or answers == {f"claimed {digest(broker, generation)}"}
-            broker.consumers.close("etl", generation, 1)
+            broker.consumers.close("etl", "q", generation, 1)
         assert rest(broker) == [b"%d" % n for n in range(LIMIT, MESSAGES)]
 
 

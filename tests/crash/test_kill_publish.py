@@ -69,7 +69,7 @@ def test_a_publish_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: i
         assert [write.published for write in broker.staging.list()] == [decided]
         assert broker.stats("q").ready == (sum(CHUNKS.values()) - CHUNKS["dead"] if decided else 0)
         stage_all(broker)
-        again = broker.staging.publish(TOKEN, [*CHUNKS])
+        again = broker.staging.publish(TOKEN, "q", [*CHUNKS])
         assert (again.outcome, again.count) == ("already" if decided else "published", sum(CHUNKS.values()))
         check_order(contents(broker))
         assert broker.staging.list()[0].published
@@ -96,5 +96,5 @@ def test_a_victim_killed_while_it_stages_leaves_whole_chunks_that_nobody_sees(di
         assert broker.staging.list()[0].chunks == (2 if die_before else 3)
         assert contents(broker) == {}
         stage_all(broker)
-        assert broker.staging.publish(TOKEN, [*CHUNKS]).outcome == "published"
+        assert broker.staging.publish(TOKEN, "q", [*CHUNKS]).outcome == "published"
         check_order(contents(broker))

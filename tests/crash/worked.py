@@ -39,10 +39,10 @@ def main(victim: Victim) -> None:
     broker.create_queue("q", retry={"policy": "none"})
     broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=str(n % STREAMS) if n < IN_STREAMS else None) for n in range(MESSAGES)])
     generation = broker.consumers.register("worker", "q", unspoken="release").generation
-    broker.consumers.claim("worker", generation, 1, limit=MESSAGES)
+    broker.consumers.claim("worker", "q", generation, 1, limit=MESSAGES)
     for at in range(SLICES):
         work(broker, generation, at)
-    broker.consumers.close("worker", generation, 1)
+    broker.consumers.close("worker", "q", generation, 1)
     say("close")
     # The thread that watches for the end of its parent reads on, which an orderly end of Python cannot bear.
     os._exit(0)
@@ -50,15 +50,15 @@ def main(victim: Victim) -> None:
 
 def work(broker: Broker, generation: int, at: int) -> None:
     """A third of the slice is begun, then told of: done, failed, or on its way. Of the last third nothing is said."""
-    broker.consumers.take_up("worker", generation, 1, slice=at, slices=SLICES)
-    taken = list(broker.consumers.read("worker", generation, 1, slice=at, slices=SLICES, unsettled=True))
+    broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES)
+    taken = list(broker.consumers.read("worker", "q", generation, 1, slice=at, slices=SLICES, unsettled=True))
     for round in range(3):
         part = [delivery for n, delivery in enumerate(taken) if n % 4 == round]
-        broker.consumers.record("worker", generation, 1, [Start(delivery) for delivery in part])
+        broker.consumers.record("worker", "q", generation, 1, [Start(delivery) for delivery in part])
         say("begun " + names(part))
         done, failed, on_its_way = part[0::3], part[1::3], part[2::3]
         broker.consumers.record(
-            "worker",
+            "worker", "q",
             generation,
             1,
             [

@@ -20,6 +20,7 @@ MAIN = ("main", "second")
 #: Purged, deleted and made again while in use.
 SIDE = ("side-0", "side-1")
 LEASE = "300ms"
+Job = Callable[[random.Random, str], None]
 #: Producers rest while so many of this life are unsettled, so that draining a round stays short.
 BACKLOG_LIMIT = 3000
 
@@ -58,10 +59,13 @@ class Workload:
         if previous is not None:
             self._settle_what_was_held(previous)
 
+    def jobs(self) -> list[Job]:
+        """Each is repeated on a thread of its own."""
+        return [self.produce, self.produce, self.consume, self.consume, self.consume, self.operate]
+
     def run(self) -> None:
         """Returns only when a thread met an error that nobody expects."""
-        jobs: list[Callable[[random.Random, str], None]] = [self.produce, self.produce, self.consume, self.consume, self.consume, self.operate]
-        threads = [threading.Thread(target=self._forever, args=(job, n), daemon=True) for n, job in enumerate(jobs)]
+        threads = [threading.Thread(target=self._forever, args=(job, n), daemon=True) for n, job in enumerate(self.jobs())]
         for thread in threads:
             thread.start()
         while self.failure is None:
@@ -167,7 +171,7 @@ class Workload:
                 held.pop(item[1], None)
         self.recorded.settle([Complete(ref) for ref in list(held.values())[:50]])
 
-    def _forever(self, job: Callable[[random.Random, str], None], number: int) -> None:
+    def _forever(self, job: Job, number: int) -> None:
         name = f"t{number}"
         rng = random.Random(f"{self.seed}-{self.life}-{number}")
         try:

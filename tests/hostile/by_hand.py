@@ -30,6 +30,13 @@ def opening(verb: str, schema: pa.Schema | None = None, *, header: bytes | None 
     return frame(command=msgspec.msgpack.encode({"verb": verb, "fairlead": 1}), header=header or schema_header(schema or pa.schema([])))
 
 
+def request(schema: pa.Schema | bytes, header: bytes, body: bytes, call: bytes) -> bytes:
+    """A frame whose app_metadata has a call and a batch. `schema` may be its header in IPC."""
+    described = schema if isinstance(schema, bytes) else schema_header(schema)
+    stream = b"".join(b"\xff\xff\xff\xff" + struct.pack("<i", len(one)) + one for one in (described, header)) + body
+    return frame(metadata=msgspec.msgpack.encode([call, stream]))
+
+
 def schema_header(schema: pa.Schema) -> bytes:
     return _parts(schema.serialize())[0]
 

@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError
 
 from fairlead.broker.broker import Broker
 from fairlead.config.load import SETTINGS
-from fairlead.decide import pattern
 from fairlead.decide.access import covers, matches
+from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.decide.redact import Redaction
 from fairlead.errors import BrokenInvariant, FairleadError
 from fairlead.hooks.results import is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
@@ -148,8 +148,8 @@ def _result(raw: bytes) -> object:
 
 def _pattern(raw: bytes) -> object:
     expression, _, text = _text(raw).partition("\0")
-    with contextlib.suppress(pattern.Refused):
-        return pattern.Pattern(expression).search(text)
+    with contextlib.suppress(PatternRefused):
+        return ErrorPattern(expression).search(text)
     return None
 
 

@@ -109,10 +109,10 @@ def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(client: flight.
 
 def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
     """A consumer `q` of the queue `q` with claim 1 in hand, as new; its generation."""
-    ask(admin, "consumers.drop", encode({"name": "q"}))
+    ask(admin, "consumers.drop", encode({"name": "q", "queue": "q"}))
     generation: int = admin.admin("consumers.register", name="q", queue="q").generation
     RawChannel(client, "enqueue").call(EnqueueCall([("q", 1)], rows=[MessageRow(b"x")]))
-    answer, _ = RawChannel(client, "claim_numbered").call(NumberedCall("q", generation, 1))
+    answer, _ = RawChannel(client, "claim_numbered").call(NumberedCall("q", "q", generation, 1))
     assert answer.claimed is not None
     assert answer.claimed.count
     return generation
@@ -120,9 +120,9 @@ def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
 
 def forget_bulk(admin: RawChannel) -> None:
     for info in admin.admin("consumers.list"):
-        admin.admin("consumers.drop", name=info.name)
+        admin.admin("consumers.drop", name=info.name, queue=info.queue)
     for write in admin.admin("staging.list"):
-        admin.admin("staging.discard", token=write.token)
+        admin.admin("staging.discard", token=write.token, queue=write.queue)
     admin.admin("purge", name="q")
 
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_to_nowhere_is_refused(client: flight.FlightClient, path: o
 @pytest.mark.parametrize("verb", CALLS)
 def test_no_wrong_field_of_a_call_is_more_than_refused(client: flight.FlightClient, verb: str) -> None:
     kind, right = CALLS[verb]
-    channel, admin = RawChannel(client, verb, schema=CHANNELS[verb][0]), RawChannel(client, "admin")
+    channel, admin = RawChannel(client, verb), RawChannel(client, "admin")
     empty = None if CHANNELS[verb][0] is None else pa.RecordBatch.from_pylist([], schema=CHANNELS[verb][0])
     if "number" in right:
         right = {**right, "generation": take_claim(client, admin)}

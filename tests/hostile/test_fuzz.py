@@ -36,7 +36,7 @@ def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
                 fuzz.BULK["read"][1]["generation"] = fuzz.BULK["record"][1]["generation"] = generation
                 fuzz.BULK["claim_numbered"][1]["generation"] = generation
             fuzz.decoders(seed, guard, fuzz.BULK)
-        assert broker.consumers.show("c").open == 1
+        assert broker.consumers.show("c", "gone").open == 1
         assert broker.staging.list()
 
 

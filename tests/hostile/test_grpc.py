@@ -14,12 +14,12 @@ from tests.doors.fila.servers import eventually
 from tests.hostile.conftest import usage
 
 PATIENCE_S = 60.0
-ONCE = [
-    f"/{service.full_name}/{method.name}"
+METHODS = {
+    f"/{service.full_name}/{method.name}": method.input_type.full_name
     for service in (service_pb2.DESCRIPTOR.services_by_name["FilaService"], admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"])
     for method in service.methods
-    if method.name != "Consume"
-]
+}
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 @pytest.fixture
@@ -37,11 +37,30 @@ def ask(channel: grpc.Channel, method: str, raw: bytes) -> tuple[grpc.StatusCode
     return grpc.StatusCode.OK, ""
 
 
-@pytest.mark.parametrize("method", ONCE)
-@pytest.mark.parametrize("raw", [b"\xff" * 50, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 100_000])
-def test_what_is_no_protobuf_is_refused_without_a_stack(channel: grpc.Channel, method: str, raw: bytes) -> None:
-    code, details = ask(channel, method, raw)
-    assert (code, details) == (grpc.StatusCode.INTERNAL, "Exception deserializing request!")
+NOT_PROTOBUF = [b"\xff" * 50, b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 100_000]
+
+
+def expect_invalid(refused: grpc.RpcError, expected: str) -> None:
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.details().startswith(f"expected the request to be a {expected} in protobuf encoding, got ")
+    assert dict(refused.trailing_metadata())["fairlead-error"] == "invalid_request"
+
+
+@pytest.mark.parametrize(("method", "expected"), METHODS.items())
+@pytest.mark.parametrize("raw", NOT_PROTOBUF, ids=len)
+def test_bytes_that_are_no_protobuf_are_an_invalid_argument_that_names_the_message_type(
+    channel: grpc.Channel, method: str, expected: str, raw: bytes
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        next(channel.unary_stream(method)(raw, timeout=PATIENCE_S))
+    expect_invalid(refused.value, expected)
+
+
+@pytest.mark.parametrize("raw", NOT_PROTOBUF, ids=len)
+def test_bytes_that_are_no_protobuf_end_a_stream_of_requests_in_the_same_way(channel: grpc.Channel, raw: bytes) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        next(channel.stream_stream(REFLECTION)(iter([raw]), timeout=PATIENCE_S))
+    expect_invalid(refused.value, "grpc.reflection.v1alpha.ServerReflectionRequest")
 
 
 @pytest.mark.parametrize("method", ["/fila.v1.FilaService/Steal", "/x/y", "/" + "z" * 5000])

@@ -20,7 +20,7 @@ import fairlead
 from fairlead.server.fila.v1 import service_pb2
 from fairlead.testing.server import ServerProcess, run_server
 from fairlead.wire.schemas import MESSAGES, SETTLEMENTS
-from tests.hostile.by_hand import PATIENCE_S, Stranger, batch_parts, frame, http2_call, opening
+from tests.hostile.by_hand import PATIENCE_S, Stranger, batch_parts, frame, http2_call, opening, request
 from tests.hostile.test_http import get, talk
 
 encode = msgspec.msgpack.encode
@@ -48,7 +48,7 @@ def batch_case(batch: pa.RecordBatch, change: Callable[[bytes, bytes], tuple[byt
         changed = change(header, body)
         with Stranger(server.address) as stranger:
             metadata = encode({"queues": [["q", batch.num_rows]]} if call is None else call)
-            stranger.send(opening(verb, schema or batch.schema), frame(header=changed[0], body=changed[1], metadata=metadata))
+            stranger.send(opening(verb), request(schema or batch.schema, changed[0], changed[1], metadata))
             stranger.end()
             return stranger.outcome()
 
@@ -58,7 +58,7 @@ def batch_case(batch: pa.RecordBatch, change: Callable[[bytes, bytes], tuple[byt
 def metadata_case(verb: str, call: object) -> Case:
     def send(server: ServerProcess) -> Outcome:
         with Stranger(server.address) as stranger:
-            stranger.send(opening(verb, MESSAGES), frame(metadata=call if isinstance(call, bytes) else encode(call)))
+            stranger.send(opening(verb), frame(metadata=call if isinstance(call, bytes) else encode(call)))
             stranger.end()
             return stranger.outcome()
 
@@ -185,7 +185,7 @@ CASES: dict[str, dict[str, list[Case]]] = {
 }  # fmt: skip
 #: What a refusal is called: codes of our own errors, and what they are as a status.
 REFUSALS = {
-    "closed", "ended", "invalid_request", "queue_not_found", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "INTERNAL",
+    "closed", "ended", "invalid_request", "queue_not_found", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED",
     *(f"HTTP/1.1 {status}" for status in (400, 404, 405, 414, 431, 501, 505)),
 }  # fmt: skip
 #: A page is a page: what is said of a body that nobody reads, or cut off behind the first line, changes nothing about it.

@@ -34,10 +34,10 @@ def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Pa
         for _ in range(ROWS // 16):
             client.enqueue_many("q", [NewMessage(LARGE)] * 16)
         generation = client.consumers.register("etl", "q").generation
-        assert client.consumers.claim("etl", generation, 1, max_bytes=256 * 1024 * 1024).count == ROWS
+        assert client.consumers.claim("etl", "q", generation, 1, max_bytes=256 * 1024 * 1024).count == ROWS
         before = usage(server.pid)["rss"]
         with flight.connect(f"grpc://{server.address}") as connection:
-            calls = {"read": ReadCall("etl", generation, 1), "browse": BrowseCall("q")}
+            calls = {"read": ReadCall("etl", "q", generation, 1), "browse": BrowseCall("q")}
             slow = [RawChannel(connection, verb) for _ in range(READERS // 2) for verb in calls]
             for channel, verb in zip(slow, [*calls] * READERS, strict=False):
                 channel.send(encode(calls[verb]))
@@ -46,7 +46,7 @@ def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Pa
             for channel in slow:
                 channel.reader.cancel()
         # Once they are gone there is room again.
-        assert sum(batch.num_rows for batch in client.consumers.read_batches("etl", generation, 1)) == ROWS
-        assert client.consumers.close("etl", generation, 1).settled == {"completed": ROWS}
+        assert sum(batch.num_rows for batch in client.consumers.read_batches("etl", "q", generation, 1)) == ROWS
+        assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": ROWS}
         assert server.stop() == 0
         assert "should not" not in server.log

@@ -79,7 +79,7 @@ def test_waiting_by_the_rule_that_decided_its_retry(attended: World) -> None:
     (message_id,) = attended.fill("q", count=1)
     attended.broker.settle([Fail(attended.claim_one("q"), retry_in="5s", reason="dependency_failure")])
     reason = why(attended.broker.explain(message_id))["waiting"]
-    assert "failed 1 times, last with dependency_failure; decided by instruction" in reason.text
+    assert "failed once, last with dependency_failure; decided by instruction" in reason.text
 
 
 def test_held(attended: World) -> None:

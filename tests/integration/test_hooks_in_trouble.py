@@ -216,7 +216,7 @@ def test_a_redrive_at_a_rate_asks_as_it_goes(world: World, dead: list[str]) -> N
 
 
 def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(world: World, dead: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.timers.ask_before_background_steps", skip_once(world))
+    monkeypatch.setattr("fairlead.broker.timers.choose_for_background_steps", skip_once(world))
     world.broker.redrive("q", rate=1000)
     world.broker.run_due()
     world.clock.advance(seconds=1)
@@ -224,13 +224,13 @@ def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(world:
 
 
 def skip_once(world: World) -> Callable[[Any], Any]:
-    from fairlead.broker.intents import ask_before_background_steps
+    from fairlead.broker.intents import choose_for_background_steps
 
     asked: list[int] = []
 
     def ask(core: Any) -> Any:
         asked.append(1)
-        return ask_before_background_steps(core) if len(asked) > 1 else {}
+        return choose_for_background_steps(core) if len(asked) > 1 else {}
 
     return ask
 

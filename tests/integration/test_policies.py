@@ -235,17 +235,6 @@ def test_a_cooldown_goes_on_while_the_broker_is_away(world: World, away_ms: int)
     assert world.broker.claim("q") == [], "once"
 
 
-@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_clock_that_jumps_moves_the_instant_a_retry_is_due_but_loses_nothing(world: World, jump_ms: int) -> None:
-    world.broker.update_queue("q", retry={"cooldown": "10m"})
-    world.fill("q", count=1)
-    due_ms = fail(world).due_ms
-    world.clock.jump(ms=jump_ms)
-    assert (world.counts("q") == (1, 0, 0, 0)) == (world.clock.now_ms() >= due_ms)
-    world.clock.advance(ms=max(0, due_ms - world.clock.now_ms()))
-    assert world.claim_one("q").attempts == 1
-
-
 def test_a_message_with_a_million_failures_waits_no_longer_than_the_cap(memory_world: World) -> None:
     world = memory_world
     world.broker.update_queue("q", retry={"policy": "exponential", "base": "1s", "factor": 100, "cap": "1h", "attempts": 1_000_000})

@@ -278,7 +278,7 @@ def test_purge_is_about_work_that_is_not_done(kept: World) -> None:
 
 
 def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.intents.STEP_MESSAGES", 2)
+    monkeypatch.setattr("fairlead.broker.intents.HOLD_MESSAGES", 2)
     ids = [complete_one(kept) for _ in range(5)]
     kept.fill("kept", count=3)
     kept.broker.delete_queue("kept")
@@ -288,7 +288,7 @@ def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: py
 
 
 def test_a_delete_that_was_cut_off_is_finished_after_a_restart(kept: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.intents.STEP_MESSAGES", 2)
+    monkeypatch.setattr("fairlead.broker.intents.HOLD_MESSAGES", 2)
     ids = [complete_one(kept) for _ in range(5)]
     commits = 0
 

@@ -22,6 +22,7 @@ from fairlead.errors import (
 )
 from fairlead.model.facts import ChunksDropped, Enqueued, Fact, PublishEnded, PublishSaved
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
+from fairlead.model.names import Scoped
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
 from tests.integration.world import Background, WatchedStore, World, wait_until
@@ -81,7 +82,7 @@ def test_what_is_staged_is_seen_by_nobody(world: World) -> None:
 def test_published_chunks_become_messages_in_the_order_given(world: World) -> None:
     for name in "abc":
         stage(world, "t", name, 3)
-    result = world.broker.staging.publish("t", ["c", "a", "b"])
+    result = world.broker.staging.publish("t", "q", ["c", "a", "b"])
     assert (result.outcome, result.count) == ("published", 9)
     assert taken(world) == ["c0", "c1", "c2", "a0", "a1", "a2", "b0", "b1", "b2"]
 
@@ -89,7 +90,7 @@ def test_published_chunks_become_messages_in_the_order_given(world: World) -> No
 def test_streams_keep_the_order_of_chunks_across_steps(world: World) -> None:
     for name in "ab":
         stage(world, "t", name, 2 * STEP + 1, stream="s")
-    world.broker.staging.publish("t", ["b", "a"])
+    world.broker.staging.publish("t", "q", ["b", "a"])
     assert taken(world) == [f"b{n}" for n in range(2 * STEP + 1)] + [f"a{n}" for n in range(2 * STEP + 1)]
 
 
@@ -97,7 +98,7 @@ def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(wo
     for name, count in (("a", 1), ("b", 2), ("c", 2 * STEP), ("d", 1)):
         stage(world, "t", name, count)
     seen = commits(world)
-    world.broker.staging.publish("t", [*"abcd"])
+    world.broker.staging.publish("t", "q", [*"abcd"])
     steps = [sum(len(fact.messages) for fact in facts if isinstance(fact, Enqueued)) for facts in seen]
     assert steps == [0, STEP, STEP, STEP]
     assert [any(isinstance(fact, PublishEnded) for fact in facts) for facts in seen] == [False, False, False, True]
@@ -108,7 +109,7 @@ def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPa
     world.broker.staging.stage("t", "a", "q", [NewMessage(b"x" * 10) for _ in range(3)])
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"y" * 100) for _ in range(2)])
     seen = commits(world)
-    world.broker.staging.publish("t", ["a", "b"])
+    world.broker.staging.publish("t", "q", ["a", "b"])
     steps = [[len(m.payload) for fact in facts if isinstance(fact, Enqueued) for m in fact.messages] for facts in seen]
     assert steps == [[], [10, 10, 10], [100], [100]]
 
@@ -118,14 +119,14 @@ def test_a_chunk_staged_again_replaces_the_first(world: World) -> None:
     world.broker.staging.stage("t", "a", "q", [NewMessage(b"new")])
     (write,) = world.broker.staging.list()
     assert (write.chunks, write.messages) == (1, 1)
-    assert world.broker.staging.publish("t", ["a"]).count == 1
+    assert world.broker.staging.publish("t", "q", ["a"]).count == 1
     assert taken(world) == ["new"]
 
 
 def test_chunks_that_are_not_listed_are_dropped(world: World) -> None:
     for name in "abc":
         stage(world, "t", name)
-    world.broker.staging.publish("t", ["b"])
+    world.broker.staging.publish("t", "q", ["b"])
     assert taken(world) == ["b0"]
     assert world.store.staged_chunks() == []
     (write,) = world.broker.staging.list()
@@ -134,45 +135,45 @@ def test_chunks_that_are_not_listed_are_dropped(world: World) -> None:
 
 def test_a_write_of_no_chunks_is_published_and_remembered(world: World) -> None:
     stage(world, "t", "left over")
-    assert world.broker.staging.publish("t", []).count == 0
+    assert world.broker.staging.publish("t", "q", []).count == 0
     assert world.store.staged_chunks() == []
     stage(world, "t", "a")
-    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+    assert world.broker.staging.publish("t", "q", ["a"]).outcome == "already"
     assert taken(world) == []
 
 
 def test_an_empty_chunk_is_a_chunk(world: World) -> None:
     world.broker.staging.stage("t", "empty", "q", [])
     stage(world, "t", "a")
-    assert world.broker.staging.publish("t", ["empty", "a"]).count == 1
+    assert world.broker.staging.publish("t", "q", ["empty", "a"]).count == 1
     assert taken(world) == ["a0"]
 
 
 def test_publishing_twice_is_once_also_after_a_restart(world: World) -> None:
     stage(world, "t", "a", 3)
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     world.restart()
     for chunks in (["a"], ["other"], []):
-        again = world.broker.staging.publish("t", chunks)
+        again = world.broker.staging.publish("t", "q", chunks)
         assert (again.outcome, again.count) == ("already", 3)
     assert taken(world) == ["a0", "a1", "a2"]
 
 
 def test_a_published_token_is_remembered_for_seven_days(world: World) -> None:
     stage(world, "t", "a")
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     world.clock.advance(ms=7 * DAY - 1)
-    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+    assert world.broker.staging.publish("t", "q", ["a"]).outcome == "already"
     world.restart(away_ms=1)
     world.broker.run_due()
     assert world.broker.staging.list() == []
     stage(world, "t", "a")
-    assert world.broker.staging.publish("t", ["a"]).outcome == "published"
+    assert world.broker.staging.publish("t", "q", ["a"]).outcome == "published"
 
 
 def test_what_is_staged_for_a_published_token_is_checked_and_not_kept(world: World) -> None:
     stage(world, "t", "a")
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     assert world.broker.staging.stage("t", "b", "q", texts("b", 2)).count == 2
     with pytest.raises(InvalidRequest):
         world.broker.staging.stage("t", "b", "q", [NewMessage("text")])  # type: ignore[arg-type]
@@ -183,30 +184,36 @@ def test_a_missing_chunk_is_told_and_changes_nothing(world: World) -> None:
     stage(world, "t", "a")
     before = world.store.last_commit
     with pytest.raises(StagedChunkMissing) as refused:
-        world.broker.staging.publish("t", ["a", "b"])
+        world.broker.staging.publish("t", "q", ["a", "b"])
     assert (refused.value.token, refused.value.chunk) == ("t", "b")
     with pytest.raises(StagedChunkMissing):
-        world.broker.staging.publish("unknown", ["a"])
+        world.broker.staging.publish("unknown", "q", ["a"])
     assert world.store.last_commit == before
     stage(world, "t", "b")
-    world.broker.staging.publish("t", ["a", "b"])
+    world.broker.staging.publish("t", "q", ["a", "b"])
     assert taken(world) == ["a0", "b0"]
 
 
-def test_one_write_may_go_to_several_queues(world: World) -> None:
+def test_the_same_token_for_another_queue_is_another_write(world: World) -> None:
     world.broker.create_queue("r")
-    for name, queue in (("a", "q"), ("b", "r"), ("c", "q")):
+    for name, queue in (("a", "q"), ("a", "r"), ("b", "q")):
         stage(world, "t", name, 2, queue)
-    assert world.broker.staging.list()[0].queues == ["q", "r"]
-    world.broker.staging.publish("t", [*"abc"])
-    assert (taken(world, "q"), taken(world, "r")) == (["a0", "a1", "c0", "c1"], ["b0", "b1"])
+    assert [(write.queue, write.token, write.chunks) for write in world.broker.staging.list()] == [("q", "t", 2), ("r", "t", 1)]
+    world.broker.staging.publish("t", "q", ["a", "b"])
+    with pytest.raises(StagedChunkMissing):
+        world.broker.staging.publish("t", "r", ["b"])
+    assert (taken(world, "q"), taken(world, "r")) == (["a0", "a1", "b0", "b1"], [])
+    assert world.broker.staging.publish("t", "r", ["a"]).outcome == "published"
+    assert world.broker.staging.discard("t", "r") == 0
+    assert taken(world, "r") == ["a0", "a1"]
+    assert [world.broker.staging.publish("t", queue, ["a"]).count for queue in ("q", "r")] == [4, 2]
 
 
 def test_delays_and_lives_are_counted_from_the_publish(world: World) -> None:
     stage(world, "t", "a", delay="10s")
     stage(world, "t", "b", ttl="20s")
     world.clock.advance(ms=60_000)
-    world.broker.staging.publish("t", ["a", "b"])
+    world.broker.staging.publish("t", "q", ["a", "b"])
     assert world.counts("q") == (1, 1, 0, 0)
     world.clock.advance(ms=9_999)
     assert world.counts("q") == (1, 1, 0, 0)
@@ -220,8 +227,8 @@ def test_delays_are_counted_from_the_publish_also_when_a_crash_puts_off_its_step
     stage(world, "t", "a", STEP + 1, delay="10s")
     killed_at(world, 2)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["a"])
-    world.restart(away_ms=8_000)
+        world.broker.staging.publish("t", "q", ["a"])
+    world.kill(away_ms=8_000)
     world.broker.run_due()
     assert world.counts("q") == (0, STEP + 1, 0, 0)
     world.clock.advance(ms=2_000)
@@ -232,7 +239,7 @@ def test_dedup_keys_hold_within_a_write_across_steps_and_against_the_queue(world
     world.broker.enqueue("q", b"first", dedup_key="known")
     world.broker.staging.stage("t", "a", "q", [NewMessage(b"again", dedup_key="known"), *texts("a", STEP), NewMessage(b"x", dedup_key="own")])
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"y", dedup_key="own")])
-    assert world.broker.staging.publish("t", ["a", "b"]).count == STEP + 3
+    assert world.broker.staging.publish("t", "q", ["a", "b"]).count == STEP + 3
     assert taken(world) == ["first", *[f"a{n}" for n in range(STEP)], "x"]
 
 
@@ -240,7 +247,7 @@ def test_the_hook_is_asked_when_a_chunk_is_staged_and_what_it_says_stands(world:
     world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked', weight = 3 } end")
     stage(world, "t", "a")
     world.broker.update_queue("q", on_enqueue=None)
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     (delivery,) = world.broker.claim("q")
     assert (delivery.fairness_key, delivery.weight) == ("hooked", 3)
 
@@ -250,7 +257,7 @@ def test_a_waiting_claim_is_woken_by_a_publish(world: World) -> None:
     waiting = Background(lambda: world.broker.claim("q", wait="1h"))
     while not world.broker._core.by_name["q"].waiters:
         threading.Event().wait(0.001)
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     assert [delivery.payload for delivery in waiting.result()] == [b"a0"]
 
 
@@ -278,7 +285,7 @@ def test_a_bad_message_refuses_its_chunk_or_is_left_out_and_named(memory_world: 
     assert (result.count, result.bytes) == (2, 13)
     assert [refusal.row for refusal in result.refused] == [1]
     assert result.refused[0].error.startswith("expected ")
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     assert taken(world) == ["good", "also good"]
 
 
@@ -300,12 +307,12 @@ def test_a_queue_that_is_not_there_or_holds_dead_letters_is_refused_when_staging
         (lambda staging: staging.stage("t", "a", "q", [], ttl=5), "ttl"),
         (lambda staging: staging.stage("t", "a", "q", [], skip_invalid="yes"), "skip_invalid"),
         (lambda staging: staging.stage("t", "a", "q", "text", skip_invalid=True), "messages"),
-        (lambda staging: staging.publish("t", "ab"), "chunks"),
-        (lambda staging: staging.publish("t", [1]), "chunks"),
-        (lambda staging: staging.publish("t", ["a", "a"]), "chunks"),
-        (lambda staging: staging.publish("t", [str(n) for n in range(10_001)]), "chunks"),
-        (lambda staging: staging.publish(None, []), "token"),
-        (lambda staging: staging.discard(7), "token"),
+        (lambda staging: staging.publish("t", "q", "ab"), "chunks"),
+        (lambda staging: staging.publish("t", "q", [1]), "chunks"),
+        (lambda staging: staging.publish("t", "q", ["a", "a"]), "chunks"),
+        (lambda staging: staging.publish("t", "q", [str(n) for n in range(10_001)]), "chunks"),
+        (lambda staging: staging.publish(None, "q", []), "token"),
+        (lambda staging: staging.discard(7, "q"), "token"),
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead="bad"), "dead"),
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("nonsense", "e")), "dead"),
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("unknown", 5)), "dead"),
@@ -329,12 +336,12 @@ def test_staged_bytes_are_bounded_and_those_of_a_replaced_chunk_do_not_count(qui
     with pytest.raises(LimitReached) as refused:
         world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
     assert (refused.value.what, refused.value.limit) == ("staged bytes", 3000)
-    world.broker.staging.discard("t")
+    world.broker.staging.discard("t", "q")
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
     assert 2000 < world.broker._core.staged.stored_bytes < 2100
     world.restart()
     assert 2000 < world.broker._core.staged.stored_bytes < 2100
-    world.broker.staging.publish("t", ["b"])
+    world.broker.staging.publish("t", "q", ["b"])
     assert world.broker._core.staged.stored_bytes == 0
     world.close()
 
@@ -359,9 +366,9 @@ def test_a_full_queue_refuses_to_stage_and_to_publish_and_is_never_overfull(worl
     stage(world, "t", "a", 6)
     stage(world, "t", "b", 6)
     with pytest.raises(QueueFull):
-        world.broker.staging.publish("t", ["a", "b"])
+        world.broker.staging.publish("t", "q", ["a", "b"])
     assert world.counts("q") == (0, 0, 0, 0)
-    assert world.broker.staging.publish("t", ["a"]).count == 6
+    assert world.broker.staging.publish("t", "q", ["a"]).count == 6
 
 
 def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
@@ -376,7 +383,7 @@ def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
             assert _refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 1, 0)) is None
 
     world.store.on_commit = others
-    world.broker.staging.publish("t", ["a"])
+    world.broker.staging.publish("t", "q", ["a"])
     assert [error.code for error in told] == ["queue_full", "queue_full"], "before each of the two steps"
     assert world.counts("q") == (STEP + 2, 0, 0, 0)
 
@@ -396,8 +403,8 @@ def test_too_many_lanes_refuse_a_publish_before_it_begins(quick_path: Any) -> No
     world.broker.staging.stage("t", "a", "q", [NewMessage(b"", fairness_key=str(n)) for n in range(4)])
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"", fairness_key=str(n)) for n in range(3)])
     with pytest.raises(TooManyLanes):
-        world.broker.staging.publish("t", ["a"])
-    assert world.broker.staging.publish("t", ["b"]).count == 3
+        world.broker.staging.publish("t", "q", ["a"])
+    assert world.broker.staging.publish("t", "q", ["b"]).count == 3
     world.close()
 
 
@@ -415,7 +422,7 @@ def test_a_write_nobody_publishes_goes_with_its_youngest_chunk(world: World) -> 
     assert world.broker.staging.list() == []
     assert world.store.staged_chunks() == []
     with pytest.raises(StagedChunkMissing):
-        world.broker.staging.publish("t", ["a"])
+        world.broker.staging.publish("t", "q", ["a"])
 
 
 def test_a_write_whose_time_is_over_while_the_broker_is_away_goes_at_the_first_chance(world: World) -> None:
@@ -430,43 +437,44 @@ def test_discarding_drops_what_is_staged_and_nothing_that_is_published(world: Wo
     for name in "abc":
         stage(world, "t", name)
     stage(world, "u", "a")
-    assert world.broker.staging.discard("t") == 3
-    assert world.broker.staging.discard("t") == 0
-    world.broker.staging.publish("u", ["a"])
-    assert world.broker.staging.discard("u") == 0
-    assert world.broker.staging.publish("u", ["a"]).outcome == "already"
+    assert world.broker.staging.discard("t", "q") == 3
+    assert world.broker.staging.discard("t", "q") == 0
+    world.broker.staging.publish("u", "q", ["a"])
+    assert world.broker.staging.discard("u", "q") == 0
+    assert world.broker.staging.publish("u", "q", ["a"]).outcome == "already"
     assert taken(world) == ["a0"]
 
 
 def test_a_queue_deleted_since_refuses_the_publish_also_when_another_of_its_name_is_there(world: World) -> None:
     world.broker.create_queue("r")
     stage(world, "t", "a", queue="r")
-    stage(world, "t", "b")
     world.broker.delete_queue("r")
     world.broker.create_queue("r")
+    stage(world, "t", "b", queue="r")
     with pytest.raises(StagedQueueGone) as refused:
-        world.broker.staging.publish("t", ["b", "a"])
+        world.broker.staging.publish("t", "r", ["b", "a"])
     assert (refused.value.chunk, refused.value.queue) == ("a", "r")
-    assert world.counts("q") == (0, 0, 0, 0)
+    assert world.counts("r") == (0, 0, 0, 0)
     stage(world, "t", "a", queue="r")
-    assert world.broker.staging.publish("t", ["b", "a"]).outcome == "published"
+    assert world.broker.staging.publish("t", "r", ["b", "a"]).outcome == "published"
 
 
-def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_other_queues_get_theirs(world: World) -> None:
+def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_since_gets_none(world: World) -> None:
     world.broker.create_queue("r")
     stage(world, "t", "a", 2 * STEP, queue="r")
-    stage(world, "t", "b", 2)
+    stage(world, "t", "b", 2, queue="r")
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["a", "b"])
-    world.restart()
-    world.broker._core.staged.foreground["t"] += 1  # hold the timer off until the queue is gone
+        world.broker.staging.publish("t", "r", ["a", "b"])
+    world.kill()
+    world.broker._core.staged.foreground[Scoped("r", "t")] += 1  # hold the timer off until the queue is gone
     assert world.counts("r") == (STEP, 0, 0, 0)
     world.broker.delete_queue("r")
+    world.broker.create_queue("r")
     world.broker._core.staged.foreground.clear()
     world.broker.run_due()
-    assert taken(world) == ["b0", "b1"]
-    assert world.broker.staging.publish("t", ["a", "b"]).outcome == "already"
+    assert world.counts("r") == (0, 0, 0, 0)
+    assert world.broker.staging.publish("t", "r", ["a", "b"]).outcome == "already"
     assert world.store.staged_chunks() == []
 
 
@@ -479,13 +487,13 @@ def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world
         stage(world, "t", name, STEP + 1, stream="s")
     killed_at(world, commit)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["b", "a"])
+        world.broker.staging.publish("t", "q", ["b", "a"])
     assert check_laws(world.store.inner) == []
-    world.restart()
+    world.kill()
     world.broker.run_due()
     whole = [f"{name}{n}" for name in "ba" for n in range(STEP + 1)]
     assert taken(world) == ([] if commit == 1 else whole)
-    assert world.broker.staging.publish("t", ["b", "a"]).outcome == ("published" if commit == 1 else "already")
+    assert world.broker.staging.publish("t", "q", ["b", "a"]).outcome == ("published" if commit == 1 else "already")
     assert taken(world) == (whole if commit == 1 else [])
 
 
@@ -493,10 +501,10 @@ def test_whoever_publishes_what_a_crash_left_gets_the_answer_when_all_is_there(w
     stage(world, "t", "a", 3 * STEP)
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["a"])
-    world.restart()
+        world.broker.staging.publish("t", "q", ["a"])
+    world.kill()
     assert world.counts("q") == (STEP, 0, 0, 0)
-    again = world.broker.staging.publish("t", ["a"])
+    again = world.broker.staging.publish("t", "q", ["a"])
     assert (again.outcome, again.count) == ("already", 3 * STEP)
     assert world.counts("q") == (3 * STEP, 0, 0, 0)
 
@@ -505,10 +513,10 @@ def test_what_is_staged_or_discarded_amid_a_publish_changes_nothing(world: World
     stage(world, "t", "a", 2 * STEP)
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["a"])
-    world.restart()
+        world.broker.staging.publish("t", "q", ["a"])
+    world.kill()
     stage(world, "t", "a", 1)
-    assert world.broker.staging.discard("t") == 0
+    assert world.broker.staging.discard("t", "q") == 0
     assert [write.published for write in world.broker.staging.list()] == [True]
     world.broker.run_due()
     assert taken(world) == [f"a{n}" for n in range(2 * STEP)]
@@ -519,8 +527,8 @@ def test_a_publish_outlives_the_time_to_live_of_its_chunks(world: World) -> None
     stage(world, "t", "a", 5 * STEP)
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["a"])
-    world.restart(away_ms=2 * DAY)
+        world.broker.staging.publish("t", "q", ["a"])
+    world.kill(away_ms=2 * DAY)
     world.broker.run_due()
     assert len(taken(world)) == 5 * STEP
     assert [write.token for write in world.broker.staging.list()] == ["t"]
@@ -540,12 +548,12 @@ def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -
 
     world.store.on_commit = count_first
     with pytest.raises(StoreFull):
-        world.broker.staging.publish("t", ["a"])
+        world.broker.staging.publish("t", "q", ["a"])
     assert world.counts("q") == (STEP, 0, 0, 0)
     full[0] = False
     world.broker.run_due()
     assert taken(world) == [f"a{n}" for n in range(3 * STEP)]
-    assert world.broker.staging.publish("t", ["a"]).outcome == "already"
+    assert world.broker.staging.publish("t", "q", ["a"]).outcome == "already"
 
 
 def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(quick_path: Any) -> None:
@@ -563,7 +571,7 @@ def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(q
         broker.staging.stage("t", "a", "q", texts("a", 3 * STEP))
         world.store.on_commit = refuse_some
         with pytest.raises(StoreFull):
-            broker.staging.publish("t", ["a"])
+            broker.staging.publish("t", "q", ["a"])
         wait_until(lambda: broker.stats("q").ready == 3 * STEP)
     assert refusals == []
 
@@ -577,11 +585,11 @@ def test_a_disk_that_is_full_before_the_decision_changes_nothing(world: World) -
 
     world.store.on_commit = refuse
     with pytest.raises(StoreFull):
-        world.broker.staging.publish("t", ["a"])
+        world.broker.staging.publish("t", "q", ["a"])
     world.store.on_commit = lambda facts: None
     world.broker.run_due()
     assert world.counts("q") == (0, 0, 0, 0)
-    assert world.broker.staging.publish("t", ["a"]).outcome == "published"
+    assert world.broker.staging.publish("t", "q", ["a"]).outcome == "published"
 
 
 def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(world: World) -> None:
@@ -594,7 +602,7 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
             assert go.wait(20)
 
     world.store.on_commit = hold_the_first_step
-    callers = [Background(lambda: (world.broker.staging.publish("t", ["a"]), world.broker.stats("q").ready)) for _ in range(2)]
+    callers = [Background(lambda: (world.broker.staging.publish("t", "q", ["a"]), world.broker.stats("q").ready)) for _ in range(2)]
     assert held.wait(20)
     go.set()
     results = [caller.result() for caller in callers]
@@ -613,15 +621,15 @@ def test_a_step_that_another_made_while_its_chunk_was_read_is_not_made_again(
     store: Any = world.store.inner
     read = store.staged_body
 
-    def read_when_others_have_gone_on(*chunk: str) -> Any:
+    def read_when_others_have_gone_on(*chunk: Any) -> Any:
         monkeypatch.setattr(store, "staged_body", read)
         body = read(*chunk) if early else None
         for _ in range(steps):
-            publishing._step(world.broker._core, "t")
+            publishing._step(world.broker._core, Scoped("q", "t"))
         return body if early else read(*chunk)
 
     monkeypatch.setattr(store, "staged_body", read_when_others_have_gone_on)
-    assert world.broker.staging.publish("t", ["a", "b"]).outcome == "published"
+    assert world.broker.staging.publish("t", "q", ["a", "b"]).outcome == "published"
     assert taken(world) == [f"{name}{n}" for name in "ab" for n in range(STEP)]
 
 
@@ -642,7 +650,7 @@ def test_the_lock_is_let_go_between_steps(world: World) -> None:
     lock = world.broker._core.lock
     world.broker._core.lock = Between()  # type: ignore[assignment]
     try:
-        world.broker.staging.publish("t", ["a"])
+        world.broker.staging.publish("t", "q", ["a"])
     finally:
         world.broker._core.lock = lock
     assert {1, 2, 3, 4} <= set(confirmed)
@@ -655,7 +663,7 @@ def test_a_dead_chunk_becomes_dead_letters_with_the_others(world: World) -> None
     world.broker.staging.stage("t", "bad", "q", [NewMessage(b"x"), NewMessage(b"y", headers={"h": "1"})], dead=("validation_failure", "no price"))
     stage(world, "t", "good", 2)
     assert world.counts("q") == (0, 0, 0, 0)
-    assert world.broker.staging.publish("t", ["bad", "good"]).count == 4
+    assert world.broker.staging.publish("t", "q", ["bad", "good"]).count == 4
     assert world.counts("q") == (2, 0, 0, 2)
     letters = world.broker.browse("q", view="dead")
     assert [(letter.payload, letter.rule, letter.failures[0].error) for letter in letters] == [
@@ -672,8 +680,8 @@ def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are
     assert [refusal.row for refusal in result.refused] == [1]
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["bad"])
-    world.restart()
+        world.broker.staging.publish("t", "q", ["bad"])
+    world.kill()
     world.broker.run_due()
     errors = [letter.failures[0].error for letter in world.broker.browse("q", view="dead")]
     assert errors == [f"error {n}" for n in range(len(messages)) if n != 1]
@@ -683,7 +691,7 @@ def test_dead_chunks_take_no_room_in_a_full_queue_and_ask_no_hook(world: World) 
     world.broker.update_queue("q", max_messages=1, on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked' } end")
     world.broker.enqueue("q", b"full")
     world.broker.staging.stage("t", "bad", "q", texts("x", 3), dead=(7, "poison"))
-    world.broker.staging.publish("t", ["bad"])
+    world.broker.staging.publish("t", "q", ["bad"])
     assert {letter.fairness_key for letter in world.broker.browse("q", view="dead")} == {"default"}
     assert world.counts("q") == (1, 0, 0, 3)
 
@@ -693,8 +701,8 @@ def test_dead_chunks_under_way_keep_no_room_from_others(world: World) -> None:
     world.broker.staging.stage("t", "bad", "q", texts("x", 2 * STEP), dead=(7, "poison"))
     killed_at(world, 3)
     with pytest.raises(Killed):
-        world.broker.staging.publish("t", ["bad"])
-    world.restart()
+        world.broker.staging.publish("t", "q", ["bad"])
+    world.kill()
     world.broker.enqueue("q", b"fits")
     world.broker.run_due()
     assert world.counts("q") == (1, 0, 0, 2 * STEP)
@@ -704,11 +712,11 @@ def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
     world = disk_world
     for token in "tuv":
         stage(world, token, "a", 3)
-    world.broker.staging.publish("t", ["a"])
-    world.broker.staging.discard("u")
+    world.broker.staging.publish("t", "q", ["a"])
+    world.broker.staging.discard("u", "q")
     seen = commits(world)
     world.clock.advance(ms=DAY)
-    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [ChunksDropped("v", ["a"])]
+    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [ChunksDropped(Scoped("q", "v"), ["a"])]
     store: Any = world.store.inner
     assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
 
@@ -717,15 +725,15 @@ def test_a_publish_is_synced_whatever_the_durability_and_staging_is_not(disk_wor
     store: Any = disk_world.store.inner
     stage(disk_world, "t", "a", 2 * STEP)
     syncs = store.syncs
-    disk_world.broker.staging.publish("t", ["a"])
+    disk_world.broker.staging.publish("t", "q", ["a"])
     assert store.syncs == syncs + 2, "the decision, and the end"
     assert store._synced == store.last_commit
-    disk_world.broker.staging.publish("t", ["a"])
+    disk_world.broker.staging.publish("t", "q", ["a"])
     assert store.syncs == syncs + 2
 
 
 def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unread(*chunk: str) -> bytes:
+    def unread(*chunk: Any) -> bytes:
         raise StoreFull("here", 0, 1)
 
     world.fill("q", count=1)
@@ -733,7 +741,7 @@ def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(world: World, monk
     stage(world, "t", "a")
     monkeypatch.setattr(world.store.inner, "staged_body", unread)
     with pytest.raises(StoreFull):
-        world.broker.staging.publish("t", ["a"])
+        world.broker.staging.publish("t", "q", ["a"])
     with pytest.raises(StoreFull):
         world.clock.advance(ms=DAY)
     monkeypatch.undo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -226,9 +227,9 @@ def test_throttled_lanes_are_found_again_after_a_restart(world: World) -> None:
     got = take(world)
     world.restart()
     (bucket,) = world.broker.stats("q").throttles
-    assert (bucket.key, bucket.rate, bucket.burst) == ("api", 10, 2)
-    got += take(world)
-    for _ in range(2):
+    assert (bucket.key, bucket.rate, bucket.burst, bucket.tokens) == ("api", 10, 2, 0)
+    assert take(world) == []
+    for _ in range(4):
         world.clock.advance(ms=100)
         got += take(world)
     assert [delivery.id for delivery in got] == ids
@@ -264,3 +265,94 @@ def test_every_message_of_overlapping_throttle_sets_goes_out_in_the_end(memory_w
     assert sorted(got) == sorted(ids)
     # Each bucket is needed 480 times, less its burst, at 20 a second; in a perfect order it would take 24 seconds.
     assert world.clock.monotonic_ms() <= 1.5 * 24_000
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("end", ["restart", "kill", "reboot"])
+def test_a_restart_refills_no_bucket(world: World, end: str) -> None:
+    throttle(world, "api", 0.01, 3)
+    world.fill("q", throttle_keys=["api"], count=10)
+    assert len(take(world)) == 3
+    for _ in range(3):
+        getattr(world, end)(away_ms=30_000)
+        assert take(world) == []
+    world.clock.advance(ms=10_000)
+    assert len(take(world)) == 1
+
+
+def test_a_bucket_goes_on_filling_while_the_broker_is_away(world: World) -> None:
+    throttle(world, "api", 1, 5)
+    world.fill("q", throttle_keys=["api"], count=20)
+    assert len(take(world)) == 5
+    world.restart(away_ms=2500)
+    assert len(take(world)) == 2
+    world.reboot(away_ms=500)
+    assert len(take(world)) == 1
+    world.kill(away_ms=3_600_000)
+    assert len(take(world)) == 5
+
+
+def test_a_clock_set_ahead_while_the_machine_restarts_grants_one_burst_too_many_at_most(world: World) -> None:
+    throttle(world, "api", 0.01, 3)
+    world.fill("q", throttle_keys=["api"], count=10)
+    assert len(take(world)) == 3
+    world.reboot(jump_ms=365 * 24 * 3_600_000)
+    assert len(take(world)) == 3
+    world.reboot(jump_ms=-365 * 24 * 3_600_000)
+    assert take(world) == []
+
+
+def test_a_machine_that_restarts_under_an_open_store_finds_empty_buckets(world: World) -> None:
+    """Claims are not synced: the messages that went out last may be in no commit that is left."""
+    throttle(world, "api", 1, 3)
+    world.fill("q", throttle_keys=["api"], count=10)
+    world.store.inner.close()
+    world.reboot(away_ms=60_000)
+    assert take(world) == []
+    world.kill()
+    assert take(world) == [], "also when the process that found them empty was killed"
+    world.clock.advance(ms=1000)
+    assert len(take(world)) == 1
+
+
+def test_a_life_that_left_no_commit_behind_may_have_used_up_every_bucket(memory_world: World) -> None:
+    world = memory_world
+    throttle(world, "api", 1, 3)
+    world.fill("q", throttle_keys=["api"], count=10)
+    world.restart()
+    world.broker.close()
+    written = copy.deepcopy(world.store.inner._data)
+    world.restart()
+    assert len(take(world)) == 3
+    world.store.inner.close()
+    world.store.inner._data = written
+    world.reboot()
+    assert take(world) == []
+
+
+def test_taking_a_rate_away_and_setting_it_again_refills_nothing(world: World) -> None:
+    throttle(world, "api", 1, 3)
+    world.fill("q", throttle_keys=["api"], count=20)
+    assert len(take(world)) == 3
+    for _ in range(2):
+        world.broker.config.delete("throttle:api:rate")
+        world.kill()
+        world.broker.config.set("throttle:api:rate", 1)
+        assert take(world) == []
+    world.broker.config.delete("throttle:api:rate")
+    assert [level.key for level in world.store.bucket_levels()] == ["api"]
+    world.clock.advance(seconds=60)
+    world.broker.enqueue("q", b"")
+    assert world.store.bucket_levels() == [], "full again without a rate: forgotten"
+
+
+def test_a_new_rate_counts_from_when_it_was_set_also_over_a_restart(world: World) -> None:
+    throttle(world, "api", 0.01, 3)
+    world.fill("q", throttle_keys=["api"], count=20)
+    assert len(take(world)) == 3
+    world.clock.advance(seconds=50)
+    world.broker.config.set("throttle:api:rate", 1)
+    world.kill(away_ms=1000)
+    assert len(take(world)) == 1

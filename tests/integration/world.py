@@ -53,6 +53,18 @@ class World:
         self.broker = self._broker()
         return self.broker
 
+    def kill(self, *, away_ms: int = 0) -> Broker:
+        """The process is gone without a word; the operating system has all that was committed."""
+        self.store.on_commit = lambda facts: None
+        self.store.inner.close()
+        return self.restart(away_ms=away_ms)
+
+    def reboot(self, *, away_ms: int = 0, jump_ms: int = 0) -> Broker:
+        """The machine restarts: after so much time away, with a clock that was stepped by `jump_ms`, steady time begins anew."""
+        self.broker.close()
+        self.clock = ManualClock(now_ms=self.clock.now_ms() + away_ms + jump_ms)
+        return self.restart()
+
     def close(self) -> None:
         """Every test ends with the store's own laws."""
         closed_by_test = self.broker._core.closed

@@ -95,10 +95,7 @@ class Lease:
     consumer: str
     claim_token: str | None
     started: bool
-    granted_ms: int
-    granted_for_ms: int
     expires_ms: int
-    deadline: int = 0
 
 
 @dataclass
@@ -140,9 +137,9 @@ class Queue:
 
 class Specification:
     def __init__(self, now_ms: int) -> None:
-        #: The wall clock, which may jump, and the time that really passed, which leases are measured in.
+        #: The time by which everything is due. No step of the wall clock moves it; times are shown by the wall clock.
         self.now_ms = now_ms
-        self.passed_ms = 0
+        self.wall_ahead_ms = 0
         self.queues: dict[str, Queue] = {}
         self.messages: dict[str, Message] = {}
         self.gone: set[str] = set()
@@ -246,7 +243,7 @@ class Specification:
         self.tokens |= fresh
         for d in deliveries:
             lease_ms = self.queues[d.queue].options.visibility_ms
-            self._hand_out(d, names, Lease(d.lease, consumer, claim_token, started, self.now_ms, lease_ms, d.lease_until, self.passed_ms + lease_ms))
+            self._hand_out(d, names, Lease(d.lease, consumer, claim_token, started, self.now_ms + lease_ms))
         if len(deliveries) < limit:
             left = [m.id for name in names for m in self._claimable(self.queues[name], consumer) if not self.buckets & set(m.lane[1])]
             must(not left, f"{left} could have been claimed as well")
@@ -281,10 +278,10 @@ class Specification:
         told = (d.queue, d.payload, dict(d.headers), d.fairness_key, d.weight, d.throttle_keys, d.attempts, d.deliveries, d.progress, d.dead_since)
         meant = (
             message.queue.name, draft.payload, dict(draft.headers), draft.key, draft.corrected_weight, draft.throttle_keys,
-            message.attempts, message.deliveries, message.progress, message.dead_since,
+            message.attempts, message.deliveries, message.progress, self.shown(message.dead_since),
         )
         must(told == meant, f"{d.id} was delivered as {told}, it is {meant}")
-        expires_ms = self.now_ms + message.queue.options.visibility_ms
+        expires_ms = self.shown(self.now_ms + message.queue.options.visibility_ms)
         must(d.lease_until == expires_ms, f"the lease of {d.id} ends at {d.lease_until}, not at {expires_ms}")
         message.where, message.lease = LEASED, lease
 
@@ -326,7 +323,7 @@ class Specification:
             return "started"
         if item.verb == "extend":
             lease_ms = item.duration_ms or message.queue.options.visibility_ms
-            lease.expires_ms, lease.deadline = self.now_ms + lease_ms, self.passed_ms + lease_ms
+            lease.expires_ms = self.now_ms + lease_ms
             message.progress |= item.progress
             return "extended"
         if item.verb == "release" or message.queue.source is not None:
@@ -401,25 +398,19 @@ class Specification:
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
-        self.passed_ms += ms
         self._notice_the_time()
 
-    def jump(self, ms: int) -> None:
-        """The wall clock was set. A lease that runs neither ends earlier nor later for it."""
-        self.now_ms += ms
-        self._notice_the_time()
+    def set_the_clock(self, ms: int) -> None:
+        """Nothing is due earlier or later for it."""
+        self.wall_ahead_ms += ms
 
-    def restart(self) -> None:
-        """After a restart only the wall clock is left to go by; a clock set back makes no lease longer than it was granted for."""
-        for lease in [m.lease for m in self.messages.values() if m.lease is not None]:
-            longest_ms = max(lease.granted_for_ms, lease.expires_ms - lease.granted_ms)
-            lease.deadline = self.passed_ms + min(max(0, lease.expires_ms - self.now_ms), longest_ms)
-        self._notice_the_time()
+    def shown(self, at_ms: int | None) -> int | None:
+        return at_ms + self.wall_ahead_ms if at_ms else None
 
     def _notice_the_time(self) -> None:
         self._step += 1
         for message in list(self.messages.values()):
-            if message.lease is not None and message.lease.deadline <= self.passed_ms:
+            if message.lease is not None and message.lease.expires_ms <= self.now_ms:
                 # What expires together comes back in the order it had.
                 if message.lease.started and message.queue.source is None:
                     self._fail(message, "timeout_exceeded", None, False, "expiry", _place(message))

@@ -181,7 +181,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     def register(self, name: str, unspoken: Any) -> None:
         known = self.consumers.get(name)
-        if known is not None and (known.holding or known.begun) and known.unspoken != unspoken and self.broker.consumers.show(name).open:
+        if known is not None and (known.holding or known.begun) and known.unspoken != unspoken and self.broker.consumers.show(name, "q").open:
             with pytest.raises(InvalidRequest):
                 self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
             return
@@ -199,13 +199,13 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         consumer = self.consumers.get(name)
         if consumer is None:
             with pytest.raises(ConsumerNotFound):
-                self.broker.consumers.claim(name, 1, 1)
+                self.broker.consumers.claim(name, "q", 1, 1)
             return
         number, others = consumer.last_closed + 1, self.pinned()
-        up_to = self.broker.consumers.ceiling(name, consumer.generation) if ceiling else None
+        up_to = self.broker.consumers.ceiling(name, "q", consumer.generation) if ceiling else None
 
         def call() -> Any:
-            return self.broker.consumers.claim(name, consumer.generation, number, limit=limit, max_bytes=max_bytes, up_to=up_to)
+            return self.broker.consumers.claim(name, "q", consumer.generation, number, limit=limit, max_bytes=max_bytes, up_to=up_to)
 
         answer = self.attempt(call, full)
         consumer.seen_ms = self.clock.now_ms()
@@ -215,7 +215,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer.holding is not None:
             assert (answer.number, answer.count) == (consumer.holding.number, len(consumer.holding.rows))
         elif answer.count:
-            deliveries = list(self.broker.consumers.read(name, consumer.generation, number))
+            deliveries = list(self.broker.consumers.read(name, "q", consumer.generation, number))
             assert len(deliveries) == answer.count
             assert not others & {delivery.id for delivery in deliveries}, "handed out twice"
             for stream in ("s", "t"):
@@ -231,9 +231,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         holding = consumer.holding if consumer else None
         if consumer is None or holding is None:
             return
-        whole = self.broker.consumers.read(name, consumer.generation, holding.number)
+        whole = self.broker.consumers.read(name, "q", consumer.generation, holding.number)
         assert [(delivery.id, delivery.payload) for delivery in whole] == holding.rows
-        readings = [self.broker.consumers.read(name, consumer.generation, holding.number, slice=at, slices=slices) for at in range(slices)]
+        readings = [self.broker.consumers.read(name, "q", consumer.generation, holding.number, slice=at, slices=slices) for at in range(slices)]
         parts = [[(delivery.id, delivery.payload) for delivery in reading] for reading in readings]
         assert sorted(row for part in parts for row in part) == sorted(holding.rows)
         assert all(part == [row for row in holding.rows if row in part] for part in parts)
@@ -243,7 +243,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     def read_what_is_left(self, name: str, consumer: Consumer, holding: Holding, slices: int) -> None:
         left, read = holding.left(), self.broker.consumers.read
-        given = [read(name, consumer.generation, holding.number, slice=at, slices=slices, unsettled=True) for at in range(slices)]
+        given = [read(name, "q", consumer.generation, holding.number, slice=at, slices=slices, unsettled=True) for at in range(slices)]
         readings = [[delivery.id for delivery in reading] for reading in given]
         assert sorted(message_id for reading in readings for message_id in reading) == sorted(left)
         assert all(reading == [message_id for message_id in left if message_id in reading] for reading in readings)
@@ -254,12 +254,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer is None or holding is None:
             return
         slice = which % slices
-        inside = {delivery.id for delivery in self.broker.consumers.read(name, consumer.generation, holding.number, slice=slice, slices=slices)}
+        inside = {delivery.id for delivery in self.broker.consumers.read(name, "q", consumer.generation, holding.number, slice=slice, slices=slices)}
         begun = holding.begun() & inside
         if spoilt:
-            self.spoil(lambda: self.broker.consumers.take_up(name, consumer.generation, holding.number, slice=slice, slices=slices))
+            self.spoil(lambda: self.broker.consumers.take_up(name, "q", consumer.generation, holding.number, slice=slice, slices=slices))
             return
-        taken_up = self.broker.consumers.take_up(name, consumer.generation, holding.number, slice=slice, slices=slices)
+        taken_up = self.broker.consumers.take_up(name, "q", consumer.generation, holding.number, slice=slice, slices=slices)
         assert (taken_up.again, taken_up.failed) == (holding.was_taken_up(slice, slices), len(begun))
         holding.taken_up.append((slice, slices))
         holding.said += [("", message_id, "fail") for message_id in begun]
@@ -274,12 +274,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         items: list[Any] = [settlement(*item) for item in about]
         if part and any(isinstance(item, (Start, Extend)) for item in items):
             with pytest.raises(InvalidRequest):
-                self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part)
+                self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part)
             return
         if spoilt:
-            self.spoil(lambda: self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part))
+            self.spoil(lambda: self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part))
             return
-        self.broker.consumers.record(name, consumer.generation, holding.number, items, part=part)
+        self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part)
         for (delivery, word, progress), item in zip(about, items, strict=True):
             if word == "extend":
                 self.told.setdefault(delivery.id, Told()).extend(holding, delivery.id, progress, item.carry)
@@ -292,7 +292,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         holding = consumer.holding if consumer else None
         if consumer is None or holding is None:
             return
-        self.broker.consumers.choose(name, consumer.generation, holding.number, sorted(parts), add=add)
+        self.broker.consumers.choose(name, "q", consumer.generation, holding.number, sorted(parts), add=add)
         holding.chosen = holding.chosen | parts if add else parts
         consumer.seen_ms = self.clock.now_ms()
 
@@ -302,9 +302,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer is None or holding is None:
             return
         before = {message_id: self.find(message_id) for message_id, _ in holding.rows}
-        closed = self.attempt(lambda: self.broker.consumers.close(name, consumer.generation, holding.number), full)
+        closed = self.attempt(lambda: self.broker.consumers.close(name, "q", consumer.generation, holding.number), full)
         if closed is None:
-            if self.broker.consumers.show(name).last_closed < holding.number:
+            if self.broker.consumers.show(name, "q").last_closed < holding.number:
                 return
             self.broker.run_due()
         consumer.holding = None
@@ -313,18 +313,18 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         outcomes = holding.outcomes()
         for message_id, _ in holding.rows:
             self.check_outcome(message_id, outcomes.get(message_id, consumer.unspoken), before[message_id])
-        again = self.broker.consumers.close(name, consumer.generation, holding.number)
+        again = self.broker.consumers.close(name, "q", consumer.generation, holding.number)
         assert sum(again.settled.values()) == len(holding.rows)
         assert closed in (None, again)
         with pytest.raises(ClaimClosed):
-            self.broker.consumers.read(name, consumer.generation, holding.number)
+            self.broker.consumers.read(name, "q", consumer.generation, holding.number)
 
     def let_go(self, name: str, dropping: bool, full: int) -> None:
         consumer = self.consumers.get(name)
         if consumer is None:
             return
         call = self.broker.consumers.drop if dropping else self.broker.consumers.release
-        if self.attempt(lambda: call(name) or True, full) is None:
+        if self.attempt(lambda: call(name, "q") or True, full) is None:
             self.broker.run_due()
         if name not in {info.name for info in self.broker.consumers.list()}:
             assert dropping
@@ -341,12 +341,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         for generation in consumer.stale:
             for call in (self.broker.consumers.close, self.broker.consumers.claim, self.broker.consumers.read):
                 with pytest.raises(StaleConsumer):
-                    call(name, generation, consumer.last_closed + 1)
+                    call(name, "q", generation, consumer.last_closed + 1)
         with pytest.raises(ClaimNotNext):
-            self.broker.consumers.claim(name, consumer.generation, consumer.last_closed + 2)
+            self.broker.consumers.claim(name, "q", consumer.generation, consumer.last_closed + 2)
         if consumer.lost:
             with pytest.raises(ClaimReleased):
-                self.broker.consumers.close(name, consumer.generation, consumer.lost)
+                self.broker.consumers.close(name, "q", consumer.generation, consumer.lost)
 
     # What must hold
 
@@ -359,7 +359,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     def what_is_in_hand_stays_in_hand(self) -> None:
         for name, consumer in self.consumers.items() if hasattr(self, "consumers") else ():
             if consumer.holding is not None:
-                info = self.broker.consumers.show(name)
+                info = self.broker.consumers.show(name, "q")
                 assert (info.open, info.messages) == (consumer.holding.number, len(consumer.holding.rows))
                 assert {self.find(message_id).consumer for message_id, _ in consumer.holding.rows} == {name}  # type: ignore[union-attr]
 
@@ -439,7 +439,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     def look_who_is_lost(self, by_hand: str = "") -> None:
         for name, consumer in self.consumers.items():
-            info = self.broker.consumers.show(name)
+            info = self.broker.consumers.show(name, "q")
             away_ms = self.clock.now_ms() - consumer.seen_ms
             if consumer.holding is None and not consumer.begun:
                 assert (info.open, info.lost, info.last_closed) == (0, consumer.lost, consumer.last_closed)

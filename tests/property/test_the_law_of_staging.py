@@ -28,9 +28,10 @@ from fairlead.store.laws import check_laws
 from fairlead.testing import ManualClock
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
-TOKENS = st.sampled_from(["t", "u", "v", "w", "x", "ü/7"])
 NAMES = ["a", "b", "c"]
 QUEUES = st.sampled_from(["q", "r"])
+#: Queue and token: the same token for two queues names two writes.
+WRITES = st.tuples(QUEUES, st.sampled_from(["t", "u", "ü/7"]))
 HOUR, DAY = 3_600_000, 86_400_000
 
 
@@ -58,7 +59,6 @@ class MortalStore:
 
 @dataclass
 class Chunk:
-    queue: str
     life: int
     payloads: list[bytes]
     expires_ms: int
@@ -67,7 +67,7 @@ class Chunk:
 
 @dataclass
 class Write:
-    """A decided one: what it must become in each life of each queue, and whether all of it is there by now."""
+    """A decided one: what it must become in each life of its queue, and whether all of it is there by now."""
 
     payloads: dict[tuple[str, int, bool], list[bytes]]
     count: int
@@ -77,8 +77,8 @@ class Write:
 
 @dataclass
 class Model:
-    staged: dict[str, dict[str, Chunk]] = field(default_factory=dict)
-    decided: dict[str, Write] = field(default_factory=dict)
+    staged: dict[tuple[str, str], dict[str, Chunk]] = field(default_factory=dict)
+    decided: dict[tuple[str, str], Write] = field(default_factory=dict)
     lives: Counter[str] = field(default_factory=Counter)
     #: Everything ever decided, also under tokens that are forgotten.
     writes: list[Write] = field(default_factory=list)
@@ -86,8 +86,8 @@ class Model:
     def pass_time(self, now_ms: int) -> None:
         for write in self.writes:
             write.whole = True
-        self.staged = {token: chunks for token, chunks in self.staged.items() if max(c.expires_ms for c in chunks.values()) > now_ms}
-        self.decided = {token: write for token, write in self.decided.items() if write.forgotten_ms > now_ms}
+        self.staged = {key: chunks for key, chunks in self.staged.items() if max(c.expires_ms for c in chunks.values()) > now_ms}
+        self.decided = {key: write for key, write in self.decided.items() if write.forgotten_ms > now_ms}
 
 
 class LawOfStaging(RuleBasedStateMachine):
@@ -118,83 +118,83 @@ class LawOfStaging(RuleBasedStateMachine):
         self._start()
 
     @rule(
-        token=TOKENS,
+        key=WRITES,
         name=st.sampled_from(NAMES),
-        queue=QUEUES,
         count=st.integers(0, 7),
         hours=st.sampled_from([1, 24]),
         stream=st.sampled_from([None, "s", "z"]),
         dead=st.sampled_from([False, False, False, True]),
     )
-    def stage(self, token: str, name: str, queue: str, count: int, hours: int, stream: str | None, dead: bool) -> None:
+    def stage(self, key: tuple[str, str], name: str, count: int, hours: int, stream: str | None, dead: bool) -> None:
+        queue, token = key
         payloads = [b"%d/%s/%d" % (self.made, name.encode(), n) for n in range(count)]
         self.made += 1
         why = ("unknown", "bad") if dead else None
         result = self.broker.staging.stage(token, name, queue, [NewMessage(p, stream=stream) for p in payloads], ttl=f"{hours}h", dead=why)
         assert (result.count, result.refused) == (count, [])
-        if token not in self.model.decided:
-            chunk = Chunk(queue, self.model.lives[queue], payloads, self.clock.now_ms() + hours * HOUR, dead)
-            self.model.staged.setdefault(token, {})[name] = chunk
+        if key not in self.model.decided:
+            chunk = Chunk(self.model.lives[queue], payloads, self.clock.now_ms() + hours * HOUR, dead)
+            self.model.staged.setdefault(key, {})[name] = chunk
 
-    @rule(token=TOKENS, names=st.permutations(NAMES), listed=st.integers(0, 3), dies_at=st.sampled_from([0, 0, 1, 2, 3, 4, 5]), amiss=st.booleans())
-    def publish(self, token: str, names: list[str], listed: int, dies_at: int, amiss: bool) -> None:
-        model, chunks = self.model, self.model.staged.get(token, {})
+    @rule(key=WRITES, names=st.permutations(NAMES), listed=st.integers(0, 3), dies_at=st.sampled_from([0, 0, 1, 2, 3, 4, 5]), amiss=st.booleans())
+    def publish(self, key: tuple[str, str], names: list[str], listed: int, dies_at: int, amiss: bool) -> None:
+        (queue, token), model, chunks = key, self.model, self.model.staged.get(key, {})
         names = [name for name in names if amiss or name in chunks][:listed]
-        if token in model.decided:
-            again = self.broker.staging.publish(token, names)
-            assert (again.outcome, again.count) == ("already", model.decided[token].count)
-            model.decided[token].whole = True
+        if key in model.decided:
+            again = self.broker.staging.publish(token, queue, names)
+            assert (again.outcome, again.count) == ("already", model.decided[key].count)
+            model.decided[key].whole = True
             return
         if any(name not in chunks for name in names):
             with pytest.raises(StagedChunkMissing):
-                self.broker.staging.publish(token, names)
+                self.broker.staging.publish(token, queue, names)
             return
-        if any(chunks[name].life != model.lives[chunks[name].queue] for name in names):
+        if any(chunks[name].life != model.lives[queue] for name in names):
             with pytest.raises(StagedQueueGone):
-                self.broker.staging.publish(token, names)
+                self.broker.staging.publish(token, queue, names)
             return
         self.mortal.commits_left = dies_at - 1
         killed = False
         try:
-            result = self.broker.staging.publish(token, names)
+            result = self.broker.staging.publish(token, queue, names)
         except Killed:
             killed = True
         self.mortal.commits_left = -1
         if killed:
             self.restart()
         if not killed or dies_at > 1:
-            self._decide(token, [chunks[name] for name in names], whole=not killed)
+            self._decide(key, [chunks[name] for name in names], whole=not killed)
         if not killed:
             assert (result.outcome, result.count) == ("published", sum(len(chunks[name].payloads) for name in names))
 
     @rule(
-        token=TOKENS,
+        key=WRITES,
         parts=st.lists(
-            st.tuples(QUEUES, st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])), min_size=1, max_size=3
+            st.tuples(st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])), min_size=1, max_size=3
         ),
         names=st.permutations(NAMES),
         dies_at=st.sampled_from([0, 1, 2, 3, 4, 5, 6]),
     )
-    def write(self, token: str, parts: list[tuple[str, int, str | None, bool]], names: list[str], dies_at: int) -> None:
+    def write(self, key: tuple[str, str], parts: list[tuple[int, str | None, bool]], names: list[str], dies_at: int) -> None:
         """What the rules above come to by themselves only now and then."""
-        for name, (queue, count, stream, dead) in zip(NAMES, parts, strict=False):
-            self.stage(token, name, queue, count, 24, stream, dead)
-        self.publish(token, names, 3, dies_at, False)
+        for name, (count, stream, dead) in zip(NAMES, parts, strict=False):
+            self.stage(key, name, count, 24, stream, dead)
+        self.publish(key, names, 3, dies_at, False)
 
-    def _decide(self, token: str, chunks: list[Chunk], *, whole: bool) -> None:
+    def _decide(self, key: tuple[str, str], chunks: list[Chunk], *, whole: bool) -> None:
         payloads: dict[tuple[str, int, bool], list[bytes]] = {}
         for chunk in chunks:
-            payloads.setdefault((chunk.queue, chunk.life, chunk.dead), []).extend(chunk.payloads)
+            payloads.setdefault((key[0], chunk.life, chunk.dead), []).extend(chunk.payloads)
         count = sum(len(chunk.payloads) for chunk in chunks)
         write = Write(payloads, count, self.clock.now_ms() + PUBLISHED_KEPT_MS, whole)
-        self.model.decided[token] = write
+        self.model.decided[key] = write
         self.model.writes.append(write)
-        self.model.staged.pop(token, None)
+        self.model.staged.pop(key, None)
 
-    @rule(token=TOKENS)
-    def discard(self, token: str) -> None:
-        gone = self.model.staged.pop(token, {})
-        assert self.broker.staging.discard(token) == len(gone)
+    @rule(key=WRITES)
+    def discard(self, key: tuple[str, str]) -> None:
+        gone = self.model.staged.pop(key, {})
+        assert self.broker.staging.discard(key[1], key[0]) == len(gone)
 
     @rule(ms=st.sampled_from([1, 10_000, HOUR, DAY, 4 * DAY]))
     def pass_time(self, ms: int) -> None:
@@ -233,10 +233,10 @@ class LawOfStaging(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_is_what_is_staged_and_what_was_decided(self) -> None:
-        listed = {write.token: write for write in self.broker.staging.list()}
-        assert {token: (write.published, write.messages) for token, write in listed.items()} == {
-            **{token: (False, sum(len(c.payloads) for c in chunks.values())) for token, chunks in self.model.staged.items()},
-            **{token: (True, write.count) for token, write in self.model.decided.items()},
+        listed = {(write.queue, write.token): (write.published, write.messages) for write in self.broker.staging.list()}
+        assert listed == {
+            **{key: (False, sum(len(c.payloads) for c in chunks.values())) for key, chunks in self.model.staged.items()},
+            **{key: (True, write.count) for key, write in self.model.decided.items()},
         }
         if all(write.whole for write in self.model.writes):
             stored = sum(chunk.stored_bytes for chunk in self.store.staged_chunks())

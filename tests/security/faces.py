@@ -176,11 +176,11 @@ COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
     "config.set": lambda x, t: x.run("config", "set", t.weight, "3"),
     "config.list": lambda x, t: x.run("config", "list", t.weight),
     "consumers.list": lambda x, t: [info["name"] for info in x.run("consumer", "list") if info["name"] == t.consumer],
-    "consumers.show": lambda x, t: x.run("consumer", "show", t.consumer)["open"],
-    "consumers.release": lambda x, t: x.run("consumer", "release", t.consumer, "--yes"),
-    "consumers.drop": lambda x, t: x.run("consumer", "drop", t.consumer, "--yes"),
+    "consumers.show": lambda x, t: x.run("consumer", "show", t.queue, t.consumer)["open"],
+    "consumers.release": lambda x, t: x.run("consumer", "release", t.queue, t.consumer, "--yes"),
+    "consumers.drop": lambda x, t: x.run("consumer", "drop", t.queue, t.consumer, "--yes"),
     "staging.list": lambda x, t: [write["token"] for write in x.run("staged", "list") if write["token"] == t.write],
-    "staging.discard": lambda x, t: x.run("staged", "discard", t.write, "--yes"),
+    "staging.discard": lambda x, t: x.run("staged", "discard", t.queue, t.write, "--yes"),
     "config.set: of no queue": lambda x, t: x.run("config", "set", "throttle:t:rate", "3"),
 }
 

@@ -115,9 +115,9 @@ TABLE: dict[str, Row] = {
     "staging.stage: as dead letters": Row(
         (QUARANTINE,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"bad")], dead=("unknown", "bad")).count
     ),
-    "staging.publish": Row((P,), lambda x, t: x.staging.publish(t.write, ["c"]).outcome, HIDDEN, seen=FORBIDDEN),
-    "staging.publish: dead letters": Row((QUARANTINE,), lambda x, t: x.staging.publish(t.burial, ["c"]).outcome, HIDDEN, seen=FORBIDDEN),
-    "staging.discard": Row((P,), lambda x, t: x.staging.discard(t.write), HIDDEN, seen=FORBIDDEN),
+    "staging.publish": Row((P,), lambda x, t: x.staging.publish(t.write, t.queue, ["c"]).outcome, seen=FORBIDDEN),
+    "staging.publish: dead letters": Row((QUARANTINE,), lambda x, t: x.staging.publish(t.burial, t.queue, ["c"]).outcome, seen=FORBIDDEN),
+    "staging.discard": Row((P,), lambda x, t: x.staging.discard(t.write, t.queue), seen=FORBIDDEN),
     "staging.list": Row((), lambda x, t: [write.messages for write in x.staging.list() if write.token == t.write], HIDDEN),
     # Messages out
     "claim": Row((C,), lambda x, t: len(x.claim(t.queue))),
@@ -134,18 +134,18 @@ TABLE: dict[str, Row] = {
     "ack": Row((C,), lambda x, t: x.ack(t.queue, t.leased.id).outcome),
     "nack": Row((C,), lambda x, t: x.nack(t.queue, t.leased.id, "no").outcome),
     "consumers.register": Row((C,), lambda x, t: x.consumers.register(f"{t.consumer}.new", t.queue).queue),
-    "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.generation, 1).count, HIDDEN, seen=FORBIDDEN),
-    "consumers.read": Row((C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.generation, 1)], HIDDEN, seen=FORBIDDEN),
-    "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.generation, 1, []), HIDDEN, seen=FORBIDDEN),
-    "consumers.take_up": Row((C,), lambda x, t: x.consumers.take_up(t.consumer, t.generation, 1).failed, HIDDEN, seen=FORBIDDEN),
-    "consumers.choose": Row((C,), lambda x, t: x.consumers.choose(t.consumer, t.generation, 1, ["p"]), HIDDEN, seen=FORBIDDEN),
-    "consumers.close": Row((C,), lambda x, t: x.consumers.close(t.consumer, t.generation, 1).settled, HIDDEN, seen=FORBIDDEN),
-    "consumers.heartbeat": Row((C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.generation).open, HIDDEN, seen=FORBIDDEN),
-    "consumers.ceiling": Row((C,), lambda x, t: x.consumers.ceiling(t.consumer, t.generation) > 0, HIDDEN, seen=FORBIDDEN),
-    "consumers.release": Row((A,), lambda x, t: x.consumers.release(t.consumer), HIDDEN, seen=FORBIDDEN),
-    "consumers.drop": Row((A,), lambda x, t: x.consumers.drop(t.consumer), HIDDEN, seen=FORBIDDEN),
+    "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.queue, t.generation, 1).count),
+    "consumers.read": Row((C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.queue, t.generation, 1)]),
+    "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.queue, t.generation, 1, [])),
+    "consumers.take_up": Row((C,), lambda x, t: x.consumers.take_up(t.consumer, t.queue, t.generation, 1).failed),
+    "consumers.choose": Row((C,), lambda x, t: x.consumers.choose(t.consumer, t.queue, t.generation, 1, ["p"])),
+    "consumers.close": Row((C,), lambda x, t: x.consumers.close(t.consumer, t.queue, t.generation, 1).settled),
+    "consumers.heartbeat": Row((C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.queue, t.generation).open),
+    "consumers.ceiling": Row((C,), lambda x, t: x.consumers.ceiling(t.consumer, t.queue, t.generation) > 0),
+    "consumers.release": Row((A,), lambda x, t: x.consumers.release(t.consumer, t.queue)),
+    "consumers.drop": Row((A,), lambda x, t: x.consumers.drop(t.consumer, t.queue)),
     "consumers.list": Row((), lambda x, t: [info.name for info in x.consumers.list() if info.name == t.consumer], HIDDEN),
-    "consumers.show": Row((), lambda x, t: x.consumers.show(t.consumer).open, HIDDEN),
+    "consumers.show": Row((), lambda x, t: x.consumers.show(t.consumer, t.queue).open),
     # It reaches only what the key itself has claimed, so anybody may say it.
     "goodbye": Row(None, lambda x, t: x.goodbye("me")),
     # Queues
@@ -233,7 +233,7 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
     (leased,) = x.claim(queue, consumer="holder")
     generation = x.consumers.register(f"etl-{queue}", queue).generation
     x.enqueue(queue, b"secret", headers={"h": "secret"})
-    assert x.consumers.claim(f"etl-{queue}", generation, 1).count == 1
+    assert x.consumers.claim(f"etl-{queue}", queue, generation, 1).count == 1
     x.staging.stage(f"write-{queue}", "c", queue, [NewMessage(b"secret")])
     x.staging.stage(f"burial-{queue}", "c", queue, [NewMessage(b"secret")], dead=("unknown", "bad"))
     held, _ = x.enqueue_many(queue, [NewMessage(b"secret", stream="s"), NewMessage(b"secret", stream="s")])

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -119,9 +118,26 @@ def test_an_entry_never_holds_what_messages_values_runbooks_or_secrets_say(stage
 
 
 @pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "prune", "redrive"])
-def test_a_dry_run_leaves_none(stage: Stage, verb: str) -> None:
-    arguments: dict[str, Any] = {} if verb in ("prune", "redrive") else {"filter": DeadFilter()}
-    getattr(stage.guard, verb)("q.dlq" if verb in ("retry", "redrive", "prune") else "q", dry_run=True, **arguments)
+def test_a_dry_run_by_filter_leaves_one_that_says_so(stage: Stage, verb: str) -> None:
+    filter = {"older_than": "0s"} if verb == "prune" else {"filter": DeadFilter(max_attempts=9)}
+    told = getattr(stage.guard, verb)("q.dlq" if verb in ("retry", "redrive", "prune") else "q", dry_run=True, **filter)
+    (entry,) = stage.entries()
+    count = told.matched if verb == "redrive" else len(told.changed)
+    assert (entry.verb, entry.outcome, entry.count, entry.details["dry_run"]) == (verb, "done", count, "True")
+    assert count > 0
+    assert "max_attempts=9" in entry.details.get("filter", "max_attempts=9")
+
+
+def test_a_dry_run_by_filter_that_fails_leaves_one_too(stage: Stage) -> None:
+    with pytest.raises(InvalidRequest):
+        stage.guard.redrive("q", filter=DeadFilter(error_regex="("), dry_run=True)
+    (entry,) = stage.entries()
+    assert (entry.verb, entry.outcome) == ("redrive", "invalid_request")
+
+
+@pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "redrive"])
+def test_a_dry_run_by_id_leaves_none(stage: Stage, verb: str) -> None:
+    getattr(stage.guard, verb)("q", ids=[stage.held], dry_run=True)
     assert stage.entries() == []
 
 

@@ -26,10 +26,15 @@ HOLDERS = [*itertools.product(SETS, PATTERNS), (set(), "*")]
 NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
 #: What a `Broker` has that no caller of a server can ask for.
-NOT_FOR_CALLERS = {"clock", "observe", "measures", "queue_names", "queues_of", "full_id", "run_due", "interrupt_waits", "close"}
+NOT_FOR_CALLERS = {
+    "clock", "now_ms", "answering", "observe", "measures", "queue_names", "queues_of", "full_id", "run_due", "interrupt_waits", "close",
+}  # fmt: skip
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What a guard has beside verbs; no door hands these on.
-GUARDS_OWN = {"caller", "clock", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down", "put_back", "browse_pages"}
+GUARDS_OWN = {
+    "caller", "clock", "now_ms", "answering", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down",
+    "put_back", "browse_pages",
+}  # fmt: skip
 #: And its groups.
 GROUPS_OWN = {"consumers.read_pages"}
 

@@ -34,7 +34,6 @@ from fairlead.model.message import Message
 from fairlead.server.access import Access
 from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess, run_server
-from fairlead.wire.schemas import MESSAGES
 from tests.doors.flight.raw import RawChannel
 from tests.doors.http.collector import running_collector
 
@@ -220,9 +219,8 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
             ("admin", secret, pa.RecordBatch.from_pydict({"verb": ["steal"], "arguments": [secret]})),
             ("admin", b"", pa.RecordBatch.from_pydict({"verb": ["quarantine"], "arguments": [arguments]})),
         ):
-            schema = MESSAGES if batch is None else batch.schema
             try:
-                answer, _ = RawChannel(raw, verb, schema=schema, options=options).call(metadata, batch)
+                answer, _ = RawChannel(raw, verb, options=options).call(metadata, batch)
                 told.append(str(answer.error))
             except (flight.FlightError, pa.ArrowException) as refused:
                 told.append(str(refused))

@@ -23,6 +23,7 @@ from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import PATIENCE_S
 from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
+from fairlead.wire.schemas import NOTHING
 from tests.serve.test_process import until
 
 
@@ -45,6 +46,7 @@ class Channel:
     def __init__(self, server: ServerProcess) -> None:
         self._client = flight.connect(f"grpc://{server.address}")
         self._writer, self._reader = self._client.do_exchange(flight.FlightDescriptor.for_command(encode(Open("claim"))))
+        self._writer.begin(NOTHING)
 
     def claim(self, **fields: object) -> None:
         self._writer.write_metadata(encode(ClaimCall("q", **fields)))

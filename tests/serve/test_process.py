@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,41 @@ def test_a_signal_lets_the_call_in_flight_finish_and_exits_with_0(server: Server
     assert talk.hear() == "done"
     assert server.wait() == 0
     assert "calls are cut off" not in server.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("file", ["CURRENT", "IDENTITY"], ids=["census", "RocksDB"])
+def test_a_signal_ends_a_process_that_is_still_opening_its_data(tmp_path: Path, file: str, number: int) -> None:
+    """A FIFO in the place of a file holds the open: the census reads CURRENT, and RocksDB itself reads IDENTITY."""
+    data = tmp_path / "data"
+    fairlead.open(data).close()
+    (data / file).unlink()
+    os.mkfifo(data / file)
+    server = ServerProcess(data, {"flight": "127.0.0.1:0"}, {})
+    ended: list[int] = []
+
+    def start() -> None:
+        try:
+            server.start()
+        except ServerDidNotStart as error:
+            ended.append(error.code)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    holding: list[int] = []
+    until(lambda: open_for_writing(data / file, holding))
+    os.kill(server.pid, number)
+    starting.join()
+    os.close(*holding)
+    assert ended == [-number]
+    assert server.out == ""
+
+
+def open_for_writing(fifo: Path, opened: list[int]) -> bool:
+    """False while nobody reads it."""
+    with suppress(OSError):
+        opened.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(opened)
 
 
 def test_a_signal_that_the_system_gives_to_another_thread_is_heard(tmp_path: Path) -> None:

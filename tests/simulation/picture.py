@@ -32,7 +32,6 @@ class Seen(NamedTuple):
     consumer: str = ""
     started: bool = False
     deadline_ms: int = 0
-    lease_ms: int = 0
     expires_ms: int = 0
     attempts: int = 0
     failures: int = 0

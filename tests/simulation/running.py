@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fairlead import Broker, Settings
-from fairlead.broker import intents, operators, streams, timers
+from fairlead.broker import intents, streams, timers, walk
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_place, row_stream
@@ -67,7 +67,6 @@ class Running:
 
     def _reopen(self) -> None:
         self.store = self.store.reopen(self.directory / "data", self.witness.see)
-        self.witness.reopened()
         self.witness.doing = Doing("open")
         # What is found at open counts as synced: it was read from the disk.
         self.witness.synced()
@@ -97,9 +96,9 @@ class Running:
         with (
             patch.object(streams, "MAX_LET_BY", self.sizes["let_by"]),
             patch.object(streams, "_PAGE", page),
-            patch.object(intents, "STEP_MESSAGES", step),
+            patch.object(intents, "HOLD_MESSAGES", step),
             patch.object(timers, "STEP", min(step, 1000)),
-            patch.object(operators, "_PAGE", page),
+            patch.object(walk, "HOLD_MESSAGES", page),
         ):
             yield
 

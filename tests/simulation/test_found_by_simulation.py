@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, Fail, NewMessage, Release
-from fairlead.broker import intents
+from fairlead.broker import intents, timers
 from fairlead.errors import StoreFull
 from fairlead.hooks import FailureCall, FailureDecision
 from fairlead.store.laws import check_laws
@@ -37,7 +37,7 @@ def fill(broker: Broker, stream: str, count: int) -> list[str]:
 def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_first_message(
     broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
     broker.create_queue("q")
     fill(broker, order[0], 3)
     fill(broker, order[1], 3)
@@ -47,7 +47,7 @@ def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_fi
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
 def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
     broker.create_queue("q")
     ids = fill(broker, order[0], 3) + fill(broker, order[1], 3)
     broker.delete_queue("q")
@@ -87,7 +87,7 @@ def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_re
 
 
 def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "STEP_MESSAGES", 3)
+    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
     clock, store = ManualClock(), CutStore(MemoryStore(), lambda facts: None)
     broker = Broker(store, clock=clock, durability="os")
     broker.create_queue("q")
@@ -100,3 +100,19 @@ def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(monke
         clock.advance(seconds=1)
     clock.advance(seconds=1)
     assert broker.stats("q").ready == 0
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_claim_over_several_queues_leaves_nothing_that_became_ready_during_the_claim(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    before = Broker(store, clock=ManualClock(), durability="os")
+    for name in ("a", "b"):
+        before.create_queue(name, visibility_timeout="1s")
+    before.enqueue_many("a", [NewMessage(b"x")] * 3)
+    assert all(before.claim("a", started=False) for _ in range(3))
+    # Another boot of the machine, ten seconds later: all leases have run out, and nobody has looked yet.
+    after = Broker(store, clock=ManualClock(1_700_000_010_000), durability="os")
+    after._core.claim_turn = turn
+    monkeypatch.setattr(timers, "STEP", 1)
+    assert after.claim(["a", "b"], limit=30)
+    assert after.stats("a").ready == 0

@@ -29,6 +29,7 @@ from tests.simulation.road import Try, road
 class Witness:
     def __init__(self, clock: ManualClock, hooks: RandomHooks, let_by_limit: int) -> None:
         self.clock = clock
+        self._began_ms = clock.now_ms() - clock.monotonic_ms()
         self.hooks = hooks
         self.now = Picture()
         self.doing = Doing("open")
@@ -45,13 +46,9 @@ class Witness:
     def lost_power(self) -> None:
         self.now = self._synced.copy()
 
-    def reopened(self) -> None:
-        """A lease is measured by the wall clock now, and is never longer than it was granted for."""
-        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        for seen in list(self.now.messages.values()):
-            if seen.where == LEASED:
-                left_ms = min(max(0, seen.expires_ms - now_ms), seen.lease_ms)
-                self._put(seen._replace(deadline_ms=monotonic_ms + left_ms))
+    def now_ms(self) -> int:
+        """The store's time, which goes on over restarts and which no step of the wall clock moves."""
+        return self._began_ms + self.clock.monotonic_ms()
 
     # What the store says
 
@@ -93,7 +90,7 @@ class Witness:
             self._check_record(seen._replace(failures=0), state)
 
     def _leased(self, fact: f.Leased) -> None:
-        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
+        now_ms, monotonic_ms = self.now_ms(), self.clock.monotonic_ms()
         leases = fact.leases + fact.followers
         taken = {lease.id for lease in leases}
         self.must(len(taken) == len(leases), "a claim took a message twice")
@@ -110,7 +107,7 @@ class Witness:
             self._put(
                 self._live(lease.id, lease)._replace(
                     where=LEASED, claim_id=lease.claim_id, consumer=fact.claim.consumer, started=lease.started, expires_ms=lease.expires_ms,
-                    lease_ms=fact.claim.lease_ms, deadline_ms=monotonic_ms + lease.expires_ms - now_ms, deliveries=lease.deliveries,
+                    deadline_ms=monotonic_ms + lease.expires_ms - now_ms, deliveries=lease.deliveries,
                 )
             )
 
@@ -176,7 +173,7 @@ class Witness:
         self._same_count(seen, fact.state)
 
     def _check_retried(self, seen: Seen, fact: f.Moved) -> None:
-        self._check_failure(seen, fact, dies=False, due_ms=self.clock.now_ms())
+        self._check_failure(seen, fact, dies=False, due_ms=self.now_ms())
 
     def _check_delayed(self, seen: Seen, fact: f.Moved) -> None:
         assert isinstance(fact.target, f.InWaiting)
@@ -192,7 +189,7 @@ class Witness:
             self.must(self._operator("bury", seen), f"nobody buried {self.say(seen)}")
             self._same_count(seen, state, records=1)
         elif state.rule == "ttl":
-            self.must(config.expired_to_dead and 0 < seen.ttl_ms <= self.clock.now_ms(), f"{self.say(seen)} died before its time")
+            self.must(config.expired_to_dead and 0 < seen.ttl_ms <= self.now_ms(), f"{self.say(seen)} died before its time")
             over = seen.where != LEASED or self._lease_ends(seen)
             self.must(over, f"{self.say(seen)} died of age in the hands of its holder")
         elif state.rule == "max_deliveries":
@@ -205,7 +202,7 @@ class Witness:
         assert fact.state is not None
         if self._operator("retry", seen) and seen.attempts and fact.state.attempts == 0:
             return
-        came = seen.due_ms <= self.clock.now_ms() if seen.due_ms != HELD else self._operator("unhold", seen)
+        came = seen.due_ms <= self.now_ms() if seen.due_ms != HELD else self._operator("unhold", seen)
         self.must(came, f"{self.say(seen)} became due too early")
         self._same_count(seen, fact.state)
 
@@ -225,7 +222,7 @@ class Witness:
         self.must(not members or members[-1].seq < seq, f"{self.say(seen)} did not join the tail of its stream")
 
     def _check_expired(self, seen: Seen, fact: f.Moved) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms = self.now_ms()
         if seen.where == DONE:
             kept_ms = self.config(seen.queue_id).retain_completed_ms
             self.must(not kept_ms or kept_ms <= now_ms - seen.done_ms, f"{self.say(seen)} was not kept long enough")
@@ -251,7 +248,7 @@ class Witness:
         self.must(keeps == isinstance(fact.target, f.InDone), f"{self.say(seen)} was kept, or not, against what its queue says")
         if fact.state is not None:
             self._same_count(seen, fact.state)
-            self.must(fact.state.done_ms == self.clock.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}")
+            self.must(fact.state.done_ms == self.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}")
 
     def _check_failure(self, seen: Seen, fact: f.Moved, *, dies: bool, due_ms: int) -> None:
         """One more attempt, its record, and what the road says about it."""
@@ -279,7 +276,7 @@ class Witness:
         self.must((rule, dies) == (due.rule, due.dies), f"{self.say(seen)} came under the rule {state.rule!r}, due was {due}")
         self.must(state.failures[-1].reason == read_reason(reason), f"{self.say(seen)} failed for {reason}")
         if not dies:
-            waits_ms = due_ms - self.clock.now_ms()
+            waits_ms = due_ms - self.now_ms()
             longer = rule != state.rule and waits_ms > due.low_ms
             self.must(longer or due.low_ms <= waits_ms <= due.high_ms, f"{self.say(seen)} waits {waits_ms} ms, due was {due}")
 
@@ -287,7 +284,7 @@ class Witness:
         """Every failure, and every death, is written down with its reason and the rule that decided."""
         self.must(bool(state.failures) and bool(state.rule) and bool(state.reason), f"{self.say(seen)} has no record of its failure")
         last = state.failures[-1]
-        self.must((last.rule, last.at_ms) == (state.rule, self.clock.now_ms()), f"the last record of {self.say(seen)} is {last}")
+        self.must((last.rule, last.at_ms) == (state.rule, self.now_ms()), f"the last record of {self.say(seen)} is {last}")
         self.must(_failures(state) == seen.failures + records, f"{self.say(seen)} had {seen.failures} failures, now {_failures(state)}")
 
     def _same_count(self, seen: Seen, state: MessageState | None, *, records: int = 0) -> None:
@@ -306,9 +303,9 @@ class Witness:
         for lease in fact.leases:
             seen = self._live(lease.id, lease)
             self.must(self._asked(seen, Extend), f"nobody extended {self.say(seen)}")
-            left_ms = lease.expires_ms - self.clock.now_ms()
+            left_ms = lease.expires_ms - self.now_ms()
             deadline_ms = self.clock.monotonic_ms() + left_ms
-            self._put(seen._replace(expires_ms=lease.expires_ms, lease_ms=left_ms, deadline_ms=deadline_ms, started=lease.started))
+            self._put(seen._replace(expires_ms=lease.expires_ms, deadline_ms=deadline_ms, started=lease.started))
 
     def _started(self, fact: f.Started) -> None:
         for lease in fact.leases:

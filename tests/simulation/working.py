@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
+from fairlead.broker.shown_times import shown
 from fairlead.errors import InvalidRequest, RequestExpired
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource, find_id, id_time_ms, show_id
@@ -226,7 +227,8 @@ class Working(Running):
             self._hear(items, answer.settled)
             for ids in answer.enqueued.values():
                 self._confirm(ids)
-            return answer
+            # In the store's time: the wall clock may be stepped before the same answer is asked for again.
+            return shown(answer, -self.broker._core.time.ahead_ms)
 
     def _ask_again(self) -> None:
         """The caller never heard, or wants to be sure: the same answer, and no second effect."""

@@ -88,7 +88,7 @@ def test_rows_come_out_in_the_order_of_partitions_and_of_rows_in_them(
 def test_a_partition_larger_than_a_chunk_arrives_whole(spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write) -> None:
     rows = spark.range(0, 3_000, 1, 1).selectExpr("concat(cast(id AS string), repeat('x', 10000)) AS payload")
     write(rows)
-    published = [write for write in client.staging.list() if queue in write.queues]
+    published = [write for write in client.staging.list() if queue == write.queue]
     assert [(write.published, write.messages, write.chunks) for write in published] == [(True, 3_000, 4)]
     found = scene.payloads(queue)
     assert [int(payload[:-10_000]) for payload in found] == [*range(3_000)]

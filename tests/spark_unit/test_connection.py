@@ -130,7 +130,7 @@ sys.exit(3)
     with run_server(tmp_path) as server:
         ran = subprocess.run([sys.executable, "-c", program, server.address], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 3, ran.stderr
-    assert ran.stdout.strip() == "{'consumer': 'etl', 'number': 0, 'initial': True}"
+    assert ran.stdout.strip() == "{'consumer': 'etl', 'queue': 'orders', 'number': 0, 'initial': True}"
 
 
 def test_what_every_session_imports_brings_neither_arrow_nor_a_client_with_it():

@@ -19,7 +19,7 @@ RAW = [find_id(text) or b"" for text in IDS]
 
 
 def batch(**columns: object) -> pa.RecordBatch:
-    given = {"id": IDS, "receipt": ["etl/2/7/31"] * 3, "outcome": ["complete", "fail", "release"], **columns}
+    given = {"id": IDS, "receipt": ["q:etl/2/7/31"] * 3, "outcome": ["complete", "fail", "release"], **columns}
     arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in given.values()]
     return pa.RecordBatch.from_arrays(arrays, names=[*given])
 
@@ -37,7 +37,7 @@ def test_every_column_becomes_the_settlement_it_speaks_of() -> None:
     )  # fmt: skip
     assert set(rows.schema.names) == set(SETTLED)
     ((receipt, sent),), faults = to_settlements(rows)
-    assert (receipt, faults) == (Receipt("etl", 2, 7), {})
+    assert (receipt, faults) == (Receipt("etl", "q", 2, 7), {})
     assert sent.schema.equals(SETTLEMENTS)
     complete, fail, release = (LeaseRef(raw, 0x1F) for raw in RAW)
     assert decode_settlements(sent) == [
@@ -53,10 +53,10 @@ def test_the_three_needed_columns_are_enough() -> None:
 
 
 def test_rows_of_several_claims_are_sent_apart_each_with_its_own_lease() -> None:
-    sent, _ = to_settlements(batch(receipt=["etl/2/7/31", "a/b/3/1/2", "etl/2/7/32"], outcome=["complete"] * 3))
+    sent, _ = to_settlements(batch(receipt=["q:etl/2/7/31", "p/q:a/b:c/3/1/2", "q:etl/2/7/32"], outcome=["complete"] * 3))
     assert [(receipt, decode_settlements(rows)) for receipt, rows in sent] == [
-        (Receipt("etl", 2, 7), [Complete(LeaseRef(RAW[0], 0x1F)), Complete(LeaseRef(RAW[2], 0x20))]),
-        (Receipt("a/b", 3, 1), [Complete(LeaseRef(RAW[1], 2))]),
+        (Receipt("etl", "q", 2, 7), [Complete(LeaseRef(RAW[0], 0x1F)), Complete(LeaseRef(RAW[2], 0x20))]),
+        (Receipt("a/b:c", "p/q", 3, 1), [Complete(LeaseRef(RAW[1], 2))]),
     ]
 
 
@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_settled_are_named_by_what_is_wrong() -> None:
         1: "expected id to be the id of a message, as it was read, got '7'",
         2: "expected id to be the id of a message, as it was read, got None",
     }
-    faults = faults_of(receipt=["etl/2/7/31", "etl", None])
+    faults = faults_of(receipt=["q:etl/2/7/31", "etl", None])
     assert faults[1] == "expected receipt to be as it was read, got 'etl'"
     assert "a batch read claims nothing" in faults[2]
     assert faults.keys() == {1, 2}

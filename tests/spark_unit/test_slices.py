@@ -59,17 +59,17 @@ class Run:
         self.number = self.info.open or self.info.last_closed + 1
 
     def claim(self, limit: int = 10_000) -> int:
-        return self.broker.consumers.claim(NAME, self.info.generation, self.number, limit=limit).count
+        return self.broker.consumers.claim(NAME, QUEUE, self.info.generation, self.number, limit=limit).count
 
     def part(self, at: int) -> Slice:
-        return Slice(NAME, self.info.generation, self.number, at, self.slices)
+        return Slice(NAME, QUEUE, self.info.generation, self.number, at, self.slices)
 
     def work(self, consumers: Any = None) -> list[SliceDone]:
         with living(self.job, consumers or self.broker.consumers) as crew:
             return [crew.work(self.part(at)) for at in range(self.slices)]
 
     def close(self) -> dict[str, int]:
-        closed = self.broker.consumers.close(NAME, self.info.generation, self.number)
+        closed = self.broker.consumers.close(NAME, QUEUE, self.info.generation, self.number)
         self.number = closed.last_closed + 1
         return closed.settled
 
@@ -185,7 +185,7 @@ class Wire:
                 self.tried.set()
                 raise ServerUnreachable("127.0.0.1:1", 0)
             if verb == "record":
-                self.recorded.append(list(arguments[3]))
+                self.recorded.append(list(arguments[4]))
             return call(*arguments, **options)
 
         return carried
@@ -267,7 +267,7 @@ def test_a_claim_that_ends_without_it_ends_the_slice(broker: Broker, journal: st
     working.start()
     until(lambda: begins(journal, 0))
     if ending == "release":
-        broker.consumers.release(NAME)
+        broker.consumers.release(NAME, QUEUE)
     else:
         run.close()
     gate.touch()
@@ -279,7 +279,7 @@ def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, 
     push(broker, *({"n": n, "journal": journal} for n in range(20)))
     run = Run(broker, runbook(step("first", "noted"), isolate="thread"), slices=1)
     run.claim()
-    broker.consumers.take_up(NAME, run.info.generation, run.number)  # by one that died before it did anything
+    broker.consumers.take_up(NAME, QUEUE, run.info.generation, run.number)  # by one that died before it did anything
     wire = Wire(broker)
     run.work(wire)
     said = [item for items in wire.recorded for item in items]

@@ -35,14 +35,14 @@ class Consumers:
         self.generation += 1
         return self._info("register")
 
-    def heartbeat(self, name: str, generation: int) -> ConsumerInfo:
+    def heartbeat(self, name: str, queue: str, generation: int) -> ConsumerInfo:
         return self._info("heartbeat", generation)
 
-    def ceiling(self, name: str, generation: int) -> int:
+    def ceiling(self, name: str, queue: str, generation: int) -> int:
         self._info("ceiling", generation)
         return 99
 
-    def claim(self, name: str, generation: int, number: int, *, limit: int, **asked: Any) -> NumberedClaim:
+    def claim(self, name: str, queue: str, generation: int, number: int, *, limit: int, **asked: Any) -> NumberedClaim:
         self._info(f"claim {number}", generation)
         self.asked = asked | {"limit": limit}
         if number != self.last_closed + 1:
@@ -55,7 +55,7 @@ class Consumers:
             self.open = (number, taken)
         return NumberedClaim(number, self.open[1], 0)
 
-    def close(self, name: str, generation: int, up_to: int) -> CloseResult:
+    def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
         self._info(f"close {up_to}", generation)
         if up_to == self.lost:
             raise ClaimReleased(name, up_to, "released")
@@ -69,7 +69,7 @@ class Consumers:
         self._info("stats")
         return SimpleNamespace(ready=self.waiting, leased=self.open[1] if self.open else 0)
 
-    def choose(self, name: str, generation: int, number: int, parts: list[str]) -> None:
+    def choose(self, name: str, queue: str, generation: int, number: int, parts: list[str]) -> None:
         self._info(f"choose {parts} in {number}", generation)
 
     def release(self) -> None:
@@ -78,7 +78,7 @@ class Consumers:
         self.waiting += self.open[1]
         self.open = None
 
-    def read_batches(self, name: str, generation: int, number: int, **_: Any):
+    def read_batches(self, name: str, queue: str, generation: int, number: int, **_: Any):
         self._info(f"read {number}", generation)
         if self.open is None or self.open[0] != number:
             raise ClaimReleased(name, number, "released")
@@ -119,7 +119,7 @@ def _ended() -> Iterator[None]:
 
 
 def at(number: int, **more: int) -> dict[str, Any]:
-    return {"consumer": "etl", "number": number} | more
+    return {"consumer": "etl", "queue": "orders", "number": number} | more
 
 
 LIMIT = ReadMaxRows(10)
@@ -307,7 +307,14 @@ def test_spark_s_limits_become_the_claim_s(consumers: Consumers, limit, expected
 
 def test_a_checkpoint_of_another_consumer_is_refused(consumers: Consumers):
     with pytest.raises(InvalidRequest, match="other"):
-        reader().latestOffset({"consumer": "other", "number": 3}, LIMIT)
+        reader().latestOffset(at(3) | {"consumer": "other"}, LIMIT)
+
+
+def test_a_checkpoint_of_a_consumer_of_another_queue_is_refused(consumers: Consumers):
+    for ask in (lambda offset: reader().latestOffset(offset, LIMIT), lambda offset: reader().partitions(at(2), offset)):
+        with pytest.raises(InvalidRequest, match="expected option queue to be 'elsewhere'"):
+            ask(at(3) | {"queue": "elsewhere"})
+    assert consumers.calls == []
 
 
 # Claims that are gone

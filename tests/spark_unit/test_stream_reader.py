@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import fairlead
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerTaken, QueueNotFound, StaleConsumer
+from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, QueueNotFound, StaleConsumer
 from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.spark.data_source.stream_read import StreamReader
 from fairlead.spark.options import read_options
@@ -125,7 +125,7 @@ def test_a_released_claim_is_told_to_tasks_to_replays_and_to_who_would_close_it(
     start = source.initialOffset()
     end = source.latestOffset(start, LIMIT)
     (part, other) = source.partitions(start, end)
-    client.consumers.release(queue)
+    client.consumers.release(queue, queue)
     assert [*reader(failOnDataLoss="false").read(other)] == []
     for lost in (lambda: [*source.read(part)], lambda: reader().partitions(start, end), lambda: reader().latestOffset(end, LIMIT)):
         with pytest.raises(ClaimReleased) as told:
@@ -143,7 +143,7 @@ def test_a_claim_released_before_spark_knew_of_it_is_made_anew_without_a_word(re
     start = source.latestOffset(source.initialOffset(), LIMIT)
     put(client, queue, 5)
     source.latestOffset(start, LIMIT)
-    client.consumers.release(queue)
+    client.consumers.release(queue, queue)
     again = reader()
     end = again.latestOffset(start, LIMIT)
     assert end["number"] == start["number"] + 2
@@ -169,7 +169,7 @@ def test_a_dropped_consumer_is_refused_and_made_anew_gives_offsets_never_seen(re
     source = reader()
     at = source.latestOffset(source.initialOffset(), LIMIT)
     assert source.latestOffset(at, LIMIT) == at
-    client.consumers.drop(queue)
+    client.consumers.drop(queue, queue)
     put(client, queue, 5)
     with pytest.raises(ClaimNotNext):
         reader().latestOffset(at, LIMIT)
@@ -201,18 +201,24 @@ def test_a_reader_at_work_keeps_its_claim_beyond_the_time_to_live(reader: Make, 
     source = reader(consumerTtl="3s")
     end = source.latestOffset(source.initialOffset(), LIMIT)
     other = client.consumers.register(f"{queue}-other", queue, ttl="3s")
-    assert client.consumers.claim(other.name, other.generation, 1).count > 0
-    wait_until("the one that nobody keeps alive is over", lambda: client.consumers.show(other.name).lost == 1)
-    assert client.consumers.show(queue).open == end["number"]
+    assert client.consumers.claim(other.name, queue, other.generation, 1).count > 0
+    wait_until("the one that nobody keeps alive is over", lambda: client.consumers.show(other.name, queue).lost == 1)
+    assert client.consumers.show(queue, queue).open == end["number"]
     source.stop()
-    wait_until("it is over too once nobody keeps it alive", lambda: client.consumers.show(queue).lost == end["number"])
+    wait_until("it is over too once nobody keeps it alive", lambda: client.consumers.show(queue, queue).lost == end["number"])
 
 
-def test_a_name_of_another_queue_and_a_queue_that_is_not_there_are_told(reader: Make, client: fairlead.Client, queue: str):
-    reader().initialOffset()
-    client.create_queue(f"{queue}-else")
-    with pytest.raises(ConsumerTaken):
-        reader(queue=f"{queue}-else").initialOffset()
+def test_a_name_in_another_queue_is_another_consumer_and_a_queue_that_is_not_there_is_told(reader: Make, client: fairlead.Client, queue: str):
+    other = f"{queue}-else"
+    client.create_queue(other)
+    put(client, queue, 20)
+    put(client, other, 5)
+    here, there = reader(), reader(queue=other)
+    ends = [source.latestOffset(source.initialOffset(), LIMIT) for source in (here, there)]
+    assert [(end["queue"], end["number"]) for end in ends] == [(queue, 1), (other, 1)]
+    # The offset of one means nothing to the other, though both have a claim 1 in hand.
+    with pytest.raises(InvalidRequest, match="option queue"):
+        there.latestOffset(ends[0], LIMIT)
     with pytest.raises(QueueNotFound):
         reader(queue="nowhere", consumer="nobody").initialOffset()
 

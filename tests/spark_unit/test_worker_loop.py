@@ -182,7 +182,7 @@ def test_a_session_that_has_ended_ends_the_worker_and_the_next_run_goes_on_with_
 
 def test_a_claim_that_an_operator_lets_go_of_is_gone_on_without(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     def let_go(work: RunSlice) -> Sequence[SliceRow]:
-        scene.client.consumers.release(work.consumer)
+        scene.client.consumers.release(work.consumer, scene.queue)
         return whole(work)
 
     scene.push(*({"n": n} for n in range(10)))
@@ -253,7 +253,7 @@ def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_no
     assert scene.left == (done.released, 0, 0, 0)
     # Nobody can say anything more about it.
     with pytest.raises(ClaimClosed):
-        scene.client.consumers.take_up(scene.queue, worker._info.generation, 1)
+        scene.client.consumers.take_up(scene.queue, scene.queue, worker._info.generation, 1)
 
 
 def test_a_stop_lets_the_job_finish_and_takes_no_more(scene: Scene) -> None:
@@ -338,7 +338,7 @@ def test_a_job_that_fails_while_stopping_leaves_no_task_that_may_speak(scene: Sc
     assert (done.claims, done.released, scene.left) == (1, 2, (2, 0, 0, 0))
     (work,) = JobsHere.seen
     with pytest.raises(StaleConsumer):
-        scene.client.consumers.take_up(scene.queue, work.generation, 1)
+        scene.client.consumers.take_up(scene.queue, scene.queue, work.generation, 1)
 
 
 def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def payloads(client: fairlead.Client, queue: str) -> list[str]:
 
 
 def staged_tokens(client: fairlead.Client, queue: str) -> list[str]:
-    return [write.token for write in client.staging.list() if queue in write.queues and not write.published]
+    return [write.token for write in client.staging.list() if queue == write.queue and not write.published]
 
 
 def test_nothing_is_seen_before_the_commit_and_then_all_in_the_order_of_partitions(
@@ -199,10 +199,10 @@ class Claimed:
         self.client, self.queue = client, queue
         client.enqueue_many(queue, [fairlead.NewMessage(payload) for payload in (b"a", b"b", b"c")])
         self.consumer = client.consumers.register(f"{queue}-etl", queue)
-        client.consumers.claim(self.consumer.name, self.consumer.generation, 1)
-        self.ids = [delivery.id for delivery in client.consumers.read(self.consumer.name, self.consumer.generation, 1)]
-        (batch, *_) = client.consumers.read_batches(self.consumer.name, self.consumer.generation, 1)
-        self.receipt = f"{self.consumer.name}/{self.consumer.generation}/1/{batch.column('lease')[0]}"
+        client.consumers.claim(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
+        self.ids = [delivery.id for delivery in client.consumers.read(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)]
+        (batch, *_) = client.consumers.read_batches(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
+        self.receipt = f"{self.consumer.queue}:{self.consumer.name}/{self.consumer.generation}/1/{batch.column('lease')[0]}"
 
     def rows(self, **outcomes: str) -> pa.RecordBatch:
         at = {"a": 0, "b": 1, "c": 2}
@@ -211,7 +211,7 @@ class Claimed:
         })  # fmt: skip
 
     def close(self) -> dict[str, int]:
-        self.client.consumers.close(self.consumer.name, self.consumer.generation, 1)
+        self.client.consumers.close(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
         stats = self.client.stats(self.queue)
         return {"completed": stats.totals.completed, "failed": stats.totals.failed, "ready": stats.ready}
 

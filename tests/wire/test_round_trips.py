@@ -201,7 +201,7 @@ def test_a_stranger_learns_nothing_from_an_error_that_is_not_ours() -> None:
 
 def test_the_table_of_verbs_names_what_the_broker_has() -> None:
     hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange"}
-    only_in_process = {"close", "run_due", "interrupt_waits", "observe", "measures", "clock"}
+    only_in_process = {"close", "run_due", "interrupt_waits", "observe", "measures", "clock", "now_ms", "answering"}
     for_those_who_guard = {"queues_of", "queue_names", "full_id"}
     verbs = {name for name in dir(Broker) if not name.startswith("_")} - hot - only_in_process - for_those_who_guard
     assert {verb for verb in ADMIN if "." not in verb} == verbs

@@ -12,7 +12,8 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.requests import check_count
-from fairlead.errors import InvalidRequest, Unavailable
+from fairlead.broker.room import ROOM, Room
+from fairlead.errors import InvalidRequest, StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
 from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
@@ -21,6 +22,8 @@ _log = logging.getLogger("fairlead.audit")
 
 _PAGE = 1000
 _MOST_DETAIL = 200
+#: An entry, which is written twice.
+_ENTRY_BYTES = 8 * 1024
 
 
 class AuditTrail:
@@ -31,11 +34,20 @@ class AuditTrail:
         self._last = core.store.last_audit()
 
     def begin(self, who: str, name: str, source: str, verb: str, queue: str, details: Mapping[str, object] | None = None) -> AuditRecord:
-        """An entry with the outcome "asked"; give it to `finish` when the act is over."""
+        """An entry with the outcome "asked"; give it to `finish` when the act is over.
+
+        Below the disk reserve it raises `StoreFull`, so that the act is refused. The entry of an act that always fits, or of a
+        look at messages, may use the upper part of the reserve. When that is used too, a look is refused, and the entry of an
+        act that always fits goes to the log and has the number 0.
+        """
         told = _told(details or {})
         core = self._core
         with core.lock:
             core.check_open()
+            if not self._has_room(verb):
+                record = AuditRecord(0, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told)
+                _log.warning("an act is recorded here only: the disk is below its reserve", extra={"fields": msgspec.structs.asdict(record)})
+                return record
             number = self._last + 1
             record = AuditRecord(number, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told)
             facts: list[Fact] = [AuditSaved(record)]
@@ -53,6 +65,9 @@ class AuditTrail:
         """
         core = self._core
         over = msgspec.structs.replace(record, outcome=outcome, count=count, details=record.details | _told(details or {}))
+        if not record.number:
+            _log.warning("an act that is recorded here only is over", extra={"fields": msgspec.structs.asdict(over)})
+            return
         with core.lock:
             core.check_open()
             try:
@@ -86,6 +101,16 @@ class AuditTrail:
                 if len(found) == limit:
                     break
         return found
+
+    def _has_room(self, verb: str) -> bool:
+        room = ROOM.get(verb)
+        try:
+            self._core.store.check_room(_ENTRY_BYTES, in_reserve=room in (Room.FITS, Room.READS))
+        except StoreFull:
+            if room is not Room.FITS:
+                raise
+            return False
+        return True
 
     def _backwards(self, before: int) -> Iterator[AuditRecord]:
         for end in range(before, max(1, before - SCAN_LIMIT), -_PAGE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -18,8 +19,10 @@ from fairlead.broker.intents import cancel_intent, take_up
 from fairlead.broker.keys import KeyRing
 from fairlead.broker.observers import Observer, TimingObserver
 from fairlead.broker.requests import check_error
+from fairlead.broker.room import stop_at_reserve
 from fairlead.broker.runbooks import Runbooks, load_external
 from fairlead.broker.runtime_config import RuntimeConfig, apply_all
+from fairlead.broker.shown_times import Answer, shown
 from fairlead.broker.staging import Staging
 from fairlead.broker.timers import Timer, run_due
 from fairlead.clock import Clock, SystemClock
@@ -68,17 +71,23 @@ class Broker:
 
     @property
     def clock(self) -> Clock:
-        """The time that leases and due times are told by."""
         return self._core.clock
+
+    def now_ms(self) -> int:
+        """The time now, by the clock that all times in answers are told by: a lease lasts `lease_until - now_ms()` longer."""
+        return self._core.by_wall(self._core.now_ms())
+
+    def _shown(self, answer: Answer) -> Answer:
+        return shown(answer, self._core.time.ahead_ms)
 
     # Queues
 
     def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
         """Make a queue and its `<name>.dlq`. Options are described in docs/reference/queue-options.md."""
-        return queues.create_queue(self._core, name, options)
+        return self._shown(queues.create_queue(self._core, name, options))
 
     def update_queue(self, /, name: str, **options: Any) -> QueueInfo:
-        return queues.update_queue(self._core, name, options)
+        return self._shown(queues.update_queue(self._core, name, options))
 
     def pause(self, name: str) -> None:
         queues.set_paused(self._core, name, True)
@@ -95,7 +104,7 @@ class Broker:
         queues.delete_queue(self._core, name)
 
     def queues(self, prefix: str = "") -> list[QueueInfo]:
-        return queues.list_queues(self._core, prefix)
+        return self._shown(queues.list_queues(self._core, prefix))
 
     def stats(self, queue: str, *, keys: bool = False, key_limit: int = 1000) -> QueueStats:
         """Exact counts. `keys=True` adds weight, deficit and pending of up to `key_limit` active keys."""
@@ -150,21 +159,22 @@ class Broker:
         `token` makes the claim idempotent: while any of it is leased, the same token returns that instead of more.
         `started=False` is for prefetching: send `Start` before work begins; until then expiry counts as a release.
         """
-        return claiming.claim(
+        deliveries = claiming.claim(
             self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started, max_per_stream=max_per_stream
         )
+        return self._shown(deliveries)
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         """One commit for all items, one result for each. A stale lease changes nothing and says `lost_lease`."""
-        return settle.settle(self._core, items)
+        return self._shown(settle.settle(self._core, items))
 
     def ack(self, queue: str, message_id: str) -> SettleResult:
         """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's delivery."""
-        return settle.settle_current(self._core, queue, message_id, Complete)
+        return self._shown(settle.settle_current(self._core, queue, message_id, Complete))
 
     def nack(self, queue: str, message_id: str, error: str = "", *, reason: FailureReason | str | int = FailureReason.UNKNOWN) -> SettleResult:
         """Fail whatever lease is current; unfenced like `ack`."""
-        return settle.settle_current(self._core, queue, message_id, Fail, error=error, reason=reason)
+        return self._shown(settle.settle_current(self._core, queue, message_id, Fail, error=error, reason=reason))
 
     def goodbye(self, consumer: str) -> int:
         """Release everything a consumer holds, back to its places. Returns how many."""
@@ -188,7 +198,7 @@ class Broker:
         `answered` are ids of earlier requests whose answers have arrived: they need not be remembered any longer, and must
         not be sent again.
         """
-        return exchange.exchange(
+        result = exchange.exchange(
             self._core,
             consumer,
             extend=extend,
@@ -198,6 +208,7 @@ class Broker:
             request_id=request_id,
             answered=answered,
         )
+        return self._shown(result)
 
     # What operators do, by id or filter, with no lease token. `dry_run` says what would change, and changes nothing.
 
@@ -230,19 +241,19 @@ class Broker:
         dry_run: bool = False,
     ) -> OperatorResult:
         """Into the dead letters; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)), dry_run=dry_run)
+        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)), dry_run=dry_run, grows=True)
 
     def hold(
         self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
     ) -> OperatorResult:
         """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later ones."""
-        return operators.act(self._core, queue, ids, filter, operators.hold, dry_run=dry_run)
+        return operators.act(self._core, queue, ids, filter, operators.hold, dry_run=dry_run, grows=True)
 
     def unhold(
         self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
     ) -> OperatorResult:
         """Held messages become ready now."""
-        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING, dry_run=dry_run)
+        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING, dry_run=dry_run, grows=True)
 
     def fail(
         self,
@@ -259,7 +270,7 @@ class Broker:
 
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
         """Remove what is ready, and give it back."""
-        return operators.drain(self._core, queue, limit=limit)
+        return self._shown(operators.drain(self._core, queue, limit=limit))
 
     def prune(
         self, queue: str, *, older_than: Duration = "0s", which: Literal["all", "done", "dead"] = "all", dry_run: bool = False
@@ -299,7 +310,7 @@ class Broker:
         """Long operations that are under way."""
         with self._core.lock:
             self._core.check_open()
-            return list(self._core.intents.values())
+            return self._shown(list(self._core.intents.values()))
 
     def cancel_intent(self, intent_id: int) -> bool:
         """Stop a redrive that is under way. False when there is none of that id."""
@@ -309,7 +320,7 @@ class Broker:
 
     def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
         """By full id, by a unique prefix, or, given a queue, by the last characters."""
-        return looking.find(self._core, message_id, queue)
+        return self._shown(looking.find(self._core, message_id, queue))
 
     def twin(self, queue: str, dedup_key: str) -> str | None:
         """The id that an enqueue with this dedup key would be answered now; None: it would be a new message."""
@@ -319,7 +330,7 @@ class Broker:
         self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
     ) -> list[MessageInfo]:
         """Look at messages without claiming them."""
-        return looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after)
+        return self._shown(looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after))
 
     def browse(
         self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
@@ -329,7 +340,7 @@ class Broker:
         `view="dead"` is its dead letters. A page may be shorter than `limit`; an empty one is the end. A message that is
         there throughout is met exactly once, whatever happens to it meanwhile.
         """
-        return browse.browse(self._core, queue, view=view, low=low, high=high, limit=limit, after=after)
+        return self._shown(browse.browse(self._core, queue, view=view, low=low, high=high, limit=limit, after=after))
 
     def browse_splits(self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1) -> list[tuple[str, str]]:
         """Up to `n` (low, high) for `browse`, about even, that together leave nothing out; "" is no bound."""
@@ -337,7 +348,7 @@ class Broker:
 
     def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
         """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` streams that are held up."""
-        return failure_metrics.failure_metrics(self._core, queue, streams=streams)
+        return self._shown(failure_metrics.failure_metrics(self._core, queue, streams=streams))
 
     def explain(self, message_id: str, queue: str | None = None) -> Explanation:
         """Why is this message not being delivered?"""
@@ -375,6 +386,13 @@ class Broker:
         """What `find` would find among the queues that are visible, as if there were no others."""
         return looking.full_id(self._core, text, queue, visible)
 
+    def answering(self) -> AbstractContextManager[None]:
+        """For a door: what this thread's looks hold of the bytes that all looks may hold stays held until the end.
+
+        Its answer is in memory until it is written.
+        """
+        return self._core.looks.keep()
+
     def run_due(self) -> None:
         """Do now whatever time has made due. The timer does this by itself."""
         run_due(self._core)
@@ -387,7 +405,7 @@ class Broker:
             self._core.store.checkpoint(target)
 
     def interrupt_waits(self) -> None:
-        """Every claim that waits returns empty now, and no later one waits: for a server that is about to stop."""
+        """For a server that is about to stop: claims that wait return empty, scans end at their next step, and later ones too."""
         with self._core.lock:
             self._core.interrupt_waits()
 
@@ -402,10 +420,19 @@ class Broker:
         core.hooks.close()
         self._timer.stop()
         with core.lock:
-            core.store.close()
+            try:
+                core.mark_closed()
+            finally:
+                core.store.close()
 
     def __enter__(self) -> Broker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+stop_at_reserve(Broker)
+stop_at_reserve(RuntimeConfig, "config")
+stop_at_reserve(Runbooks, "runbooks")
+stop_at_reserve(KeyRing, "keys")

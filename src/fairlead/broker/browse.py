@@ -10,26 +10,29 @@ queue, what lies between its messages; reading a large queue as a whole reads th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
+from typing import NamedTuple
 
 from fairlead.broker.core import Core
-from fairlead.broker.locate import flags_of, stream_members
+from fairlead.broker.locate import resting
 from fairlead.broker.looking import Whereabouts, info_of
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
+from fairlead.broker.walk import HasRow, done_pages, leases_of, member_pages, ready_pages, waiting_pages
 from fairlead.errors import InvalidRequest
-from fairlead.model.facts import InDone, InReady, InWaiting
 from fairlead.model.failure import Progress
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, lane_key, lane_throttle_keys, pack_row, row_id, row_size
-from fairlead.model.message import HELD, Message, MessageState, lane_of, unpack_headers, weight_of
+from fairlead.model.lane import lane_key, lane_throttle_keys, row_id, row_size
+from fairlead.model.lease import Lease
+from fairlead.model.limits import HOLD_MESSAGES
+from fairlead.model.message import HELD, Message, MessageState, unpack_headers
 from fairlead.model.views import MessageInfo
 
-FEW = 10_000
+#: A queue with so many messages is gathered in one hold of the lock.
+FEW = 2000
 MAX_SPLITS = 10_000
 #: What the bodies of a page may have together; there is always at least one.
 PAGE_BYTES = 2 * 1024 * 1024
-_PAGE = 1000
 _MOST_AT_ONCE = 100
 #: How many rows are looked at to find even splits.
 _SAMPLED = 1_000_000
@@ -42,18 +45,17 @@ def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int,
     end = _bound(high, "high", _BEHIND_ALL)
     while True:
         with core.lock:
+            core.check_scan()
             queue = _viewed(core, name, view)
-            few = _gather(core, queue.queue_id) if _has_few(core, queue) else None
-        if few is None:
+            gathered = _gather(core, queue.queue_id) if _has_few(core, queue) else None
+        if gathered is None:
             messages, start = core.store.messages_from(queue.record.source_id or queue.queue_id, start, end, limit, PAGE_BYTES)
         else:
+            few = gathered.sizes(queue.queue_id)
             ids = sorted(raw_id for raw_id in few if start <= raw_id < end)
             messages, read = _read(core, ids[:limit], few)
             start = ids[read] if read < len(ids) else end
-        with core.lock:
-            core.check_open()
-            page = _Page(core, queue, messages)
-        infos = page.infos()
+        infos = [info for part in _parts(messages) for info in _shown(core, queue, part)]
         # The end is told from a stretch without a message of this queue: an empty answer is the end.
         if infos or start >= end:
             return infos
@@ -64,7 +66,8 @@ def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, s
     check_count(n, "n", most=MAX_SPLITS)
     with core.lock:
         queue_id = _viewed(core, name, view).queue_id
-    ids = sorted({raw_id for page in _pages(core, queue_id) for raw_id, _ in page})
+    sampled = islice(chain.from_iterable(_pages(core, queue_id)), _SAMPLED)
+    ids = sorted({row_id(one.row) for one in sampled})
     cuts = sorted({ids[at] for part in range(1, n) if (at := len(ids) * part // n)})
     bounds = ["", *[show_id(cut) for cut in cuts], ""]
     return [*pairwise(bounds)]
@@ -89,39 +92,37 @@ def _has_few(core: Core, queue: QueueState) -> bool:
     return counters.messages + counters.done <= FEW
 
 
-def _gather(core: Core, queue_id: int) -> dict[bytes, int]:
-    """Ids and sizes. Under the lock, so that none is missed on its way from one place to another."""
-    return {raw_id: size for page in _rows(core, queue_id) for raw_id, size in page}
+class _Gathered(NamedTuple):
+    """Rows of a queue, and the leases of all queues, at one moment."""
+
+    rows: list[HasRow]
+    leases: list[Lease]
+
+    def sizes(self, queue_id: int) -> dict[bytes, int]:
+        leased = [lease for lease in self.leases if lease.queue_id == queue_id]
+        return {row_id(one.row): row_size(one.row) for one in (*self.rows, *leased)}
 
 
-def _rows(core: Core, queue_id: int) -> Iterator[list[tuple[bytes, int]]]:
-    ready: InReady | None = None
-    while rows := core.store.ready(queue_id, b"", ready, _PAGE):
-        yield [(row_id(spot.row), row_size(spot.row)) for spot in rows]
-        ready = rows[-1]
-    waiting: InWaiting | None = None
-    while late := core.store.waiting(queue_id, waiting, _PAGE):
-        yield [(row_id(spot.row), row_size(spot.row)) for spot in late]
-        waiting = late[-1]
-    done: InDone | None = None
-    while kept := core.store.done(queue_id, done, HELD, _PAGE):
-        yield [(row_id(spot.row), row_size(spot.row)) for spot in kept]
-        done = kept[-1]
-    yield [(member.id, row_size(member.row)) for member in stream_members(core, queue_id)]
-    yield [(lease.id, row_size(lease.row)) for lease in core.leases.of_queue(queue_id)]
+def _gather(core: Core, queue_id: int) -> _Gathered:
+    """Under the lock, so that none is missed on its way from one place to another; the queue has FEW messages at most."""
+    rows: list[HasRow] = [
+        *core.store.ready(queue_id, b"", None, FEW),
+        *core.store.waiting(queue_id, None, FEW),
+        *core.store.done(queue_id, None, HELD, FEW),
+    ]
+    for name, record in core.store.streams_after(queue_id, "", FEW):
+        if record.live > 1:
+            rows += [record.first, *core.store.stream_rows(queue_id, name, record.first.seq, FEW)]
+    return _Gathered(rows, core.leases.all())
 
 
-def _pages(core: Core, queue_id: int) -> Iterator[list[tuple[bytes, int]]]:
+def _pages(core: Core, queue_id: int) -> Iterator[Sequence[HasRow]]:
     """The same with the lock given back after each page: for those who need not know exactly."""
-    pages, looked_at = _rows(core, queue_id), 0
-    while looked_at < _SAMPLED:
-        with core.lock:
-            core.check_open()
-            page = next(pages, None)
-        if page is None:
-            return
-        looked_at += len(page)
-        yield page
+    yield from ready_pages(core, queue_id)
+    yield from waiting_pages(core, queue_id)
+    yield from done_pages(core, queue_id)
+    yield from member_pages(core, queue_id)
+    yield leases_of(core, queue_id)
 
 
 def _read(core: Core, ids: Sequence[bytes], sizes: Mapping[bytes, int]) -> tuple[list[Message], int]:
@@ -147,12 +148,24 @@ def _some(ids: Sequence[bytes], start: int, sizes: Mapping[bytes, int], room: in
     return ids[start:end]
 
 
-class _Page:
-    """What is known of the messages of a page at one moment, under the lock. What is made of it is made without: that takes longer."""
+def _parts(messages: list[Message]) -> Iterator[list[Message]]:
+    return (messages[start : start + HOLD_MESSAGES] for start in range(0, len(messages), HOLD_MESSAGES))
 
-    def __init__(self, core: Core, queue: QueueState, messages: list[Message]) -> None:
+
+def _shown(core: Core, queue: QueueState, messages: list[Message]) -> list[MessageInfo]:
+    states = core.store.states([message.id for message in messages])
+    with core.lock:
+        core.check_scan()
+        part = _Part(core, queue, messages, states)
+    return part.infos()
+
+
+class _Part:
+    """Messages of a page and their leases, at one moment, under the lock. What is made of them is made without: that takes longer."""
+
+    def __init__(self, core: Core, queue: QueueState, messages: list[Message], states: list[MessageState | None]) -> None:
         self._queue_id = queue.queue_id
-        self._found = [*zip(messages, core.store.states([message.id for message in messages]), strict=True)]
+        self._found = [*zip(messages, states, strict=True)]
         # The one it is in, and the one a dead letter came from.
         beside = core.by_id.get(queue.record.source_id)
         self._name = queue.name
@@ -168,7 +181,7 @@ class _Page:
         here, leased = self._queue_id, self._leased
         return [
             (leased and leased.get(message.id))
-            or (self._untouched(message) if state is None and not message.due_ms else self._info(message, state, _resting(message, state)))
+            or (self._untouched(message) if state is None and not message.due_ms else self._info(message, state, resting(message, state)))
             for message, state in self._found
             if (state.queue_id if state else message.queue_id) == here
         ]
@@ -187,15 +200,3 @@ class _Page:
 
     def _info(self, message: Message, state: MessageState | None, spot: Whereabouts) -> MessageInfo:
         return info_of(message, state, spot, self._names.get, self._consumers)
-
-
-def _resting(message: Message, state: MessageState | None) -> Whereabouts:
-    """Where its record says it is; whether it is the front of its stream makes no difference to one who looks."""
-    queue_id, place, due_ms, done_ms = (
-        (state.queue_id, state.place, state.due_ms, state.done_ms) if state else (message.queue_id, message.place, message.due_ms, 0)
-    )
-    lane = DEAD_LETTER_LANE if state is not None and state.source_queue_id else lane_of(message, state)
-    row = pack_row(0 if due_ms else place, message.id, weight_of(message, state), flags_of(message, state), message.size)
-    if done_ms:
-        return InDone(queue_id, done_ms, lane, row)
-    return InWaiting(queue_id, due_ms, lane, row) if due_ms else InReady(queue_id, lane, row)

@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeVar
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState, Waiter
 from fairlead.broker.requests import check_bool, check_consumer, check_count, check_token
+from fairlead.broker.room import leases_that_fit
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
-from fairlead.broker.timers import run_queue_due
+from fairlead.broker.timers import expire_leases, run_queue_due
 from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration, to_ms
@@ -129,9 +130,14 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
         core.claim_turn += 1
         at = core.claim_turn % len(states)
         states = states[at:] + states[:at]
+    # For all queues before any is picked from: what is due in one may make a message of another ready.
+    if expire:
+        expire_leases(core)
+    for state in states:
+        run_queue_due(core, state, expire=False)
     for state in states:
         try:
-            leases.extend(_claim_of(core, state, order, order.limit - len(leases), expire=expire))
+            leases.extend(_claim_of(core, state, order, order.limit - len(leases)))
         except Unavailable:
             if not leases:
                 raise
@@ -142,10 +148,9 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
     return leases
 
 
-def _claim_of(core: Core, queue: QueueState, order: Order, limit: int, *, expire: bool) -> list[Lease]:
-    run_queue_due(core, queue, expire=expire)
+def _claim_of(core: Core, queue: QueueState, order: Order, limit: int) -> list[Lease]:
     most = 0 if queue.closed_to_claims else min(limit, allowance(core, queue, order.consumer))
-    return _lease(core, queue, most, order) if most > 0 else []
+    return _lease(core, queue, leases_that_fit(core, most), order) if most > 0 else []
 
 
 def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Lease]:
@@ -158,7 +163,7 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
         picked = _pick(core, queue, limit, monotonic_ms)
     if not picked:
         return []
-    now_ms, lease_ms, queue_id = core.clock.now_ms(), queue.config.visibility_timeout_ms, queue.queue_id
+    now_ms, lease_ms, queue_id = core.now_ms(), queue.config.visibility_timeout_ms, queue.queue_id
     granted = core.next_claim(consumer, order.token, now_ms, lease_ms)
     claim_id, expires_ms, deadline_ms = granted.claim_id, now_ms + lease_ms, monotonic_ms + lease_ms
     leases = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in picked]

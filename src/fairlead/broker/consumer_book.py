@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 import msgspec
 
 from fairlead.broker.consumer_words import Words, load_words
 from fairlead.broker.queue_state import NEVER_MS
+from fairlead.broker.store_time import StoreTime
 from fairlead.clock import Clock
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, StaleConsumer
 from fairlead.model.consumer import ConsumerInfo, ConsumerRecord
 from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, NumberedClaimForgotten
 from fairlead.model.lease import Lease
+from fairlead.model.names import Scoped
 from fairlead.store.port import Store
 
 _MOST_NUMBERED = 256
@@ -33,7 +36,7 @@ class ConsumerState:
 
     def load_members(self, store: Store) -> list[bytes]:
         if self.members is None:
-            self.members = store.claim_members(self.record.name, self.record.number)
+            self.members = store.claim_members(self.record.key, self.record.number)
         return self.members
 
     def slice_numbers(self, slices: int) -> bytearray | None:
@@ -50,7 +53,7 @@ class ConsumerState:
     def load_words(self, store: Store) -> Words:
         """Kept up to date from then on, by whoever records; most claims are closed without anybody having asked before."""
         if self.words is None:
-            self.words = load_words(store, self.record.name, self.record.number)
+            self.words = load_words(store, self.record.key, self.record.number)
         return self.words
 
 
@@ -58,21 +61,24 @@ class ConsumerBook:
     """Used under the engine lock."""
 
     def __init__(self) -> None:
-        self._states: dict[str, ConsumerState] = {}
+        self._states: dict[Scoped, ConsumerState] = {}
+        #: By the claim in hand.
+        self._holders: dict[int, ConsumerState] = {}
         #: Consumers whose steps a caller runs; the timer leaves them alone.
-        self.foreground: Counter[str] = Counter()
+        self.foreground: Counter[Scoped] = Counter()
 
-    def load(self, store: Store, clock: Clock) -> None:
-        """Anew from the store. Who is known keeps its deadline; a clock set back makes nobody live longer than its time."""
-        known, self._states = self._states, {}
-        now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+    def load(self, store: Store, time: StoreTime) -> None:
+        """Anew from the store. Who is known keeps its deadline."""
+        known, self._states, self._holders = self._states, {}, {}
         for record in store.consumers():
-            before = known.get(record.name)
+            before = known.get(record.key)
             if before is not None and before.record.seen_ms == record.seen_ms:
                 deadline_ms = before.deadline_ms
             else:
-                deadline_ms = monotonic_ms + min(max(0, record.seen_ms + record.ttl_ms - now_ms), record.ttl_ms)
-            self._states[record.name] = ConsumerState(record, deadline_ms)
+                deadline_ms = time.to_steady(min(record.seen_ms, time.now_ms()) + record.ttl_ms)
+            state = self._states[record.key] = ConsumerState(record, deadline_ms)
+            if record.claim_id:
+                self._holders[record.claim_id] = state
 
     # Asking
 
@@ -80,30 +86,30 @@ class ConsumerBook:
         return len(self._states)
 
     def __iter__(self) -> Iterator[ConsumerState]:
-        return iter(sorted(self._states.values(), key=lambda state: state.record.name))
+        return iter(sorted(self._states.values(), key=lambda state: state.record.key))
 
-    def find(self, name: str) -> ConsumerState | None:
-        return self._states.get(name)
+    def find(self, consumer: Scoped) -> ConsumerState | None:
+        return self._states.get(consumer)
 
-    def get(self, name: str) -> ConsumerState:
-        state = self._states.get(name)
+    def get(self, consumer: Scoped) -> ConsumerState:
+        state = self._states.get(consumer)
         if state is None:
-            raise ConsumerNotFound(name)
+            raise ConsumerNotFound(consumer.name, consumer.queue)
         return state
 
-    def current(self, name: str, generation: int) -> ConsumerState:
+    def current(self, consumer: Scoped, generation: int) -> ConsumerState:
         """The consumer, for one who holds its newest generation."""
-        state = self.get(name)
+        state = self.get(consumer)
         if state.record.generation != generation:
-            raise StaleConsumer(name, generation, state.record.generation)
+            raise StaleConsumer(consumer.name, generation, state.record.generation)
         return state
 
-    def opened(self, name: str, generation: int, number: int) -> ConsumerState:
+    def opened(self, consumer: Scoped, generation: int, number: int) -> ConsumerState:
         """The consumer, whose claim in hand has this number and was answered."""
-        state = self.current(name, generation)
+        state = self.current(consumer, generation)
         self.check_not_over(state.record, number)
         if state.record.phase != "open" or state.record.number != number:
-            raise ClaimNotNext(name, number, state.record.last_closed)
+            raise ClaimNotNext(consumer.name, number, state.record.last_closed)
         return state
 
     def check_not_over(self, record: ConsumerRecord, number: int) -> None:
@@ -116,13 +122,15 @@ class ConsumerBook:
         """Why nobody else may move the message; "" when one may."""
         if not lease.pinned:
             return ""
-        name, state = lease.consumer, self._states.get(lease.consumer)
-        number = state.record.number if state is not None else 0
-        return f"in claim {number} of consumer {name!r}: `fairlead consumer release {name}` lets go of it"
+        state = self._holders.get(lease.claim_id)
+        if state is None:
+            return f"in a claim of consumer {lease.consumer!r} that is ending with its queue"
+        queue, name, number = state.record.queue, state.record.name, state.record.number
+        return f"in claim {number} of consumer {name!r}: `fairlead consumer release {queue} {quote(name)}` lets go of it"
 
     def lease_until(self, lease: Lease) -> int:
         """When the lease ends by itself: with its consumer, if it is pinned."""
-        state = self._states.get(lease.consumer) if lease.pinned else None
+        state = self._holders.get(lease.claim_id) if lease.pinned else None
         return lease.expires_ms if state is None else expires_ms(state.record)
 
     def next_end_ms(self) -> int:
@@ -132,16 +140,19 @@ class ConsumerBook:
     def ended(self, monotonic_ms: int) -> list[ConsumerState]:
         return [state for state in self._states.values() if state.record.in_hand and state.deadline_ms <= monotonic_ms]
 
-    def left_alone(self) -> str | None:
+    def left_alone(self) -> Scoped | None:
         """A consumer with steps to do that nobody does."""
-        return next((name for name, state in self._states.items() if state.record.under_way and name not in self.foreground), None)
+        return next((key for key, state in self._states.items() if state.record.under_way and key not in self.foreground), None)
 
     # Changing, after the commit that says so
 
     def put(self, record: ConsumerRecord) -> ConsumerState:
-        state = self._states.get(record.name)
+        state = self._states.get(record.key)
         if state is None:
-            state = self._states[record.name] = ConsumerState(record, NEVER_MS)
+            state = self._states[record.key] = ConsumerState(record, NEVER_MS)
+        self._holders.pop(state.record.claim_id, None)
+        if record.claim_id:
+            self._holders[record.claim_id] = state
         if record.number != state.record.number:
             state.members = state.words = None
         state.record = record
@@ -150,8 +161,9 @@ class ConsumerBook:
     def seen(self, state: ConsumerState, clock: Clock) -> None:
         state.deadline_ms = clock.monotonic_ms() + state.record.ttl_ms
 
-    def remove(self, name: str) -> None:
-        del self._states[name]
+    def remove(self, consumer: Scoped) -> None:
+        state = self._states.pop(consumer)
+        self._holders.pop(state.record.claim_id, None)
 
     def lose_queues(self, queue_ids: Sequence[int]) -> list[ConsumerRecord]:
         """The consumers of these queues as they are once the queues are deleted: what they had in hand is lost."""
@@ -159,13 +171,13 @@ class ConsumerBook:
         return [_lose(record) for record in records]
 
     def facts_of(self, lost: Sequence[ConsumerRecord]) -> list[Fact]:
-        forgotten = [forgotten_claim(self._states[record.name].record) for record in lost]
-        return [*[ConsumerDropped(record.name) if record.dropping else ConsumerSaved(record) for record in lost], *forgotten]
+        forgotten = [forgotten_claim(self._states[record.key].record) for record in lost]
+        return [*[ConsumerDropped(record.key) if record.dropping else ConsumerSaved(record) for record in lost], *forgotten]
 
     def lost(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
             if record.dropping:
-                self.remove(record.name)
+                self.remove(record.key)
             else:
                 self.put(record)
 
@@ -179,7 +191,7 @@ def _lose(record: ConsumerRecord) -> ConsumerRecord:
 
 
 def forgotten_claim(record: ConsumerRecord) -> NumberedClaimForgotten:
-    return NumberedClaimForgotten(record.name, record.number, record.pages, record.recorded)
+    return NumberedClaimForgotten(record.key, record.number, record.pages, record.recorded)
 
 
 def expires_ms(record: ConsumerRecord) -> int:

@@ -16,14 +16,16 @@ from fairlead.broker.claim import allowance, any_touched, take_or_wait
 from fairlead.broker.consumer_close import at_rest
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
+from fairlead.broker.room import leases_that_fit
 from fairlead.broker.runs import followers_of
 from fairlead.broker.states import states_of
 from fairlead.broker.timers import run_queue_due
-from fairlead.errors import ClaimNotNext, QueueNotFound
+from fairlead.errors import ClaimNotNext, QueueNotFound, StoreFull
 from fairlead.model.consumer import ConsumerRecord, NumberedClaim
 from fairlead.model.facts import ConsumerSaved, Fact, Leased, MembersPinned
 from fairlead.model.lane import ROW_BYTES, row_place, row_size
 from fairlead.model.lease import NEVER_EXPIRES_MS, Claim, Lease
+from fairlead.model.names import Scoped
 
 #: Messages leased in one hold of the lock.
 PIECE = 2000
@@ -34,7 +36,7 @@ _HANDFUL = 256
 class Wanted(NamedTuple):
     """What the caller asks for."""
 
-    name: str
+    consumer: Scoped
     generation: int
     number: int
     limit: int
@@ -55,11 +57,11 @@ class _Run(NamedTuple):
 
 def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
     filling = _Filling(core, wanted)
-    with at_rest(core, wanted.name):
+    with at_rest(core, wanted.consumer):
         record = filling.look()
         if record.phase != "open":
             queue = filling.queue(record)
-            taken = take_or_wait(core, [queue.name], wanted.name, wait_ms, filling.piece)
+            taken = take_or_wait(core, [queue.name], wanted.consumer.name, wait_ms, filling.piece)
             if taken is None:
                 return NumberedClaim(wanted.number, 0, 0)
             record = taken
@@ -87,10 +89,10 @@ class _Filling:
     def look(self) -> ConsumerRecord:
         """The consumer, for whom the number wanted is the next one or the one in hand."""
         book, wanted = self.core.consumer_book, self.wanted
-        record = book.current(wanted.name, wanted.generation).record
+        record = book.current(wanted.consumer, wanted.generation).record
         book.check_not_over(record, wanted.number)
         if wanted.number != record.last_closed + 1:
-            raise ClaimNotNext(wanted.name, wanted.number, record.last_closed)
+            raise ClaimNotNext(wanted.consumer.name, wanted.number, record.last_closed)
         return record
 
     def queue(self, record: ConsumerRecord) -> QueueState:
@@ -101,8 +103,8 @@ class _Filling:
 
     def touch(self) -> None:
         core = self.core
-        state = core.consumer_book.get(self.wanted.name)
-        record = msgspec.structs.replace(state.record, seen_ms=core.clock.now_ms())
+        state = core.consumer_book.get(self.wanted.consumer)
+        record = msgspec.structs.replace(state.record, seen_ms=core.now_ms())
         core.commit([ConsumerSaved(record)])
         core.consumer_book.seen(core.consumer_book.put(record), core.clock)
 
@@ -113,16 +115,26 @@ class _Filling:
             return before
         queue = self.queue(before)
         run_queue_due(core, queue)
-        most = 0 if queue.closed_to_claims else min(PIECE, wanted.limit - before.messages, allowance(core, queue, wanted.name))
+        most = 0 if queue.closed_to_claims else min(PIECE, wanted.limit - before.messages, allowance(core, queue, wanted.consumer.name))
         picked: list[tuple[bytes, bytes, bool]] = []
         if most > 0 and before.bytes < wanted.max_bytes:
-            picked = self._pick(queue, before, most)
+            most = self._fitting(before, most)
+            picked = self._pick(queue, before, most) if most else []
         if not picked and before.phase == "idle":
             return None
         return self._pinned(queue, before, picked, sealed=len(picked) < most or most < PIECE or before.messages + len(picked) >= wanted.limit)
 
+    def _fitting(self, before: ConsumerRecord, most: int) -> int:
+        """A claim that was begun is handed out as it is when no more leases fit: closing it frees space."""
+        try:
+            return leases_that_fit(self.core, most)
+        except StoreFull:
+            if before.phase == "idle":
+                raise
+            return 0
+
     def _pinned(self, queue: QueueState, before: ConsumerRecord, picked: list[tuple[bytes, bytes, bool]], *, sealed: bool) -> ConsumerRecord:
-        core, wanted, now_ms = self.core, self.wanted, self.core.clock.now_ms()
+        core, wanted, now_ms = self.core, self.wanted, self.core.now_ms()
         size = before.bytes + sum([row_size(row) for _, row, _ in picked])
         granted = self._granted(before, now_ms)
         after = msgspec.structs.replace(
@@ -142,7 +154,7 @@ class _Filling:
             behind = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if follows]
             fronts = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if not follows] if behind else leases
             ids = [lease.row[8:24] for lease in leases]
-            facts += [Leased(granted, fronts, behind), MembersPinned(wanted.name, wanted.number, before.pages, b"".join(ids))]
+            facts += [Leased(granted, fronts, behind), MembersPinned(wanted.consumer, wanted.number, before.pages, b"".join(ids))]
         core.commit(facts)
         if leases:
             core.leases.add(granted, leases)
@@ -223,7 +235,7 @@ class _Filling:
         """For a claim begun by another call, or before a crash: its last message may be in the middle of a run."""
         if not before.messages:
             return None
-        members = self.core.store.claim_members(before.name, before.number)
+        members = self.core.store.claim_members(before.key, before.number)
         last = self.core.leases.find(members[-1])
         if last is None or len(last.row) <= ROW_BYTES:
             return None

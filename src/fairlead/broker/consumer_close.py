@@ -17,6 +17,7 @@ from fairlead.broker.consumer_book import ConsumerState, forgotten_claim
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, has_failure_hook
 from fairlead.broker.moves import Moves
+from fairlead.broker.room import step_of
 from fairlead.broker.settle import Batch, ask_hooks
 from fairlead.broker.states import states_of
 from fairlead.errors import ClaimNotNext, ClaimReleased
@@ -25,6 +26,7 @@ from fairlead.model.durations import show_ms
 from fairlead.model.facts import ConsumerDropped, ConsumerSaved, Fact, InLease
 from fairlead.model.failure import FailureReason
 from fairlead.model.lease import Lease
+from fairlead.model.names import Scoped
 from fairlead.model.settle import Fail, LeaseRef, Release, Settlement
 
 #: Members of one step: completed ones cost little, and what is said of the others moves each on its own.
@@ -35,39 +37,39 @@ RELEASE_STEP = 1000
 HOOKED_STEP = 100
 
 
-def close(core: Core, name: str, generation: int, up_to: int) -> CloseResult:
+def close(core: Core, consumer: Scoped, generation: int, up_to: int) -> CloseResult:
     """Closed when the record has flipped; the answer comes when the steps are done."""
-    with at_rest(core, name):
-        record = core.consumer_book.current(name, generation).record
+    with at_rest(core, consumer):
+        record = core.consumer_book.current(consumer, generation).record
         if up_to == record.lost and up_to:
-            raise ClaimReleased(name, up_to, record.lost_why)
+            raise ClaimReleased(consumer.name, up_to, record.lost_why)
         already = up_to <= record.last_closed
         if not already:
             if record.phase != "open" or up_to != record.number:
-                raise ClaimNotNext(name, up_to, record.last_closed)
-            _flip(core, record, "closing", seen_ms=core.clock.now_ms(), settled={})
+                raise ClaimNotNext(consumer.name, up_to, record.last_closed)
+            _flip(core, record, "closing", seen_ms=core.now_ms(), settled={})
         commit = core.store.last_commit
     core.confirm(commit, synced=True)
     if already:
         return CloseResult(record.last_closed, dict(record.settled) if up_to == record.last_closed else {})
-    settled = finish(core, name)
+    settled = finish(core, consumer)
     core.confirm(synced=True)
     return CloseResult(up_to, settled)
 
 
-def release(core: Core, name: str, why: str, *, dropping: bool = False) -> int:
+def release(core: Core, consumer: Scoped, why: str, *, dropping: bool = False) -> int:
     """Let go of what the consumer has in hand, and of the consumer too when it is to be dropped. Returns how many messages it was."""
-    with at_rest(core, name):
-        record = core.consumer_book.get(name).record
+    with at_rest(core, consumer):
+        record = core.consumer_book.get(consumer).record
         count = record.messages if record.in_hand else 0
         if record.in_hand:
             _let_go(core, record, why, dropping=dropping)
         elif dropping:
-            core.commit([ConsumerDropped(name)])
-            core.consumer_book.remove(name)
+            core.commit([ConsumerDropped(consumer)])
+            core.consumer_book.remove(consumer)
         commit = core.store.last_commit
     core.confirm(commit, synced=True)
-    finish(core, name)
+    finish(core, consumer)
     core.confirm(synced=True)
     return count
 
@@ -91,36 +93,36 @@ def _flip(core: Core, record: ConsumerRecord, phase: str, **fields: object) -> N
 
 
 @contextmanager
-def at_rest(core: Core, name: str) -> Iterator[None]:
+def at_rest(core: Core, consumer: Scoped) -> Iterator[None]:
     """The lock, with no step of the consumer left to do: whoever decides about its next claim must not meet the rest of the last one."""
     while True:
-        finish(core, name)
+        finish(core, consumer)
         with core.lock:
             core.check_open()
-            state = core.consumer_book.find(name)
+            state = core.consumer_book.find(consumer)
             # Between the last step and the lock somebody may have closed the claim in hand, or its time may have been over.
             if state is None or not state.record.under_way:
                 yield
                 return
 
 
-def finish(core: Core, name: str) -> dict[str, int]:
+def finish(core: Core, consumer: Scoped) -> dict[str, int]:
     """Without the lock: all steps that are left; returns how the members of a closed claim were settled."""
     foreground = core.consumer_book.foreground
     with core.lock:
-        foreground[name] += 1
+        foreground[consumer] += 1
     try:
-        while run_step(core, name):
+        while run_step(core, consumer):
             pass
     finally:
         with core.lock:
-            foreground[name] -= 1
-            if not foreground[name]:
-                del foreground[name]
+            foreground[consumer] -= 1
+            if not foreground[consumer]:
+                del foreground[consumer]
                 # What this caller could not finish is the timer's from now on.
                 core.timer.notify_all()
     with core.lock:
-        state = core.consumer_book.find(name)
+        state = core.consumer_book.find(consumer)
         return dict(state.record.settled) if state is not None else {}
 
 
@@ -129,15 +131,15 @@ def run_left_alone(core: Core) -> bool:
     with core.lock:
         if core.closed:
             return False
-        name = core.consumer_book.left_alone()
-    return name is not None and run_step(core, name)
+        consumer = core.consumer_book.left_alone()
+    return consumer is not None and run_step(core, consumer)
 
 
-def run_step(core: Core, name: str) -> bool:
+def run_step(core: Core, consumer: Scoped) -> bool:
     """Without the lock: one bounded commit; False when nothing is under way for the consumer."""
     with core.lock:
         core.check_open()
-        state = core.consumer_book.find(name)
+        state = core.consumer_book.find(consumer)
         if state is None or not state.record.under_way:
             return False
         if state.record.phase == "releasing":
@@ -151,7 +153,7 @@ def run_step(core: Core, name: str) -> bool:
     answers = ask_hooks(core, failures, closing=step.record.claim_id)
     with core.lock:
         core.check_open()
-        state = core.consumer_book.find(name)
+        state = core.consumer_book.find(consumer)
         # Somebody else may have done the step meanwhile.
         if state is not None and state.record is step.record:
             _close_step(core, step, answers)
@@ -168,7 +170,8 @@ class _Step:
         members, words = state.load_members(core.store), state.load_words(core.store)
         outcomes, begun = words.outcomes, words.begun
         gives_back = record.unspoken == "release"
-        most_said = HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP
+        most_said = step_of(core, HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP)
+        most_back = step_of(core, RELEASE_STEP)
         #: With the progress that was told with it, which only a queue that keeps completed messages has a use for.
         self.done: list[tuple[Lease, int]] = []
         #: And whether anybody had begun it. A claim is larger than what its workers get to: that alone is no delivery.
@@ -187,7 +190,7 @@ class _Step:
                 else:
                     self.said.append(_settlement(outcome, record.claim_id))
             self.handled += 1
-            if len(self.said) >= most_said or len(self.back) >= RELEASE_STEP:
+            if len(self.said) >= most_said or len(self.back) >= most_back:
                 break
         self.ended = self.handled >= len(members)
 
@@ -230,9 +233,9 @@ def _close_step(core: Core, step: _Step, answers: Answers) -> None:
 def _release_step(core: Core, state: ConsumerState) -> None:
     record = state.record
     members = state.load_members(core.store)
-    found = [core.leases.find(member) for member in members[record.handled : record.handled + RELEASE_STEP]]
+    found = [core.leases.find(member) for member in members[record.handled : record.handled + step_of(core, RELEASE_STEP)]]
     leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id]
-    moves = Moves(core, core.clock.now_ms())
+    moves = Moves(core, core.now_ms())
     _give_back(core, moves, [(lease, True) for lease in leases])
     after = msgspec.structs.replace(record, handled=record.handled + len(found))
     ended = after.handled >= len(members)
@@ -253,12 +256,12 @@ def _give_back(core: Core, moves: Moves, back: Sequence[tuple[Lease, bool]]) -> 
 def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:
     if not ended:
         return [ConsumerSaved(after)]
-    last = ConsumerDropped(after.name) if after.dropping else ConsumerSaved(after.without_claim())
+    last = ConsumerDropped(after.key) if after.dropping else ConsumerSaved(after.without_claim())
     return [last, forgotten_claim(after)]
 
 
 def _put(core: Core, after: ConsumerRecord, *, ended: bool) -> None:
     if ended and after.dropping:
-        core.consumer_book.remove(after.name)
+        core.consumer_book.remove(after.key)
     else:
         core.consumer_book.put(after.without_claim() if ended else after)

@@ -19,6 +19,7 @@ from fairlead.model.ids import show_id
 from fairlead.model.lane import ROW_BYTES, row_place, row_size
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message, MessageState
+from fairlead.model.names import Scoped
 
 #: Bodies held at a time by one reader.
 _PAGE_MESSAGES = 1000
@@ -30,7 +31,7 @@ _TOUCHES = 20
 class Slice(NamedTuple):
     """What a reader asks for: of which claim, which part of it, and whether only what has no outcome yet."""
 
-    name: str
+    consumer: Scoped
     generation: int
     number: int
     slice: int
@@ -40,7 +41,7 @@ class Slice(NamedTuple):
     def find(self, core: Core) -> ConsumerState:
         """Under the lock: the consumer, if its claim can still be read."""
         core.check_open()
-        return core.consumer_book.opened(self.name, self.generation, self.number)
+        return core.consumer_book.opened(self.consumer, self.generation, self.number)
 
 
 def read_pages(core: Core, wanted: Slice, after: bytes) -> Iterator[list[Delivery]]:
@@ -48,7 +49,7 @@ def read_pages(core: Core, wanted: Slice, after: bytes) -> Iterator[list[Deliver
     with core.lock:
         state = wanted.find(core)
         if wanted.unsettled and state.record.unspoken != "release":
-            expected = f"False, or consumer {wanted.name!r} to be registered with unspoken='release': what it is not given it would complete"
+            expected = f"False, or consumer {wanted.consumer.name!r} to be registered with unspoken='release': what it is not given it would complete"
             raise InvalidRequest("unsettled", expected, True)
         start = _behind(core, state, after) if after else 0
         _touch(core, state)
@@ -63,7 +64,7 @@ def _behind(core: Core, state: ConsumerState, after: bytes) -> int:
 
 
 def _touch(core: Core, state: ConsumerState) -> None:
-    record, now_ms = state.record, core.clock.now_ms()
+    record, now_ms = state.record, core.now_ms()
     if now_ms - record.seen_ms > record.ttl_ms // _TOUCHES:
         seen = msgspec.structs.replace(record, seen_ms=now_ms)
         core.commit([ConsumerSaved(seen)])

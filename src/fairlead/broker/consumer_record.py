@@ -26,6 +26,7 @@ from fairlead.model.lane import Flag, move_row, row_place
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_RECORDED_BYTES
 from fairlead.model.message import MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
 
 #: What is said of a message that was begun by one who then fell silent: it counts like a lease that ran out.
@@ -40,13 +41,13 @@ class Heard(NamedTuple):
     carries: dict[int, bytes | None]
 
 
-def record(core: Core, name: str, generation: int, number: int, heard: Heard, part: str) -> None:
+def record(core: Core, consumer: Scoped, generation: int, number: int, heard: Heard, part: str) -> None:
     # An extend that tells no progress is nothing to remember, beyond what it carries.
     words = [word for word in heard.words if word.progress or word.kind != "extend"] if heard.carries else heard.words
     raw = pack_words(words)
     with core.lock:
         core.check_open()
-        state = core.consumer_book.opened(name, generation, number)
+        state = core.consumer_book.opened(consumer, generation, number)
         before = after = state.record
         leases = _members(core, before, heard)
         if not words and not any(carry is not None for carry in heard.carries.values()):
@@ -54,10 +55,11 @@ def record(core: Core, name: str, generation: int, number: int, heard: Heard, pa
         facts: list[Fact] = []
         if words:
             if before.recorded_bytes + len(raw) > MAX_RECORDED_BYTES:
-                raise LimitReached(f"bytes of outcomes in a claim of consumer {name!r}", MAX_RECORDED_BYTES)
+                raise LimitReached(f"bytes of outcomes in a claim of consumer {consumer.name!r}", MAX_RECORDED_BYTES)
             after = _with_words(after, raw)
-            facts.append(OutcomesRecorded(name, number, before.recorded, part, raw))
+            facts.append(OutcomesRecorded(consumer, number, before.recorded, part, raw))
         restated = _restated(core, state.load_words(core.store), heard, leases) if heard.carries else []
+        _check_room(core, heard, raw)
         commit = _save(core, after, [*facts, *[fact for _, fact in restated]])
         for lease, fact in restated:
             lease.row = fact.lease.row
@@ -69,10 +71,18 @@ def record(core: Core, name: str, generation: int, number: int, heard: Heard, pa
     core.confirm(commit, synced=True)
 
 
-def take_up(core: Core, name: str, generation: int, number: int, slice: int, slices: int) -> TakenUp:
+def _check_room(core: Core, heard: Heard, raw: bytes) -> None:
+    """Texts and carries stop at the reserve. Bare outcomes go on into it: without them a claim cannot be closed."""
+    carried = sum([len(carry) for carry in heard.carries.values() if carry])
+    # A text is stored twice for a while: in the log of the claim, and at close with its message.
+    is_bare = not carried and not any(word.error for word in heard.words)
+    core.store.check_room(2 * len(raw) + carried, in_reserve=is_bare)
+
+
+def take_up(core: Core, consumer: Scoped, generation: int, number: int, slice: int, slices: int) -> TakenUp:
     with core.lock:
         core.check_open()
-        state = core.consumer_book.opened(name, generation, number)
+        state = core.consumer_book.opened(consumer, generation, number)
         before, words = state.record, state.load_words(core.store)
         again, taken = _taken(before, slice, slices)
         left = [member for member in words.begun if _is_in(core.leases.find(member), slice, slices)]
@@ -83,7 +93,7 @@ def take_up(core: Core, name: str, generation: int, number: int, slice: int, sli
             # Past the limit on what is recorded, if need be: who wants to go on must be able to, and each start brings one at most.
             raw = pack_words(failed)
             after = _with_words(after, raw)
-            facts.append(OutcomesRecorded(name, number, before.recorded, "", raw))
+            facts.append(OutcomesRecorded(consumer, number, before.recorded, "", raw))
         commit = _save(core, after, facts)
         words.hear(failed)
     core.confirm(commit, synced=True)
@@ -183,7 +193,7 @@ def _is_in(lease: Lease | None, slice: int, slices: int) -> bool:
 
 
 def _save(core: Core, record: ConsumerRecord, facts: Sequence[Fact]) -> int:
-    seen = msgspec.structs.replace(record, seen_ms=core.clock.now_ms())
+    seen = msgspec.structs.replace(record, seen_ms=core.now_ms())
     commit = core.commit([ConsumerSaved(seen), *facts])
     core.consumer_book.seen(core.consumer_book.put(seen), core.clock)
     core.wake_timer(seen.seen_ms + seen.ttl_ms)

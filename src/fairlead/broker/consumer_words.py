@@ -9,6 +9,7 @@ import msgspec
 from fairlead.broker.leases import LeaseBook
 from fairlead.model.consumer import Recorded
 from fairlead.model.lane import ROW_BYTES, row_place
+from fairlead.model.names import Scoped
 from fairlead.store.port import Store
 
 _PAGE = 64
@@ -62,10 +63,10 @@ class Words:
         return self._stops
 
 
-def load_words(store: Store, name: str, number: int) -> Words:
+def load_words(store: Store, consumer: Scoped, number: int) -> Words:
     """Of what was recorded without a part, or in a part that was chosen."""
-    words, at, chosen = Words(), 0, {"", *store.claim_choice(name, number)}
-    while page := store.claim_outcomes(name, number, at, _PAGE):
+    words, at, chosen = Words(), 0, {"", *store.claim_choice(consumer, number)}
+    while page := store.claim_outcomes(consumer, number, at, _PAGE):
         at += len(page)
         for part, raw in page:
             if part in chosen:

@@ -6,7 +6,9 @@ from the scheduler, say), so it is rebuilt from the store: there is no undo code
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,9 +19,12 @@ from fairlead.broker.answered import Answered
 from fairlead.broker.bodies import BodyCache
 from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.leases import LeaseBook
+from fairlead.broker.look_budget import LookBudget
 from fairlead.broker.observers import Observer, Observers, TimingObserver
 from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.broker.shown_times import shown_ms
 from fairlead.broker.staged_book import StagedBook
+from fairlead.broker.store_time import StoreTime
 from fairlead.broker.tally import Tally
 from fairlead.clock import Clock
 from fairlead.config import Settings
@@ -27,13 +32,26 @@ from fairlead.decide.drr import QueueScheduler
 from fairlead.decide.failure_breaker import BreakerState
 from fairlead.decide.lanes import Memory
 from fairlead.decide.throttle import Buckets
-from fairlead.errors import BrokenInvariant, BrokerClosed, BrokerForked, ExternalQueue, FairleadError, QueueNotFound
+from fairlead.errors import (
+    BrokenInvariant,
+    BrokerClosed,
+    BrokerForked,
+    ExternalQueue,
+    FairleadError,
+    QueueNotFound,
+    ServerStopping,
+    StoreFailed,
+    Unavailable,
+)
 from fairlead.hooks import Hooks
-from fairlead.model.facts import Fact, Intent, QueueSaved
+from fairlead.model.clock_mark import BucketLevel
+from fairlead.model.durations import show_ms
+from fairlead.model.facts import BucketsSaved, ClockMarked, Fact, Intent, QueueSaved
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import IdSource, first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, first_place, lane_key, row_id
 from fairlead.model.lease import Claim, Lease
+from fairlead.model.limits import MAX_LOOK_BYTES, MAX_REQUEST_AGE_MS
 from fairlead.model.message import Message
 from fairlead.model.names import check_queue_name, taken_name
 from fairlead.model.queue import QueueConfig, QueueRecord
@@ -43,7 +61,11 @@ from fairlead.store.port import Store
 if TYPE_CHECKING:
     from fairlead.broker.intents import Pace
 
+#: A request is kept for twice as long as it may be repeated: its id may be from ahead by as much as it may be old.
+REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
 _LAST_ID = b"\xff" * 16
+
+_time_log = logging.getLogger("fairlead.time")
 
 
 class Core:
@@ -56,6 +78,9 @@ class Core:
         self.ids = IdSource()
         self.bodies = BodyCache(settings.body_cache_bytes)
         self.hooks = Hooks(settings.lua, clock)
+        self.time = StoreTime(clock, store)
+        #: The store's time: for everything that is stored, or compared with what is.
+        self.now_ms = self.time.now_ms
         self.buckets = Buckets()
         self.weights: dict[tuple[str, str], int] = {}
         self.rng = random.Random()
@@ -64,7 +89,7 @@ class Core:
         self.timer = threading.Condition(self.lock)
         self.timer_wakes_ms = NEVER_MS
         self.closed = False
-        #: From now on a claim that finds nothing says so at once.
+        #: The server of this broker stops: a claim that finds nothing returns at once, and scans end.
         self.waits_over = False
         self._broken: FairleadError | None = None
         self._claim_numbers = itertools.count(1)
@@ -84,8 +109,9 @@ class Core:
         self.paces: dict[int, Pace] = {}
         #: Claims over several queues start each with the next one.
         self.claim_turn = 0
-        self.next_request_sweep_ms = 0
+        self.next_request_sweep_ms = clock.monotonic_ms() + REQUEST_KEPT_MS
         self.answered = Answered()
+        self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
         self.staged = StagedBook()
         self.observers = Observers()
         self.tally = Tally()
@@ -142,7 +168,7 @@ class Core:
         state.next_retention_ms = self._next_retention(state)
         first_done_ms = store.next_done(queue_id)
         kept_ms = state.config.retain_completed_ms
-        # A queue that keeps none any more lets all of them go, also those that a clock set back since has put in the future.
+        # A queue that keeps none any more lets all of them go.
         state.next_done_ms = NEVER_MS if first_done_ms is None else first_done_ms + kept_ms if kept_ms else 0
 
     # Committing
@@ -151,7 +177,15 @@ class Core:
         """Fresh places at the tail, for the next commit only."""
         return itertools.count(first_place(self.store.last_commit + 1))
 
+    def by_wall(self, at_ms: int) -> int:
+        """A time of the store as it is shown."""
+        return shown_ms(at_ms, self.time.ahead_ms)
+
     def commit(self, facts: Sequence[Fact]) -> int:
+        """All facts, and beside them what the buckets hold that were charged for them."""
+        marks, buckets = self.time.mark_due(), self.buckets
+        if marks or buckets.unsaved or buckets.forgotten:
+            facts = [*facts, *self._own_facts(marks)]
         began = perf_counter() if self.observers else 0.0
         try:
             # Every queue this broker owns: a store that several brokers share refuses the commit of one that lost a queue.
@@ -160,13 +194,55 @@ class Core:
             self._stop(broken)
             raise
         except Exception:
-            self.load()
+            self._load_again()
             raise
+        if buckets.unsaved or buckets.forgotten:
+            buckets.saved()
+        if marks:
+            self.time.marked()
         self.tally.note(facts)
         if began:
             self.observers.timed(Timing("commit", perf_counter() - began))
             self.observers.committed(facts)
         return number
+
+    def _load_again(self) -> None:
+        """After a failed commit. A broker that cannot do so knows only a part of what is stored, and takes no more work."""
+        try:
+            self.load()
+        except Exception as trouble:
+            self._stop(StoreFailed(f"could not be read again after a failed commit: {trouble}"))
+
+    def _own_facts(self, marks: bool) -> list[Fact]:
+        facts: list[Fact] = []
+        buckets = self.buckets
+        if marks:
+            buckets.forget_full(self.clock.monotonic_ms())
+            facts.append(ClockMarked(self.time.mark()))
+        if buckets.unsaved or buckets.forgotten:
+            from_steady = self.time.from_steady
+            levels = [BucketLevel(key, one.tokens, from_steady(one.at_ms), one.rate, one.burst) for key, one in buckets.to_save()]
+            facts.append(BucketsSaved(levels, sorted(buckets.forgotten - buckets.unsaved)))
+        return facts
+
+    def notice_clock_step(self) -> None:
+        """Under the lock: log a step of the wall clock, and remember by how much it differs from the store's time now."""
+        step_ms = self.time.notice_step()
+        if not step_ms:
+            return
+        step = f"{show_ms(abs(step_ms))} {'ahead' if step_ms > 0 else 'back'}"
+        _time_log.warning("the wall clock was stepped %s: leases and due times do not move, times are shown by the new clock", step)
+        # Ids of requests are by the clocks of their callers: by a clock that is wrong for a while they would be forgotten too early.
+        self.next_request_sweep_ms = self.clock.monotonic_ms() + REQUEST_KEPT_MS
+        # Should there be no room for it, the next commit carries the mark.
+        with contextlib.suppress(Unavailable):
+            self.commit([])
+
+    def mark_closed(self) -> None:
+        """The last commit of this life: nothing of it is missing when this one is there."""
+        if self._broken is None:
+            with contextlib.suppress(FairleadError):
+                self.store.commit([*self._own_facts(False), ClockMarked(self.time.mark(closed=True))], self.epochs)
 
     def observe(self, observer: Observer, timed: TimingObserver | None) -> None:
         with self.lock:
@@ -198,9 +274,10 @@ class Core:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Every waiting claim looks again."""
+        """Every call that waits looks again whether it may."""
         for state in self.by_id.values():
             state.wake_all()
+        self.looks.wake()
 
     def disown(self) -> None:
         """In a forked child: every call is told. Whoever held the lock at the fork is not here to let it go."""
@@ -214,6 +291,12 @@ class Core:
         if self.closed:
             raise BrokerClosed()
 
+    def check_scan(self) -> None:
+        """For long reads, at every step: raises when they are to end, because the broker is closed or its server stops."""
+        self.check_open()
+        if self.waits_over:
+            raise ServerStopping()
+
     def next_claim(self, consumer: str, token: str, now_ms: int, lease_ms: int) -> Claim:
         return Claim(self.store.boot << 32 | next(self._claim_numbers), consumer, token, now_ms, lease_ms)
 
@@ -223,7 +306,7 @@ class Core:
     # Timers
 
     def wake_timer(self, wake_ms: int) -> None:
-        """Something is due at that wall-clock instant: the timer sleeps no longer than that."""
+        """Something is due at that instant: the timer sleeps no longer than that."""
         if wake_ms < self.timer_wakes_ms:
             self.timer.notify_all()
 
@@ -273,14 +356,14 @@ class Core:
                 self.by_id[intent.queue_id].purging = True
         self.staged.load(self.store)
         self._load_leases(deadlines)
-        self.consumer_book.load(self.store, self.clock)
+        self.consumer_book.load(self.store, self.time)
         for state in self.by_id.values():
             self.look_ahead(state)
         self._continue_ids()
 
     def _continue_ids(self) -> None:
         """New ids sort after every stored one, also when the clock was set back while the broker was down."""
-        low_ms, high_ms = self.clock.now_ms(), (1 << 48) - 2
+        low_ms, high_ms = self.now_ms(), (1 << 48) - 2
         if not self.store.ids_between(first_id_of(low_ms), _LAST_ID, 1):
             return
         while low_ms < high_ms:
@@ -292,7 +375,7 @@ class Core:
         self.ids.skip_to(low_ms + 1)
 
     def _load_leases(self, known: dict[bytes, Lease]) -> None:
-        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
+        monotonic_ms = self.clock.monotonic_ms()
         claims = {(expires_ms, claim.claim_id): claim for expires_ms, claim in self.store.claims()}
         for lease in self.store.leases():
             claim = claims[lease.expires_ms, lease.claim_id]
@@ -301,8 +384,8 @@ class Core:
             if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (lease.claim_id, lease.expires_ms):
                 lease.deadline_ms = earlier.deadline_ms
             else:
-                # A clock set back must not make a lease longer than it was granted, or last extended, for.
-                lease.deadline_ms = monotonic_ms + min(max(0, lease.expires_ms - now_ms), claim.lease_ms)
+                # A mark may be some seconds old: whatever it says, no lease gets longer than it was granted, or last extended, for.
+                lease.deadline_ms = min(self.time.to_steady(lease.expires_ms), monotonic_ms + claim.lease_ms)
             self.leases.load(claim, lease)
             state = self.by_id.get(lease.queue_id)
             if state is not None and state.config.max_unsettled_per_key:

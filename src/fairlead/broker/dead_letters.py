@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Lanes, ask_on_redrive, has_enqueue_hook
 from fairlead.broker.intents import begin_intent, run_to_end, take_up
-from fairlead.broker.locate import locate
+from fairlead.broker.locate import locate_all
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
+from fairlead.broker.room import MESSAGE_BYTES
+from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
-from fairlead.errors import InvalidRequest, NotADeadLetterQueue, SourceQueueGone
-from fairlead.model.facts import InReady, IntentSaved
-from fairlead.model.ids import find_id
-from fairlead.model.lane import DEAD_LETTER_LANE, row_id, row_place
-from fairlead.model.limits import STEP_MESSAGES
+from fairlead.errors import InvalidRequest, NotADeadLetterQueue, ServerStopping, SourceQueueGone
+from fairlead.model.facts import InReady, Intent, IntentSaved
+from fairlead.model.lane import DEAD_LETTER_LANE, row_place
+from fairlead.model.limits import HOLD_MESSAGES
 from fairlead.model.views import RedriveResult
 
 _MAX_RATE = 1_000_000
@@ -40,55 +42,34 @@ def redrive(
     check_bool(clear_progress, "clear_progress")
     if ids is not None and per_second:
         raise InvalidRequest("rate", "None when ids are given: those go at once", rate)
-    test = DeadLetterTest(check_filter(filter), now_ms=core.clock.now_ms())
-    lanes = _ask_hook(core, name, ids, test) if ids is not None and not dry_run else None
-    with core.lock:
-        dead_letters = _dead_letters_of(core, name)
-        if ids is not None:
-            result = _redrive_ids(core, dead_letters, ids, test, limit, dry_run, clear_progress, lanes)
-            commit = core.store.last_commit
-        else:
-            intent = begin_intent(
-                core,
-                "redrive",
-                dead_letters.queue_id,
-                limit=limit,
-                rate=per_second,
-                clear_progress=clear_progress,
-                filter=filter_to_record(filter or DeadFilter()),
-            )
-            if per_second and not dry_run:
-                core.commit([IntentSaved(intent)])
-                core.intents[intent.intent_id] = intent
-                take_up(core, intent)
-                core.wake_timer(0)
-            commit = core.store.last_commit
+    test = DeadLetterTest(check_filter(filter), now_ms=core.now_ms())
     if ids is not None:
-        core.confirm(commit)
-        return result
+        return _redrive_ids(core, name, ids, test, limit, dry_run, clear_progress)
+    with core.lock:
+        if not dry_run:
+            core.store.check_room(MESSAGE_BYTES)
+        intent = begin_intent(
+            core,
+            "redrive",
+            _dead_letters_of(core, name).queue_id,
+            limit=limit,
+            rate=per_second,
+            clear_progress=clear_progress,
+            filter=filter_to_record(filter or DeadFilter()),
+        )
+        if per_second and not dry_run:
+            core.commit([IntentSaved(intent)])
+            core.intents[intent.intent_id] = intent
+            take_up(core, intent)
+            core.wake_timer(0)
+        commit = core.store.last_commit
     if dry_run:
-        return RedriveResult(_count_selected(core, name, test, intent.cutoff, limit), 0)
+        return RedriveResult(_count_selected(core, intent, test), 0)
     if per_second:
         core.confirm(commit)
-        return RedriveResult(_count_selected(core, name, test, intent.cutoff, limit), 0, intent.intent_id)
-    moved = run_to_end(core, intent)
-    return RedriveResult(moved, moved)
-
-
-def _ask_hook(core: Core, name: str, ids: Sequence[str], test: DeadLetterTest) -> Lanes | None:
-    """Without the lock: a redrive goes through the enqueue flow of the source, hook included."""
-    with core.lock:
-        dead_letters = _dead_letters_of(core, name)
-        source = core.by_id[dead_letters.record.source_id]
-        if not has_enqueue_hook(source) or isinstance(ids, str) or not isinstance(ids, Sequence):
-            return None
-        raw_ids = list(dict.fromkeys(raw_id for text in ids[:STEP_MESSAGES] if (raw_id := find_id(text)) is not None))
-        messages = [
-            message
-            for message, state in zip(core.messages(raw_ids), core.store.states(raw_ids), strict=True)
-            if message is not None and state is not None and state.queue_id == dead_letters.queue_id and test.selects(message, state)
-        ]
-    return ask_on_redrive(core, source.queue_id, source.name, messages)
+        return RedriveResult(_count_selected(core, intent, test), 0, intent.intent_id)
+    step = run_to_end(core, intent)
+    return RedriveResult(step.intent.done, step.intent.done, None if step.ended else intent.intent_id)
 
 
 def _dead_letters_of(core: Core, name: str) -> QueueState:
@@ -102,53 +83,89 @@ def _dead_letters_of(core: Core, name: str) -> QueueState:
 
 
 def _redrive_ids(
-    core: Core,
-    dead_letters: QueueState,
-    ids: Sequence[str],
-    test: DeadLetterTest,
-    limit: int,
-    dry_run: bool,
-    clear_progress: bool,
-    lanes: Lanes | None,
+    core: Core, name: str, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool
 ) -> RedriveResult:
-    """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over."""
+    """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over.
+
+    In commits of one hold of the lock each.
+    """
     given = check_ids(ids, "; use a filter for more")
+    with core.lock:
+        queue_id, commit = _dead_letters_of(core, name).queue_id, core.store.last_commit
+    selected = select(core, test, sorted(_spots(core, queue_id, list(given)), key=lambda spot: row_place(spot.row)))
+    chosen = islice(selected, limit) if limit else selected
+    if dry_run:
+        return RedriveResult(sum(1 for _ in chosen), 0)
+    moved = 0
+    try:
+        for part in in_holds(chosen):
+            lanes = _ask_hook(core, queue_id, part)
+            with core.lock:
+                moved += _redrive_part(core, name, part, clear_progress, lanes)
+                commit = core.store.last_commit
+    except ServerStopping:
+        # What was moved must be told; who asks again goes on with the rest.
+        if not moved:
+            raise
+    core.confirm(commit)
+    return RedriveResult(moved, moved)
+
+
+def _spots(core: Core, queue_id: int, ids: Sequence[bytes]) -> list[InReady]:
+    """Where those of the ids are that are ready in this queue."""
+    found: list[InReady] = []
+    for part in in_holds(named(core, ids)):
+        with core.lock:
+            core.check_scan()
+            located = locate_all(core, [candidate.id for candidate in part])
+        spots = [one.spot for one in located if one is not None]
+        found += [spot for spot in spots if isinstance(spot, InReady) and spot.queue_id == queue_id]
+    return found
+
+
+def _ask_hook(core: Core, queue_id: int, part: Sequence[Candidate]) -> Lanes | None:
+    """Without the lock: a redrive goes through the enqueue flow of the source, hook included. None: it has no hook."""
+    with core.lock:
+        core.check_open()
+        dead_letters = core.by_id.get(queue_id)
+        source = core.by_id.get(dead_letters.record.source_id) if dead_letters is not None else None
+        if source is None or not has_enqueue_hook(source):
+            return None
+        messages = [message for message in core.messages([candidate.id for candidate in part]) if message is not None]
+    return ask_on_redrive(core, source.queue_id, source.name, messages)
+
+
+def _redrive_part(core: Core, name: str, part: Sequence[Candidate], clear_progress: bool, lanes: Lanes | None) -> int:
+    """Under the lock: those that are still where and what they were when they were chosen."""
+    dead_letters = _dead_letters_of(core, name)
     source = core.by_id[dead_letters.record.source_id]
-    moves = Moves(core, core.clock.now_ms())
-    spots = []
-    for raw_id in given:
-        spot = None if core.leases.find(raw_id) else locate(core, raw_id)
-        if isinstance(spot, InReady) and spot.queue_id == dead_letters.queue_id:
-            spots.append(spot)
-    matched = 0
-    for spot in sorted(spots, key=lambda found: row_place(found.row)):
-        raw_id = row_id(spot.row)
-        message, state = core.message(raw_id), core.store.states([raw_id])[0]
-        if message is not None and state is not None and test.selects(message, state) and not 0 < limit <= matched:
-            matched += 1
-            if not dry_run:
-                lane, weight = lanes.get(raw_id, (b"", 0)) if lanes is not None else (b"", 0)
-                moves.redrive(spot, state, message, source, clear_progress=clear_progress, lane=lane, weight=weight)
+    moves, moved = Moves(core, core.now_ms(), grows=True), 0
+    for candidate, one in zip(part, locate_all(core, [candidate.id for candidate in part]), strict=True):
+        if one is None or one.state is None or not isinstance(one.spot, InReady) or one.spot.queue_id != dead_letters.queue_id:
+            continue
+        if still_selected(candidate, one.state):
+            lane, weight = (lanes or {}).get(candidate.id, (b"", 0))
+            moves.redrive(one.spot, one.state, one.message, source, clear_progress=clear_progress, lane=lane, weight=weight)
+            moved += 1
     moves.commit()
-    return RedriveResult(matched, 0 if dry_run else matched)
+    return moved
 
 
-def _count_selected(core: Core, name: str, test: DeadLetterTest, cutoff: int, limit: int) -> int:
-    """Exact, in bounded reads; what is leased just now does not count."""
-    selected, place = 0, 0
+def _count_selected(core: Core, intent: Intent, test: DeadLetterTest) -> int:
+    """Exact; what is leased just now does not count."""
+    count, place = 0, 0
     while True:
         with core.lock:
-            dead_letters = _dead_letters_of(core, name)
-            rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, place, 1000)
-            ids = [row_id(row) for row in rows]
-            for row, message, state in zip(rows, core.messages(ids), core.store.states(ids), strict=True):
-                place = row_place(row)
-                if place <= cutoff and message is not None and state is not None and test.selects(message, state):
-                    selected += 1
-        if limit and selected >= limit:
-            return limit
-        if len(rows) < 1000:
-            return selected
+            core.check_scan()
+            rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, place, HOLD_MESSAGES)
+        spots = [InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff]
+        for _ in select(core, test, spots):
+            count += 1
+            if count == intent.limit:
+                return count
+        if len(spots) < HOLD_MESSAGES:
+            return count
+        place = row_place(rows[-1])
 
 
 def _check_rate(rate: float | None) -> float:

@@ -8,6 +8,7 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import ask_on_enqueue, has_enqueue_hook
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
+from fairlead.broker.room import MESSAGE_BYTES, state_bytes
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.ordering import Standing
 from fairlead.errors import InvalidRequest, QueueFull
@@ -23,7 +24,7 @@ from fairlead.model.stream import StreamRow
 def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) -> list[str]:
     prepared = Prepared(queue_name, ask_hook(core, queue_name, check_messages(messages)))
     with core.lock:
-        moves = Moves(core, core.clock.now_ms())
+        moves = Moves(core, core.now_ms())
         ids = [show_id(raw) for raw in prepared.add_to(core, moves, moves.places())]
         moves.commit()
         prepared.announce(core)
@@ -157,7 +158,7 @@ def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMess
 def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> None:
     incoming = sum([len(message.payload) + len(message.headers) for message in messages])
     check_queue_bounds(core, queue, len(messages), incoming)
-    core.store.check_room(incoming)
+    core.store.check_room(incoming + MESSAGE_BYTES * len(messages))
     if not queue.scheduler.has_room_for(len(messages)):
         queue.scheduler.check_lanes(message.lane for message in messages)
 
@@ -205,9 +206,9 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
         source = core.queue(queue_name)
         if source.is_dead_letter_queue:
             raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue_name)
-        stillborn = Stillborn(core, source, checked, deaths, core.clock.now_ms())
+        stillborn = Stillborn(core, source, checked, deaths, core.now_ms())
         if checked:
-            core.store.check_room(sum(message.size for message in stillborn.fact.messages))
+            core.store.check_room(stillborn.stored_bytes)
             core.commit([stillborn.fact])
             stillborn.announce(core)
         commit = core.store.last_commit
@@ -237,6 +238,11 @@ class Stillborn:
                 )
             )
         self.fact = Quarantined(dead_letters.queue_id, stored, states)
+
+    @property
+    def stored_bytes(self) -> int:
+        fact = self.fact
+        return sum([MESSAGE_BYTES + message.size for message in fact.messages]) + sum(map(state_bytes, fact.states))
 
     def announce(self, core: Core) -> None:
         dead_letters = self._dead_letters

@@ -119,7 +119,11 @@ def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
     enqueued = {part.queue: part.add_to(core, batch.moves, batch.moves.places()) for part in prepared}
     if turn.request is not None:
         kept = Kept([result.raw_id if result.outcome == "completed" else result for result in settled], enqueued)
-        batch.moves.facts.append(RequestRemembered(turn.request, _encode(kept)))
+        remembered = _encode(kept)
+        if not batch.over:
+            # A request that ends a lease has its room kept; others could fill the disk with nothing but their ids.
+            core.store.check_room(len(remembered), in_reserve=True)
+        batch.moves.facts.append(RequestRemembered(turn.request, remembered))
     if turn.answered:
         batch.moves.facts.append(RequestsForgotten(turn.answered))
     batch.commit()
@@ -193,6 +197,7 @@ def _check_request(core: Core, request_id: str | None) -> bytes | None:
     raw_id = find_id(request_id)
     if raw_id is None or raw_id[6] >> 4 != 7:
         raise InvalidRequest("request_id", "a UUIDv7", request_id)
+    # By the wall clock: the id carries that of another machine.
     age_ms = core.clock.now_ms() - id_time_ms(raw_id)
     if not -MAX_REQUEST_AGE_MS <= age_ms <= MAX_REQUEST_AGE_MS:
         raise RequestExpired(str(request_id), age_ms)

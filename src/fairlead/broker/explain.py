@@ -12,19 +12,20 @@ from fairlead.decide.lanes import Lane
 from fairlead.errors import MessageNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.facts import InDone, InReady, InStream, InWaiting
-from fairlead.model.failure import FailureReason
+from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.ids import show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_stream
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT
+from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES
 from fairlead.model.message import HELD
 from fairlead.model.views import Explanation, Reason
 
 
 def explain_message(core: Core, text: str, queue_name: str | None = None) -> Explanation:
+    raw_id = find_raw_id(core, text, queue_name)
+    ahead = _count_ahead(core, raw_id)
     with core.lock:
         core.check_open()
-        raw_id = find_raw_id(core, text, queue_name)
         subject = f"message {show_id(raw_id)}"
         lease = core.leases.find(raw_id)
         if lease is not None:
@@ -36,10 +37,31 @@ def explain_message(core: Core, text: str, queue_name: str | None = None) -> Exp
         if isinstance(spot, InWaiting):
             return _waiting(core, subject, queue, spot, raw_id)
         if isinstance(spot, InDone):
-            return _done(subject, queue, spot)
+            return _done(core, subject, queue, spot)
         if queue.is_dead_letter_queue:
             return _dead(core, subject, queue, raw_id)
-        return _ready(core, subject, queue, spot)
+        return _ready(core, subject, queue, spot, ahead)
+
+
+def _count_ahead(core: Core, raw_id: bytes) -> int:
+    """Without the lock: how many ready messages of its lane are ahead of it, counted to just past COUNT_LIMIT."""
+    with core.lock:
+        core.check_open()
+        spot = None if core.leases.find(raw_id) is not None else locate(core, raw_id)
+        queue = core.by_id.get(spot.queue_id) if isinstance(spot, InReady) else None
+    if not isinstance(spot, InReady) or queue is None or queue.is_dead_letter_queue:
+        return 0
+    own_place, place, count = row_place(spot.row), 0, 0
+    while count <= COUNT_LIMIT:
+        with core.lock:
+            core.check_scan()
+            rows = core.store.rows_after(spot.queue_id, spot.lane, place, HOLD_MESSAGES)
+        ahead = [row for row in rows if row_place(row) < own_place]
+        count += len(ahead)
+        if len(ahead) < HOLD_MESSAGES:
+            break
+        place = row_place(ahead[-1])
+    return count
 
 
 def explain_queue(core: Core, name: str) -> Explanation:
@@ -52,7 +74,8 @@ def explain_queue(core: Core, name: str) -> Explanation:
         reasons.extend(_hook_reasons(core, queue))
         reasons.extend(_breaker_reasons(core, queue))
         if queue.next_due_ms < HELD and counters.waiting and core.store.next_due(queue.queue_id) is not None:
-            reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(queue.next_due_ms)}", queue.next_due_ms))
+            due_ms = core.by_wall(queue.next_due_ms)
+            reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(due_ms)}", due_ms))
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
             reasons.extend(_parked_reasons(core, queue))
         blocked = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
@@ -63,12 +86,13 @@ def explain_queue(core: Core, name: str) -> Explanation:
 def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
     pinned = core.consumer_book.why_pinned(lease)
     if pinned:
-        until_ms = core.consumer_book.lease_until(lease)
+        until_ms = core.by_wall(core.consumer_book.lease_until(lease))
         text = f"{pinned}, and so does its consumer when it is not seen until {show_time(until_ms)}; delivery {lease.deliveries}"
         return Explanation(subject, "in a numbered claim, until that is closed", (Reason("pinned", text, until_ms),))
-    text = f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}, delivery {lease.deliveries}"
+    expires_ms = core.by_wall(lease.expires_ms)
+    text = f"leased to {lease.consumer!r} until {show_time(expires_ms)}, delivery {lease.deliveries}"
     text += "" if lease.started else ", not started"
-    return Explanation(subject, "in the hands of a consumer", (Reason("leased", text, lease.expires_ms),))
+    return Explanation(subject, "in the hands of a consumer", (Reason("leased", text, expires_ms),))
 
 
 def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_id: bytes) -> Explanation:
@@ -78,15 +102,16 @@ def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_i
     if state is None or not state.rule:
         why = "its producer delayed it"
     else:
-        why = f"it failed {state.attempts} times, last with {FailureReason(state.reason).word}; decided by {state.rule}"
-    left_ms = max(0, spot.due_ms - core.clock.now_ms())
-    text = f"waiting until {show_time(spot.due_ms)} ({show_ms(left_ms)} from now): {why}"
-    return Explanation(subject, "waiting for its time", (Reason("waiting", text, spot.due_ms), *_queue_reasons(core, queue)))
+        why = f"it failed {show_times(state.attempts)}, last with {FailureReason(state.reason).word}; decided by {state.rule}"
+    left_ms, due_ms = max(0, spot.due_ms - core.now_ms()), core.by_wall(spot.due_ms)
+    text = f"waiting until {show_time(due_ms)} ({show_ms(left_ms)} from now): {why}"
+    return Explanation(subject, "waiting for its time", (Reason("waiting", text, due_ms), *_queue_reasons(core, queue)))
 
 
-def _done(subject: str, queue: QueueState, spot: InDone) -> Explanation:
-    until_ms = spot.done_ms + queue.config.retain_completed_ms
-    text = f"completed at {show_time(spot.done_ms)}; kept to be looked at until {show_time(until_ms)}"
+def _done(core: Core, subject: str, queue: QueueState, spot: InDone) -> Explanation:
+    done_ms = core.by_wall(spot.done_ms)
+    until_ms = done_ms + queue.config.retain_completed_ms
+    text = f"completed at {show_time(done_ms)}; kept to be looked at until {show_time(until_ms)}"
     return Explanation(subject, "completed", (Reason("completed", text, until_ms),))
 
 
@@ -95,26 +120,25 @@ def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explana
     if state is None:
         return Explanation(subject, "a dead letter")
     error = state.failures[-1].error if state.failures else ""
-    since, reason = show_time(state.dead_since_ms), FailureReason(state.reason).word
+    since, reason = show_time(core.by_wall(state.dead_since_ms)), FailureReason(state.reason).word
     text = f"dead since {since} after {state.attempts} failure{'' if state.attempts == 1 else 's'}, reason {reason}, decided by {state.rule}"
     return Explanation(
         subject, f"a dead letter in {queue.name}; redrive brings it back", (Reason("dead", text), Reason("last_error", f"last error: {error}"))
     )
 
 
-def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream) -> Explanation:
+def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream, ahead: int) -> Explanation:
     reasons = _queue_reasons(core, queue)
     if isinstance(spot, InStream):
         return Explanation(subject, "ready, but not at the front of its stream", (_behind(core, queue, spot), *reasons))
     lane = queue.scheduler.find_lane(spot.lane)
     reasons.extend(_throttle_reasons(core, spot.lane, lane))
-    ahead = core.store.count_ahead(queue.queue_id, spot.lane, row_place(spot.row), COUNT_LIMIT + 1)
     if ahead:
         reasons.append(Reason("behind_in_lane", f"{_counted(ahead)} messages of its lane (key {lane_key(spot.lane)!r}) are ahead of it"))
     if lane is not None:
-        keys_ahead = queue.scheduler.keys_ahead(lane.key)
+        keys_ahead = queue.scheduler.keys_ahead(lane.key, COUNT_LIMIT + 1)
         if keys_ahead:
-            reasons.append(Reason("behind_in_ring", f"{keys_ahead} keys have their turn before {lane.key.name!r}"))
+            reasons.append(Reason("behind_in_ring", f"{_counted(keys_ahead)} keys have their turn before {lane.key.name!r}"))
         limit = queue.config.max_unsettled_per_key
         if limit and lane.key.unsettled >= limit:
             reasons.append(Reason("key_limit", f"key {lane.key.name!r} has {lane.key.unsettled} unsettled messages, its limit is {limit}"))
@@ -131,11 +155,12 @@ def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
     if blocker is None:
         return Reason("behind_in_stream", f"earlier messages of stream {name!r} go before it")
     message_id, why, until_ms = blocker
-    return Reason("behind_in_stream", f"stream {name!r} is held up by {show_id(message_id)}, which is {why}", until_ms)
+    text = f"stream {name!r} is held up by {show_id(message_id)}, which is {why}"
+    return Reason("behind_in_stream", text, None if until_ms is None else core.by_wall(until_ms))
 
 
 def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:
-    """The first live message of a stream if it is leased or waits: its id, what it does, and until when."""
+    """The first live message of a stream if it is leased or waits: its id, what it does, and until when (in the store's time)."""
     record = core.store.streams(queue_id, [stream])[0]
     if record is None:
         return None
@@ -144,13 +169,13 @@ def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, in
     if lease is not None and lease.pinned:
         return first.id, core.consumer_book.why_pinned(lease), core.consumer_book.lease_until(lease)
     if lease is not None:
-        return first.id, f"leased to {lease.consumer!r} until {show_time(lease.expires_ms)}", lease.expires_ms
+        return first.id, f"leased to {lease.consumer!r} until {show_time(core.by_wall(lease.expires_ms))}", lease.expires_ms
     spot = locate(core, first.id)
     if not isinstance(spot, InWaiting):
         return None
     if spot.due_ms == HELD:
         return first.id, "held", None
-    return first.id, f"waiting until {show_time(spot.due_ms)}", spot.due_ms
+    return first.id, f"waiting until {show_time(core.by_wall(spot.due_ms))}", spot.due_ms
 
 
 def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:
@@ -179,7 +204,8 @@ def _hook_reasons(core: Core, queue: QueueState) -> list[Reason]:
 
 def _breaker_reasons(core: Core, queue: QueueState) -> list[Reason]:
     """Failures of one reason have piled up: their retries wait at least so long."""
-    open_until = [(reason, core.breaker(queue.queue_id, reason).open_until_ms(core.clock.now_ms())) for reason in FailureReason]
+    now_ms = core.now_ms()
+    open_until = [(reason, core.by_wall(core.breaker(queue.queue_id, reason).open_until_ms(now_ms))) for reason in FailureReason]
     return [
         Reason("failure_breaker", f"the failure breaker for {reason.word} is open until {show_time(until_ms)}: retries wait for it", until_ms)
         for reason, until_ms in open_until
@@ -189,7 +215,7 @@ def _breaker_reasons(core: Core, queue: QueueState) -> list[Reason]:
 
 def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Reason]:
     """The buckets that lack a token now; for a parked lane also those that are empty only because others wait first."""
-    now_ms, wall_ms = core.clock.monotonic_ms(), core.clock.now_ms()
+    now_ms, wall_ms = core.clock.monotonic_ms(), core.by_wall(core.now_ms())
     reasons = []
     for throttle_key in lane_throttle_keys(lane_id):
         bucket = core.buckets.find(throttle_key, now_ms)
@@ -203,7 +229,7 @@ def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Rea
 
 
 def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
-    now_ms, wall_ms = core.clock.monotonic_ms(), core.clock.now_ms()
+    now_ms, wall_ms = core.clock.monotonic_ms(), core.by_wall(core.now_ms())
     reasons = []
     for throttle_key, lanes in queue.scheduler.parked():
         at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)

@@ -1,24 +1,29 @@
-"""How failure looks right now in one queue: the four questions of a bad night, and which streams are held up."""
+"""How failure looks right now in one queue: the four questions of a bad night, and which streams are held up.
+
+Nothing but pages of rows is read under the lock, so the answer is not that of one moment.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from fairlead.broker.core import Core
 from fairlead.broker.explain import find_blocker
-from fairlead.broker.locate import stream_members
-from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_count
-from fairlead.model.facts import InReady, InWaiting
+from fairlead.broker.walk import HasRow, bounded, leases_of, member_pages, ready_pages, waiting_pages
+from fairlead.model.facts import InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import show_id
-from fairlead.model.lane import Flag, row_flags, row_id
-from fairlead.model.limits import SCAN_LIMIT
-from fairlead.model.message import HELD
+from fairlead.model.lane import Flag, row_flags, row_id, row_stream
+from fairlead.model.limits import HOLD_MESSAGES, SCAN_LIMIT
+from fairlead.model.message import HELD, MessageState
+from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.model.views import BlockedStream, FailureMetrics
 
-_PAGE = 1000
+#: Messages whose records are read together; those of one may have 300 KB.
+_READ_AT_ONCE = 50
 
 
 def failure_metrics(core: Core, name: str, *, streams: int) -> FailureMetrics:
@@ -26,69 +31,110 @@ def failure_metrics(core: Core, name: str, *, streams: int) -> FailureMetrics:
     check_count(streams, "streams", most=SCAN_LIMIT)
     with core.lock:
         queue = core.queue(name)
-        touched, complete = _touched(core, queue)
-        ids = list(touched)
-        attempts: Counter[int] = Counter()
-        reasons: Counter[str] = Counter()
-        poison: list[str] = []
-        due: list[int] = []
-        for at in range(0, len(ids), _PAGE):
-            page = ids[at : at + _PAGE]
-            for message_id, state in zip(page, core.store.states(page), strict=True):
-                if state is None or not state.attempts:
-                    continue
-                attempts[state.attempts] += 1
-                reasons[FailureReason(state.reason).word] += 1
-                if 0 < touched[message_id] < HELD:
-                    due.append(touched[message_id])
-                if queue.config.poison_after and state.attempts >= queue.config.poison_after:
-                    poison.append(show_id(message_id))
-        return FailureMetrics(
-            queue=name,
-            by_attempts=dict(sorted(attempts.items())),
-            by_reason=dict(reasons.most_common()),
-            scheduled=len(due),
-            next_due=min(due, default=None),
-            latest_due=max(due, default=None) if complete else core.store.last_due(queue.queue_id),
-            poison_candidates=tuple(poison),
-            blocked_streams=tuple(_blocked(core, queue, streams)),
-            complete=complete,
-        )
+        queue_id, poison_after = queue.queue_id, queue.config.poison_after
+    touched, complete = _touched(core, queue_id)
+    attempts: Counter[int] = Counter()
+    reasons: Counter[str] = Counter()
+    poison: list[str] = []
+    due: list[int] = []
+    for message_id, state in _failed(core, touched):
+        attempts[state.attempts] += 1
+        reasons[FailureReason(state.reason).word] += 1
+        if 0 < touched[message_id] < HELD:
+            due.append(touched[message_id])
+        if poison_after and state.attempts >= poison_after:
+            poison.append(show_id(message_id))
+    blocked = _blocked(core, queue_id, streams)
+    with core.lock:
+        core.check_open()
+        latest_due = max(due, default=None) if complete else core.store.last_due(queue_id)
+    return FailureMetrics(
+        queue=name,
+        by_attempts=dict(sorted(attempts.items())),
+        by_reason=dict(reasons.most_common()),
+        scheduled=len(due),
+        next_due=min(due, default=None),
+        latest_due=latest_due,
+        poison_candidates=tuple(poison),
+        blocked_streams=tuple(blocked),
+        complete=complete,
+    )
 
 
-def _touched(core: Core, queue: QueueState) -> tuple[dict[bytes, int], bool]:
+def _failed(core: Core, touched: Iterable[bytes]) -> Iterator[tuple[bytes, MessageState]]:
+    """Those that have failed in this life, by what is stored now."""
+    ids = list(touched)
+    for start in range(0, len(ids), _READ_AT_ONCE):
+        core.check_scan()
+        some = ids[start : start + _READ_AT_ONCE]
+        for message_id, state in zip(some, core.store.states(some), strict=True):
+            if state is not None and state.attempts and not state.source_queue_id:
+                yield message_id, state
+
+
+def _touched(core: Core, queue_id: int) -> tuple[dict[bytes, int], bool]:
     """Live messages that have a history, leased, waiting or ready again, each with its due time if it waits for one."""
-    found = {lease.id: 0 for lease in core.leases.of_queue(queue.queue_id) if row_flags(lease.row) & Flag.STATE}
+    found: dict[bytes, int] = {}
+    _note(found, leases_of(core, queue_id))
     looked_at = 0
-    waiting: InWaiting | None = None
-    while looked_at < SCAN_LIMIT and (late := core.store.waiting(queue.queue_id, waiting, _PAGE)):
-        found |= {row_id(spot.row): spot.due_ms for spot in late if row_flags(spot.row) & Flag.STATE}
-        waiting, looked_at = late[-1], looked_at + len(late)
-    ready: InReady | None = None
-    while looked_at < SCAN_LIMIT and (rows := core.store.ready(queue.queue_id, b"", ready, _PAGE)):
-        found |= {row_id(spot.row): 0 for spot in rows if row_flags(spot.row) & Flag.STATE}
-        ready, looked_at = rows[-1], looked_at + len(rows)
-    for member in islice(stream_members(core, queue.queue_id), max(0, SCAN_LIMIT - looked_at)):
-        looked_at += 1
-        found.setdefault(member.id, 0)
+    for page in _pages(core, queue_id):
+        if looked_at >= SCAN_LIMIT:
+            return found, False
+        some = page[: SCAN_LIMIT - looked_at]
+        looked_at += len(some)
+        _note(found, some)
     return found, looked_at < SCAN_LIMIT
 
 
-def _blocked(core: Core, queue: QueueState, limit: int) -> list[BlockedStream]:
+def _pages(core: Core, queue_id: int) -> Iterator[Sequence[HasRow]]:
+    yield from waiting_pages(core, queue_id)
+    yield from ready_pages(core, queue_id)
+    yield from member_pages(core, queue_id)
+
+
+def _note(found: dict[bytes, int], page: Sequence[HasRow]) -> None:
+    for one in page:
+        # The flag of a stream's row may lag behind.
+        if isinstance(one, StreamRow) or row_flags(one.row) & Flag.STATE:
+            found.setdefault(row_id(one.row), one.due_ms if isinstance(one, InWaiting) else 0)
+
+
+def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
     """Streams whose first message waits while others queue up behind it, longest held up first among those looked at."""
+    held_up = [
+        (name, record)
+        for name, record in islice(_streams(core, queue_id), SCAN_LIMIT)
+        if record.live > 1 and not record.front
+    ]
     found: list[BlockedStream] = []
-    name, looked_at = "", 0
-    while looked_at < SCAN_LIMIT and (page := core.store.streams_after(queue.queue_id, name, _PAGE)):
-        for name, record in page:
-            looked_at += 1
-            if record.live < 2 or record.front or core.leases.find(record.first.id) is not None:
-                continue
-            blocker = find_blocker(core, queue.queue_id, name)
-            state = core.store.states([record.first.id])[0]
-            if blocker is None:
-                continue
-            message = core.message(record.first.id)
-            since = state.failures[-1].at_ms if state and state.failures else message.enqueued_ms if message else 0
-            until = None if blocker[2] == HELD else blocker[2]
-            found.append(BlockedStream(name, show_id(blocker[0]), since, until, record.live - 1))
+    records = dict(held_up)
+    for part in bounded([record.first for _, record in held_up]):
+        with core.lock:
+            core.check_scan()
+            for first in part:
+                name = row_stream(first.row)
+                if blocked := _blocked_stream(core, queue_id, name, records[name]):
+                    found.append(blocked)
     return sorted(found, key=lambda stream: stream.since)[:limit]
+
+
+def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:
+    name = ""
+    while True:
+        with core.lock:
+            core.check_scan()
+            page = core.store.streams_after(queue_id, name, HOLD_MESSAGES)
+        yield from page
+        if len(page) < HOLD_MESSAGES:
+            return
+        name = page[-1][0]
+
+
+def _blocked_stream(core: Core, queue_id: int, name: str, record: StreamRecord) -> BlockedStream | None:
+    blocker = find_blocker(core, queue_id, name) if core.leases.find(record.first.id) is None else None
+    if blocker is None:
+        return None
+    state, message = core.store.states([record.first.id])[0], core.message(record.first.id)
+    since = state.failures[-1].at_ms if state and state.failures else message.enqueued_ms if message else 0
+    until = None if blocker[2] == HELD else blocker[2]
+    return BlockedStream(name, show_id(blocker[0]), since, until, record.live - 1)

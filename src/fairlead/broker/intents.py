@@ -1,15 +1,16 @@
 """Long operations: one durable intent, bounded steps, each step one commit that also says how far it has come.
 
-A purge, a delete or a redrive of millions of messages holds the lock for a step at a time. The selection is frozen when
-it begins (`cutoff`, `marker`). A crash between two steps leaves the intent, and the next open goes on with it; an
-operation that is done in its first step never needs to be stored.
+A purge, a delete or a redrive of millions of messages holds the lock for a step at a time. Which dead letters a redrive
+moves is worked out without the lock, before each step. The selection is frozen when it begins (`cutoff`, `marker`). A crash
+between two steps leaves the intent, and the next open goes on with it; an operation that is done in its first step never
+needs to be stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,20 +19,23 @@ from fairlead.broker.hooking import Lanes, ask_on_redrive, has_enqueue_hook
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
+from fairlead.broker.room import step_of
+from fairlead.broker.scan import Candidate, still_selected, tested
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
-from fairlead.errors import InvalidRequest, SourceQueueGone
+from fairlead.errors import InvalidRequest, ServerStopping, SourceQueueGone
 from fairlead.model.facts import InDone, InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
-from fairlead.model.limits import STEP_MESSAGES
-from fairlead.model.message import HELD, Message
+from fairlead.model.limits import HOLD_BYTES, HOLD_MESSAGES, MAX_ERROR_BYTES
+from fairlead.model.message import HELD
 from fairlead.model.stream import StreamRow
 
-_HOOKED_STEP = 1000
+#: What one turn of the timer may spend on regular expressions, in instructions of RE2: about 10 ms, at most 200 ms.
+_BACKGROUND_WORK = 2_000_000
 
 
 def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object) -> Intent:
     """Freeze the selection. Nothing is stored yet."""
-    now_ms = core.clock.now_ms()
+    now_ms = core.now_ms()
     commit = core.store.last_commit
     # Two may begin before either is stored, so an id is used up when it is given out.
     core.last_intent_id = max(core.last_intent_id, commit, *core.intents) + 1
@@ -46,80 +50,111 @@ def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_
     return msgspec.structs.replace(intent, **fields)
 
 
-def run_to_end(core: Core, intent: Intent) -> int:
-    """Without the lock: all steps, one after the other; returns how many messages were touched in all.
+def run_to_end(core: Core, intent: Intent) -> Step:
+    """Without the lock: all steps, one after the other.
 
-    Should a step fail (a full disk), the error goes to the caller and the timer goes on with what was begun.
+    Should a step fail (a full disk), the error goes to the caller and the timer goes on with what was begun. A server that
+    stops ends a redrive between two steps: it goes on when the broker is opened again.
     """
-    cursor = Cursor()
+    cursor, commit = Cursor(), core.store.last_commit
     core.foreground.add(intent.intent_id)
     try:
         while True:
-            lanes = ask_before_step(core, intent)
+            try:
+                chosen = choose(core, intent)
+            except ServerStopping:
+                if not intent.done:
+                    raise
+                core.confirm(commit)
+                return Step(intent, ended=False)
             with core.lock:
                 core.check_open()
-                after = run_intent_step(core, intent, cursor, STEP_MESSAGES, lanes=lanes)
+                after = run_intent_step(core, intent, cursor, chosen)
                 commit = core.store.last_commit
+            intent = after.intent
             if after.ended:
                 core.confirm(commit)
-                return after.intent.done
-            intent = after.intent
+                return after
     finally:
         core.foreground.discard(intent.intent_id)
 
 
-def ask_before_step(core: Core, intent: Intent, most: int = STEP_MESSAGES) -> Lanes | None:
-    """Without the lock: what the source's `on_enqueue` hook says about the dead letters of the next step; None: not asked.
+class Chosen(NamedTuple):
+    """What was decided about the next dead letters of a redrive without the lock.
 
-    Those that the redrive passes over are there without an answer; the step ends at the first that is not there.
+    `tested` has each that was looked at, with None for those that the filter passes over. The step ends at the first dead letter
+    that is not among them. `lanes` is what the source's `on_enqueue` hook said about the others; None: it has no hook.
     """
+
+    tested: dict[bytes, Candidate | None]
+    lanes: Lanes | None
+
+
+def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | None = None) -> Chosen | None:
+    """Without the lock: which dead letters the next step of a redrive moves; None for other intents.
+
+    `work` bounds the search by regular expressions, in instructions of RE2; at least one message is looked at.
+    """
+    if intent.kind != "redrive":
+        return None
     with core.lock:
-        source = _hooked_source(core, intent)
-        if source is None:
+        core.check_scan()
+        # It was let in when it began, and goes on below the reserve too: its messages only change places.
+        most = step_of(core, most)
+        rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, intent.cursor, HOLD_MESSAGES)
+    test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
+    left = min(most, intent.limit - intent.done) if intent.limit else most
+    spots = [InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff]
+    found: dict[bytes, Candidate | None] = {}
+    size = done = 0
+    for spot, candidate in tested(core, test, spots):
+        found[row_id(spot.row)] = candidate
+        if candidate is not None:
+            left, size = left - 1, size + candidate.size
+        done += test.cost * MAX_ERROR_BYTES
+        if left <= 0 or size >= HOLD_BYTES or (work is not None and done >= work):
+            break
+    return Chosen(found, _ask_hook(core, intent, [candidate.id for candidate in found.values() if candidate is not None]))
+
+
+def _ask_hook(core: Core, intent: Intent, ids: Sequence[bytes]) -> Lanes | None:
+    with core.lock:
+        source = _source(core, intent)
+        if source is None or not has_enqueue_hook(source):
             return None
-        rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, intent.cursor, _HOOKED_STEP)
-        ids = [row_id(row) for row in rows if row_place(row) <= intent.cutoff]
-        test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
-        left = min(most, intent.limit - intent.done) if intent.limit else most
-        lanes: Lanes = {}
-        asked: list[Message] = []
-        for message_id, message, state in zip(ids, core.messages(ids), core.store.states(ids), strict=True):
-            if len(asked) >= left:
-                break
-            lanes[message_id] = b"", 0
-            if message is not None and state is not None and test.selects(message, state):
-                asked.append(message)
-    return lanes | ask_on_redrive(core, source.queue_id, source.name, asked)
+        messages = [message for message in core.messages(ids) if message is not None]
+    return ask_on_redrive(core, source.queue_id, source.name, messages)
 
 
-def _hooked_source(core: Core, intent: Intent) -> QueueState | None:
-    """The queue whose `on_enqueue` hook a redrive has to ask, if it has one."""
-    dead_letters = core.by_id.get(intent.queue_id) if intent.kind == "redrive" else None
-    source = core.by_id.get(dead_letters.record.source_id) if dead_letters else None
-    return source if source is not None and has_enqueue_hook(source) else None
+def _source(core: Core, intent: Intent) -> QueueState | None:
+    """The queue that a redrive brings dead letters back to."""
+    dead_letters = core.by_id.get(intent.queue_id)
+    return core.by_id.get(dead_letters.record.source_id) if dead_letters else None
 
 
-def ask_before_background_steps(core: Core) -> dict[int, Lanes]:
-    """For every redrive that may go on now, as far as it may."""
+def choose_for_background_steps(core: Core) -> dict[int, Chosen]:
+    """For every redrive that may go on now, as far as it may. The timer has other work too, so a turn of it is bounded."""
     with core.lock:
+        if core.waits_over:
+            return {}
         now_ms = core.clock.monotonic_ms()
         waiting = [intent for intent in core.intents.values() if intent.kind == "redrive" and intent.intent_id not in core.foreground]
         allowed = [(intent, take_up(core, intent).allowed(intent, now_ms)) for intent in waiting]
-    return {intent.intent_id: lanes for intent, most in allowed if most > 0 and (lanes := ask_before_step(core, intent, most)) is not None}
+    found = [(intent.intent_id, choose(core, intent, most, _BACKGROUND_WORK)) for intent, most in allowed if most > 0]
+    return {intent_id: chosen for intent_id, chosen in found if chosen is not None}
 
 
-def run_background_step(core: Core, lanes: dict[int, Lanes]) -> bool:
+def run_background_step(core: Core, chosen: dict[int, Chosen]) -> bool:
     """A step of an operation that nobody waits for: it was found at open, or goes at a rate. False when none can go on."""
     for intent in list(core.intents.values()):
         if intent.intent_id in core.foreground:
             continue
         pace = take_up(core, intent)
-        allowed = pace.allowed(intent, core.clock.monotonic_ms())
-        if allowed > 0:
-            if intent.intent_id not in lanes and _hooked_source(core, intent) is not None:
-                # It came up since the hooks were asked: they are asked about it in the next round.
-                return True
-            run_intent_step(core, intent, pace.cursor, STEP_MESSAGES, allowed, lanes.get(intent.intent_id))
+        if pace.allowed(intent, core.clock.monotonic_ms()) > 0:
+            if intent.kind == "redrive" and intent.intent_id not in chosen:
+                # It came up since the others were chosen for: its turn is the next one, unless the server stops.
+                return not core.waits_over
+            run_intent_step(core, intent, pace.cursor, chosen.get(intent.intent_id))
             return True
     return False
 
@@ -133,8 +168,9 @@ def take_up(core: Core, intent: Intent) -> Pace:
 
 
 def next_background_ms(core: Core) -> int | None:
-    """When the next rated step may go (monotonic)."""
-    times = [pace.next_ms(core.intents[intent_id]) for intent_id, pace in core.paces.items() if intent_id in core.intents]
+    """When the next step in the background may go, in steady time. No redrive goes on while the server stops."""
+    under_way = [(intent, pace) for intent_id, pace in core.paces.items() if (intent := core.intents.get(intent_id)) is not None]
+    times = [pace.next_ms(intent) for intent, pace in under_way if intent.kind != "redrive" or not core.waits_over]
     return min(times, default=None)
 
 
@@ -147,7 +183,7 @@ def cancel_intent(core: Core, intent_id: int) -> bool:
         intent = core.intents.get(intent_id)
         if intent is None or intent.kind != "redrive":
             return False
-        _end(core, intent, Moves(core, core.clock.now_ms()))
+        _end(core, intent, Moves(core, core.now_ms()))
         commit = core.store.last_commit
     core.confirm(commit)
     return True
@@ -178,7 +214,7 @@ class Pace:
 
     def allowed(self, intent: Intent, now_ms: int) -> int:
         if not intent.rate:
-            return STEP_MESSAGES
+            return HOLD_MESSAGES
         return int(intent.rate * (now_ms - self._since_ms) / 1000) + 1 - (intent.done - self._done)
 
     def next_ms(self, intent: Intent) -> int:
@@ -192,11 +228,12 @@ class Step(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most: int = STEP_MESSAGES, lanes: Lanes | None = None) -> Step:
-    """One commit, under the lock: looks at up to `limit` messages and moves at most `most` of them."""
-    moves = Moves(core, core.clock.now_ms(), intent.kind)
+def run_intent_step(core: Core, intent: Intent, cursor: Cursor, chosen: Chosen | None) -> Step:
+    """One commit, under the lock: looks at HOLD_MESSAGES messages at most. A redrive moves those that were chosen for it."""
+    limit = HOLD_MESSAGES
+    moves = Moves(core, core.now_ms(), intent.kind)
     if intent.kind == "redrive":
-        intent, ended = _redrive_step(core, intent, moves, limit, most, lanes)
+        intent, ended = _redrive_step(core, intent, moves, chosen)
     elif intent.kind == "purge":
         state = core.by_id.get(intent.queue_id)
         if state is None:
@@ -207,10 +244,11 @@ def run_intent_step(core: Core, intent: Intent, cursor: Cursor, limit: int, most
         intent, ended = _delete_step(core, intent, moves, cursor, limit)
     if ended:
         _end(core, intent, moves)
-    else:
+    elif moves.facts or intent.intent_id in core.intents:
         moves.facts.append(IntentSaved(intent))
         moves.commit()
         core.intents[intent.intent_id] = intent
+    # An intent that has changed nothing yet need not survive: its caller is told that nothing was done.
     return Step(intent, ended)
 
 
@@ -307,31 +345,40 @@ def _delete_step(core: Core, intent: Intent, moves: Moves, cursor: Cursor, limit
     return intent, True
 
 
-def _redrive_step(core: Core, intent: Intent, moves: Moves, limit: int, most: int, lanes: Lanes | None) -> tuple[Intent, bool]:
-    """The longest dead first. Leased dead letters are passed over."""
+def _redrive_step(core: Core, intent: Intent, moves: Moves, chosen: Chosen | None) -> tuple[Intent, bool]:
+    """The longest dead first. Leased dead letters are passed over, and those that changed since they were chosen."""
     dead_letters = core.by_id.get(intent.queue_id)
     if dead_letters is None:
         return intent, True
     source = core.by_id.get(dead_letters.record.source_id)
     if source is None:
         raise SourceQueueGone(dead_letters.name)
-    test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
-    left = min(most, intent.limit - intent.done) if intent.limit else most
-    rows = core.store.rows_after(dead_letters.queue_id, DEAD_LETTER_LANE, intent.cursor, limit)
-    ids = [row_id(row) for row in rows]
-    done, cursor, ended = intent.done, intent.cursor, len(rows) < limit
-    for row, message, state in zip(rows, core.messages(ids), core.store.states(ids), strict=True):
-        if row_place(row) > intent.cutoff:
-            ended = True
-            break
-        if left <= 0 or (lanes is not None and row_id(row) not in lanes):
-            ended = False
-            break
-        cursor = row_place(row)
-        if message is not None and state is not None and test.selects(message, state):
-            lane, weight = lanes[message.id] if lanes is not None else (b"", 0)
-            spot = InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row)
-            moves.redrive(spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight)
-            done, left = done + 1, left - 1
+    if chosen is None or (chosen.lanes is None and has_enqueue_hook(source)):
+        return intent, False
+    rows, reached_end = _tested_rows(core, intent, chosen)
+    selected = [(row, candidate) for row in rows if (candidate := chosen.tested[row_id(row)]) is not None]
+    ids = [candidate.id for _, candidate in selected]
+    done = intent.done
+    for (row, candidate), message, state in zip(selected, core.messages(ids), core.store.states(ids), strict=True):
+        if message is None or state is None or not still_selected(candidate, state):
+            continue
+        lane, weight = (chosen.lanes or {}).get(message.id, (b"", 0))
+        spot = InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row)
+        moves.redrive(spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight)
+        done += 1
+    cursor = row_place(rows[-1]) if rows else intent.cursor
     reached = intent.limit != 0 and done >= intent.limit
-    return msgspec.structs.replace(intent, done=done, cursor=cursor), ended or reached
+    return msgspec.structs.replace(intent, done=done, cursor=cursor), reached_end or reached
+
+
+def _tested_rows(core: Core, intent: Intent, chosen: Chosen) -> tuple[list[bytes], bool]:
+    """The next rows as they are now, up to the first that was not tested, and whether there are no others."""
+    rows: list[bytes] = []
+    stored = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, intent.cursor, HOLD_MESSAGES)
+    for row in stored:
+        if row_place(row) > intent.cutoff:
+            return rows, True
+        if row_id(row) not in chosen.tested:
+            return rows, False
+        rows.append(row)
+    return rows, len(stored) < HOLD_MESSAGES

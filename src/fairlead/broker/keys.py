@@ -164,7 +164,7 @@ class KeyRing:
         now_ms = self._core.clock.now_ms()
         if record.is_over(now_ms):
             raise Unauthenticated(f"key {key_id} expired; ask for a new one")
-        if now_ms - record.last_used_ms > _USE_LAG_MS and now_ms >= self._note_uses_from_ms:
+        if abs(now_ms - record.last_used_ms) > _USE_LAG_MS and now_ms >= self._note_uses_from_ms:
             self._note_use(key_id, now_ms)
         return record
 
@@ -212,7 +212,7 @@ class KeyRing:
     def _note_use(self, key_id: str, now_ms: int) -> None:
         with self._core.lock:
             record = self._records.get(key_id)
-            if record is not None and now_ms - record.last_used_ms > _USE_LAG_MS:
+            if record is not None and abs(now_ms - record.last_used_ms) > _USE_LAG_MS:
                 try:
                     self._write([msgspec.structs.replace(record, last_used_ms=now_ms)])
                 except Unavailable:

@@ -41,6 +41,9 @@ class LeaseBook:
     def find(self, message_id: bytes) -> Lease | None:
         return self._leases.get(message_id)
 
+    def __len__(self) -> int:
+        return len(self._leases)
+
     def all(self) -> list[Lease]:
         return list(self._leases.values())
 

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 from typing import TypeVar
 
 from fairlead.broker.consumer_book import ConsumerBook
 from fairlead.broker.core import Core
-from fairlead.broker.locate import behind_fronts, locate, stream_members
-from fairlead.broker.queue_state import QueueState
+from fairlead.broker.locate import locate, locate_all, resting
+from fairlead.broker.look_budget import Look
 from fairlead.broker.requests import check_count
+from fairlead.broker.walk import HasRow, behind_front_pages, done_pages, leases_of, member_pages, ready_pages, waiting_pages
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.checks import check_text
-from fairlead.model.facts import InDone, InReady, InStream, InWaiting
+from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, MAX_ACTIVE_LANES, MAX_ANSWER_BYTES, MAX_DEDUP_KEY_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
-from fairlead.model.message import HELD, Message, MessageState, lane_of, seq_of, unpack_headers, weight_of
+from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
+from fairlead.model.message import HELD, Message, MessageState, lane_of, record_bytes, seq_of, unpack_headers, weight_of
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
-_PAGE = 1000
 #: How many are listed of those that an id may mean.
 _MOST_MATCHES = 5
+#: Messages whose records are read together to learn their size; those of one may have 300 KB.
+_READ_AT_ONCE = 50
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
@@ -34,7 +36,8 @@ Spot = TypeVar("Spot", bound=Whereabouts)
 
 
 def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
-    check_count(key_limit, "key_limit", most=MAX_ACTIVE_LANES)
+    check_count(key_limit, "key_limit", most=COUNT_LIMIT)
+    throttles = throttle_stats(core)
     with core.lock:
         queue = core.queue(name)
         counters = core.store.counters(queue.queue_id)
@@ -52,135 +55,201 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
             consumers=len(waiting | core.leases.consumers(queue.queue_id)),
             active_keys=queue.scheduler.active_keys,
             paused=queue.record.paused,
-            throttles=_throttle_stats(core),
+            throttles=tuple(throttles),
             hooks=tuple(core.hooks.stats(queue.queue_id)),
             totals=core.tally.of(queue.queue_id),
         )
-        listed = islice(queue.scheduler.keys(), key_limit) if keys else ()
+        listed = queue.scheduler.keys(key_limit) if keys else ()
         shares = [(key.name, key.weight, key.deficit, queue.scheduler.delivered(key.name)) for key in listed]
     return replace(found, keys=_key_stats(core, queue.queue_id, shares)) if shares else found
 
 
 def _key_stats(core: Core, queue_id: int, shares: Sequence[tuple[str, int, int, int]]) -> tuple[KeyStats, ...]:
-    """The lock is given back after each key, and all keys together count no more rows than one look may: whoever watches a
-    queue must not hold it up."""
+    """The lock is given back after HOLD_MESSAGES rows, and all keys together count no more rows than one call may walk through."""
     most = min(COUNT_LIMIT, SCAN_LIMIT // len(shares))
     found = []
     for name, weight, deficit, delivered in sorted(shares):
-        with core.lock:
-            core.check_open()
-            pending = core.store.count_ready(queue_id, key_prefix(name), most + 1)
+        pending = _count_ready(core, queue_id, key_prefix(name), most + 1)
         found.append(KeyStats(name, weight, deficit, min(pending, most), pending > most, delivered))
     return tuple(found)
 
 
-def _throttle_stats(core: Core) -> tuple[ThrottleStats, ...]:
-    now_ms = core.clock.monotonic_ms()
-    return tuple(ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in sorted(core.buckets.all(now_ms).items()))
+def _count_ready(core: Core, queue_id: int, prefix: bytes, most: int) -> int:
+    count = 0
+    for page in ready_pages(core, queue_id, prefix):
+        count += len(page)
+        if count >= most:
+            break
+    return min(count, most)
+
+
+def throttle_stats(core: Core) -> list[ThrottleStats]:
+    """In order of the keys; the lock is given back after each HOLD_MESSAGES of them."""
+    with core.lock:
+        core.check_open()
+        keys = core.buckets.keys()
+    keys.sort()
+    found = []
+    for start in range(0, len(keys), HOLD_MESSAGES):
+        with core.lock:
+            core.check_open()
+            now_ms = core.clock.monotonic_ms()
+            some = [(key, core.buckets.find(key, now_ms)) for key in keys[start : start + HOLD_MESSAGES]]
+            found += [ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in some if bucket is not None]
+    return found
 
 
 def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None) -> list[MessageInfo]:
     """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due order; done ones as they were done.
 
-    `after` is the id of the last one seen.
+    `after` is the id of the last one seen. A page may be shorter than `limit`: all looks share MAX_LOOK_BYTES.
     """
     check_count(limit, "limit", most=10_000)
     if where not in ("ready", "waiting", "leased", "done"):
         raise InvalidRequest("where", '"ready", "waiting", "leased" or "done"', where)
     prefix = b"" if key is None else key_prefix(check_text(key, "key", MAX_KEY_BYTES))
     with core.lock:
-        queue = core.queue(name)
+        queue_id = core.queue(name).queue_id
         last = None if after is None else _locate(core, _raw_id(after))
-        spots: Sequence[Whereabouts]
-        if where == "ready":
-            spots = _ready_spots(core, queue.queue_id, prefix, last, limit)
-        elif where == "waiting":
-            waiting = core.store.waiting(queue.queue_id, last if isinstance(last, InWaiting) else None, limit if key is None else SCAN_LIMIT)
-            spots = [spot for spot in waiting if spot.lane.startswith(prefix)][:limit]
-        elif where == "done":
-            done = core.store.done(queue.queue_id, last if isinstance(last, InDone) else None, HELD, limit if key is None else SCAN_LIMIT)
-            spots = [spot for spot in done if spot.lane.startswith(prefix)][:limit]
-        else:
-            leases = sorted((lease for lease in core.leases.of_queue(queue.queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
-            spots = [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
-        return infos_of(core, within_an_answer(spots))
+    spots = _peeked(core, queue_id, where, prefix, last, limit)
+    with core.looks.look() as look:
+        pages = admitted(core, look, spots)
+        return [info for part, states in pages for info in _infos(core, queue_id, where, part, states)]
 
 
-def within_an_answer(spots: Sequence[Spot]) -> list[Spot]:
-    """The first of them, as far as their bodies fit into one answer."""
-    size, found = 0, list[Spot]()
-    for spot in spots:
-        size += row_size(spot.row)
-        if found and size > MAX_ANSWER_BYTES:
-            break
-        found.append(spot)
-    return found
+def admitted(core: Core, look: Look, spots: Sequence[Spot]) -> Iterator[tuple[Sequence[Spot], Sequence[MessageState | None]]]:
+    """Pages of those that the look has room for, with their records, which are read without the lock."""
+    for start in range(0, len(spots), _READ_AT_ONCE):
+        core.check_scan()
+        some = spots[start : start + _READ_AT_ONCE]
+        states = core.store.states([row_id(spot.row) for spot in some])
+        count = look.admit([row_size(spot.row) + record_bytes(state) for spot, state in zip(some, states, strict=True)])
+        yield some[:count], states[:count]
+        if count < len(some):
+            return
 
 
-def _ready_spots(core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int) -> list[InReady | InStream]:
-    behind = (spot for spot in islice(behind_fronts(core, queue_id), SCAN_LIMIT) if spot.lane.startswith(prefix))
+def _peeked(core: Core, queue_id: int, where: str, prefix: bytes, last: Whereabouts | None, limit: int) -> Sequence[Whereabouts]:
+    """Where the first `limit` are that have that prefix, among the SCAN_LIMIT that are looked at."""
+    if where == "ready":
+        return first_ready(core, queue_id, prefix, last, limit)
+    if where == "waiting":
+        waiting = waiting_pages(core, queue_id, last if isinstance(last, InWaiting) else None)
+        return _first(waiting, prefix, limit)
+    if where == "done":
+        done = done_pages(core, queue_id, last if isinstance(last, InDone) else None)
+        return _first(done, prefix, limit)
+    leases = sorted((lease for lease in leases_of(core, queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
+    return [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
+
+
+def first_ready(core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int) -> list[InReady | InStream]:
+    """Ready rows first, then what is ready behind the front of each stream."""
+    found: list[InReady | InStream] = []
+    behind = behind_front_pages(core, queue_id)
     if isinstance(last, InStream):
         seen = row_id(last.row)
-        return list(islice(islice(dropwhile(lambda spot: row_id(spot.row) != seen, behind), 1, None), limit))
-    ready = core.store.ready(queue_id, prefix, last if isinstance(last, InReady) else None, limit)
-    return [*ready, *islice(behind, limit - len(ready))]
+        rest = islice(chain.from_iterable(behind), SCAN_LIMIT)
+        after = islice(dropwhile(lambda spot: row_id(spot.row) != seen, rest), 1, None)
+        return list(islice((spot for spot in after if spot.lane.startswith(prefix)), limit))
+    for page in ready_pages(core, queue_id, prefix, last if isinstance(last, InReady) else None):
+        found += page
+        if len(found) >= limit:
+            return found[:limit]
+    return [*found, *_first(behind, prefix, limit - len(found))]
+
+
+def _first(pages: Iterator[list[Spot]], prefix: bytes, limit: int) -> list[Spot]:
+    looked_at = islice(chain.from_iterable(pages), SCAN_LIMIT)
+    return list(islice((spot for spot in looked_at if spot.lane.startswith(prefix)), limit))
+
+
+def _infos(
+    core: Core, queue_id: int, where: str, spots: Sequence[Whereabouts], states: Sequence[MessageState | None]
+) -> list[MessageInfo]:
+    """Bodies are read without the lock. A message that has moved elsewhere since is left out."""
+    ids = [row_id(spot.row) for spot in spots]
+    messages = core.store.messages(ids)
+    with core.lock:
+        core.check_scan()
+        leases = [core.leases.find(message_id) for message_id in ids]
+    name_of = names_of(core)
+    found = []
+    for message, state, lease in zip(messages, states, leases, strict=True):
+        now = lease or (resting(message, state) if message is not None else None)
+        if message is not None and now is not None and now.queue_id == queue_id and _where(now) == where:
+            found.append(info_of(message, state, now, name_of, core.consumer_book))
+    return found
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
     """By full id, by a prefix that fits one message, or by the tail within a queue. Raises `MessageNotFound`, `AmbiguousId`."""
+    raw_id = find_raw_id(core, text, queue_name)
     with core.lock:
         core.check_open()
-        spot = _locate(core, find_raw_id(core, text, queue_name))
-        infos = infos_of(core, [spot]) if spot is not None else []
-        if not infos:
+        spot = _locate(core, raw_id)
+    if spot is None:
+        raise MessageNotFound(text)
+    with core.looks.look() as look:
+        look.admit([row_size(spot.row)])
+        with core.lock:
+            core.check_open()
+            (known,) = locate_all(core, [raw_id])
+        if known is None:
             raise MessageNotFound(text)
-        return infos[0]
+        spot = known.spot.lease if isinstance(known.spot, InLease) else known.spot
+        return info_of(known.message, known.state, spot, names_of(core), core.consumer_book)
 
 
 def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool]) -> str:
-    """The lock is given back after each page: what an id begins with may be that of many messages that are not visible."""
+    """What `find` would find, among the messages of queues that are visible."""
     raw_id = find_id(text)
     digits = _digits(text) if raw_id is None else ""
     low, high = _between(digits) if raw_id is None else (raw_id, raw_id)
     matches: list[bytes] = []
-    for _ in range(SCAN_LIMIT // _PAGE):
+    for _ in range(SCAN_LIMIT // HOLD_MESSAGES):
         with core.lock:
-            core.check_open()
-            page = core.store.ids_between(low, high, _PAGE)
-            matches += _visible(core, page, visible)
-        if len(page) < _PAGE or len(matches) >= _MOST_MATCHES or page[-1] >= high:
+            core.check_scan()
+            page = core.store.ids_between(low, high, HOLD_MESSAGES)
+        matches += _visible(core, page, visible)
+        if len(page) < HOLD_MESSAGES or len(matches) >= _MOST_MATCHES or page[-1] >= high:
             break
         low = (int.from_bytes(page[-1], "big") + 1).to_bytes(16, "big")
     if raw_id is None and queue_name is not None:
-        with core.lock:
-            matches += _visible(core, _by_tail(core, core.queue(queue_name), digits), visible)
+        matches += _visible(core, _by_tail(core, queue_name, digits), visible)
     return show_id(_only(text, matches))
 
 
 def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
     """"" for what is left of a deleted queue."""
-    name_of = _names(core)
-    with core.lock:
-        core.check_open()
-        spots = [_locate(core, raw_id) for raw_id in ids]
-        return [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]
+    name_of = names_of(core)
+    found: list[str | None] = []
+    for start in range(0, len(ids), HOLD_MESSAGES):
+        with core.lock:
+            core.check_open()
+            spots = [_locate(core, raw_id) for raw_id in ids[start : start + HOLD_MESSAGES]]
+            found += [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]
+    return found
 
 
 def twin(core: Core, queue_name: str, dedup_key: str) -> str | None:
     key = check_text(dedup_key, "dedup_key", MAX_DEDUP_KEY_BYTES)
     with core.lock:
         (known,) = core.store.dedup(core.queue(queue_name).queue_id, [key])
-        return show_id(known[0]) if known is not None and (known[1] == 0 or known[1] > core.clock.now_ms()) else None
+        return show_id(known[0]) if known is not None and (known[1] == 0 or known[1] > core.now_ms()) else None
 
 
 def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
+    """Without the lock: a tail is looked for page by page."""
     raw_id = find_id(text)
     if raw_id is not None:
         return raw_id
     digits = _digits(text)
-    matches = core.store.ids_between(*_between(digits), _MOST_MATCHES)
+    with core.lock:
+        core.check_open()
+        matches = core.store.ids_between(*_between(digits), _MOST_MATCHES)
     if queue_name is not None:
-        matches += _by_tail(core, core.queue(queue_name), digits)
+        matches += _by_tail(core, queue_name, digits)
     return _only(text, matches)
 
 
@@ -205,28 +274,23 @@ def _only(text: str, matches: Sequence[bytes]) -> bytes:
 
 
 def _visible(core: Core, ids: Sequence[bytes], visible: Callable[[str], bool]) -> list[bytes]:
-    name_of = _names(core)
-    spots = [(raw_id, _locate(core, raw_id)) for raw_id in ids]
-    return [raw_id for raw_id, spot in spots if spot is not None and visible(name_of(spot.queue_id) or "")]
+    return [raw_id for raw_id, name in zip(ids, queues_of(core, ids), strict=True) if name is not None and visible(name)]
 
 
-def _by_tail(core: Core, queue: QueueState, digits: str) -> list[bytes]:
-    """Walks a bounded part of the queue: leased, ready, waiting, behind the fronts of streams, and done."""
-    found = [lease.id for lease in core.leases.of_queue(queue.queue_id) if lease.id.hex().endswith(digits)]
-    ready: InReady | None = None
-    for _ in range(SCAN_LIMIT // _PAGE):
-        rows = core.store.ready(queue.queue_id, b"", ready, _PAGE)
-        found.extend(row_id(spot.row) for spot in rows if row_id(spot.row).hex().endswith(digits))
-        if len(rows) < _PAGE:
-            break
-        ready = rows[-1]
-    waiting = core.store.waiting(queue.queue_id, None, SCAN_LIMIT)
-    found.extend(row_id(spot.row) for spot in waiting if row_id(spot.row).hex().endswith(digits))
-    members = islice(stream_members(core, queue.queue_id), SCAN_LIMIT)
-    found.extend(member.id for member in members if member.id.hex().endswith(digits))
-    done = core.store.done(queue.queue_id, None, HELD, SCAN_LIMIT)
-    found.extend(row_id(spot.row) for spot in done if row_id(spot.row).hex().endswith(digits))
-    return found
+def _by_tail(core: Core, queue_name: str, digits: str) -> list[bytes]:
+    """Walks a bounded part of the queue: leased, ready, waiting, in streams, and done."""
+    with core.lock:
+        queue_id = core.queue(queue_name).queue_id
+    places: list[Iterable[Sequence[HasRow]]] = [
+        [leases_of(core, queue_id)],
+        ready_pages(core, queue_id),
+        waiting_pages(core, queue_id),
+        member_pages(core, queue_id),
+        done_pages(core, queue_id),
+    ]
+    walked = (islice(chain.from_iterable(pages), SCAN_LIMIT) for pages in places)
+    ids = (row_id(spot.row) for spots in walked for spot in spots)
+    return [raw_id for raw_id in ids if raw_id.hex().endswith(digits)]
 
 
 def _raw_id(text: str) -> bytes:
@@ -240,19 +304,7 @@ def _locate(core: Core, raw_id: bytes) -> Whereabouts | None:
     return core.leases.find(raw_id) or locate(core, raw_id)
 
 
-def infos_of(core: Core, spots: Iterable[Whereabouts]) -> list[MessageInfo]:
-    listed = list(spots)
-    ids = [spot.id if isinstance(spot, Lease) else row_id(spot.row) for spot in listed]
-    states = core.store.states(ids)
-    name_of = _names(core)
-    return [
-        info_of(message, state, spot, name_of, core.consumer_book)
-        for spot, message, state in zip(listed, core.messages(ids), states, strict=True)
-        if message is not None
-    ]
-
-
-def _names(core: Core) -> Callable[[int], str | None]:
+def names_of(core: Core) -> Callable[[int], str | None]:
     def name_of(queue_id: int) -> str | None:
         state = core.by_id.get(queue_id)
         return state.name if state else None

@@ -25,7 +25,7 @@ def measures(core: Core) -> Measures:
         buckets = core.buckets.all(core.clock.monotonic_ms())
         throttles = [ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in buckets.items()]
         intents: Counter[str] = Counter([intent.kind for intent in core.intents.values()])
-        now_ms, lanes, rows = core.clock.now_ms(), core.memory.lanes, core.memory.rows
+        now_ms, lanes, rows = core.now_ms(), core.memory.lanes, core.memory.rows
         writes, staged_bytes = len(core.staged.writes), core.staged.stored_bytes
         consumers: dict[int, list[ConsumerInfo]] = {}
         for state in core.consumer_book:
@@ -71,5 +71,5 @@ def _measure(core: Core, queue: QueueState, consumers: list[ConsumerInfo]) -> Qu
 def _failure_breakers(core: Core, queue: QueueState) -> dict[str, bool]:
     if not queue.config.failure_breaker.failures:
         return {}
-    now_ms = core.clock.now_ms()
+    now_ms = core.now_ms()
     return {reason.word: core.breaker(queue.queue_id, reason).open_until_ms(now_ms) > 0 for reason in FailureReason}

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.queue_state import QueueState
+from fairlead.broker.room import is_low, moved_bytes
 from fairlead.broker.streams import StreamDrafts
 from fairlead.decide.failure_breaker import put_off
 from fairlead.decide.ordering import Standing
@@ -37,7 +38,7 @@ from fairlead.model.facts import (
     spot_queue_id,
     spot_row,
 )
-from fairlead.model.failure import FailureReason, FailureRecord, Progress
+from fairlead.model.failure import FailureReason, FailureRecord, Progress, short_error
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState, seq_of, with_failure
@@ -49,8 +50,12 @@ _SIDE_ROWS = Flag.TTL | Flag.LIVE_DEDUP
 class Moves:
     """Used under the engine lock, for one commit."""
 
-    def __init__(self, core: Core, now_ms: int, cause: Cause = "") -> None:
+    def __init__(self, core: Core, now_ms: int, cause: Cause = "", *, grows: bool = False) -> None:
+        """`grows`: the commit stops at the disk reserve."""
         self.core = core
+        self._grows = grows
+        #: Whether the disk is below its reserve; None until a failure asks.
+        self._low: bool | None = None
         self.now_ms = now_ms
         self.cause = cause
         self.facts: list[Fact] = []
@@ -280,6 +285,8 @@ class Moves:
         self._add_stream_facts()
         if not facts:
             return
+        if self._grows:
+            core.store.check_room(moved_bytes(facts))
         core.commit(facts)
         self._announce()
 
@@ -410,6 +417,10 @@ class Moves:
         self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, rule: str, progress: int, attempts: int, due_ms: int
     ) -> MessageState:
         known = state or MessageState(lease.queue_id)
+        if self._low is None:
+            self._low = is_low(self.core)
+        if self._low:
+            error = short_error(error)
         record = FailureRecord(self.now_ms, attempts, int(reason), error, lease.consumer, rule, due_ms)
         return with_failure(
             known,
@@ -429,8 +440,8 @@ class Moves:
     def _expires_ms(self, row: bytes) -> int:
         """When the life of a message ends that comes back from a lease; 0 is never.
 
-        While it was leased its time-to-live row may have been forgotten, so the move that brings it back writes it anew:
-        a clock that was set back gives it its life back, and it must end again.
+        While it was leased its time-to-live row may have been forgotten, so the move that brings it back writes it anew: after
+        a restart the store's time may be some seconds earlier, and then its life must end again.
         """
         if not row_flags(row) & Flag.TTL:
             return 0

@@ -1,47 +1,55 @@
 """What an operator may do to messages, by id or by filter, with no lease token.
 
 A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second time because
-of it. Only what is in a numbered claim is left alone, and the result says so. A pending due time ends with the move. Each
-call is one commit of at most 10,000 messages. A filter looks only where its verb finds anything to do, and at 100,000
-messages at most, because it holds the lock; when there are more of either, the result says so.
+of it. Messages in a numbered claim stay as they are, and the result says so. A pending due time ends with the move.
+
+A call changes at most 10,000 messages, in commits of one hold of the lock each: messages are chosen without the lock, and
+checked again under it. A filter looks only where its verb finds anything to do, at messages that were there when the call
+began, and at 100,000 at most. When there are more of either, the result says so. An error or a crash leaves the commits
+before it, each of which is whole: the same call goes on with the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
-from fairlead.broker.locate import behind_fronts, locate
-from fairlead.broker.looking import infos_of, within_an_answer
+from fairlead.broker.locate import Located, locate_all
+from fairlead.broker.looking import admitted, first_ready, info_of, names_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
+from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected
+from fairlead.broker.walk import HasRow, leases_of, ready_member_pages, ready_pages, waiting_pages
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
-from fairlead.errors import InvalidRequest
+from fairlead.errors import FairleadError, InvalidRequest, ServerStopping
 from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import show_id
-from fairlead.model.lane import row_id
-from fairlead.model.limits import MAX_KEY_BYTES, SCAN_LIMIT, STEP_MESSAGES
-from fairlead.model.message import HELD, Message, MessageState, with_failure
+from fairlead.model.lane import row_id, row_size
+from fairlead.model.limits import HOLD_MESSAGES, MAX_KEY_BYTES, SCAN_LIMIT, STEP_MESSAGES
+from fairlead.model.message import HELD, Message, MessageState, record_bytes, with_failure
 from fairlead.model.views import MessageInfo, OperatorResult
 
 #: What a verb does to one message; the answer is why it did nothing, or "".
 Act = Callable[[Moves, QueueState, Message, MessageState | None, Spot], str]
 
-_PAGE = 1000
 EVERYWHERE = frozenset({"leased", "ready", "waiting", "dead"})
 LEASED = frozenset({"leased"})
 WAITING = frozenset({"waiting"})
 DEAD = frozenset({"dead"})
 #: Why a verb leaves alone what is done and only kept to be looked at.
 COMPLETED = "completed already"
+_CHANGED = "it changed while the filter was applied; try again"
+_NOT_HERE = "not found in this queue"
+
+#: Asks hooks, without the lock, about messages that a verb is about to change.
+Ask = Callable[[Sequence[Candidate]], None]
 
 
 def act(
@@ -54,98 +62,135 @@ def act(
     among: frozenset[str] = EVERYWHERE,
     dry_run: bool = False,
     most: int | None = None,
+    ask: Ask | None = None,
+    grows: bool = False,
 ) -> OperatorResult:
-    """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and commits nothing."""
-    most = STEP_MESSAGES if most is None else most
+    """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and commits nothing.
+
+    `grows`: the call stops at the disk reserve.
+    """
     check_bool(dry_run, "dry_run")
     if (ids is None) == (filter is None):
         raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
     with core.lock:
-        queue = core.queue(queue_name)
-        moves = Moves(core, core.clock.now_ms())
-        changed: list[str] = []
-        skipped: list[tuple[str, str]] = []
-        seen = _Looked()
-        selected = _by_id(core, queue, ids, skipped) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), among, seen)
-        for message, state, spot in selected:
-            if len(changed) >= most:
-                seen.all = False
+        run = _Run(core, core.queue(queue_name), verb, dry_run, STEP_MESSAGES if most is None else most, grows)
+    chosen = run.named(ids) if ids is not None else run.selected(check_filter(filter), among)
+    try:
+        for part in chosen:
+            if not run.change(part, None if dry_run else ask):
                 break
-            why_not = _pinned(core, spot) or verb(moves, queue, message, state, spot)
-            if not why_not:
-                changed.append(show_id(message.id))
-            elif len(skipped) < STEP_MESSAGES:
-                skipped.append((show_id(message.id), why_not))
-        if not dry_run:
-            moves.commit()
-        commit = core.store.last_commit
-    core.confirm(commit)
-    return OperatorResult(tuple(changed), tuple(skipped), not seen.all)
+    except ServerStopping:
+        # What was changed must be told; who asks again goes on with the rest.
+        if not run.changed or dry_run:
+            raise
+        run.more = True
+    if not dry_run:
+        core.confirm(run.commit)
+    return OperatorResult(tuple(run.changed), tuple(run.skipped), run.more)
+
+
+class _Run:
+    """One call of a verb. Made under the lock; everything else is called without."""
+
+    def __init__(self, core: Core, queue: QueueState, verb: Act, dry_run: bool, most: int, grows: bool) -> None:
+        self.changed: list[str] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.more = False
+        self.commit = core.store.last_commit
+        self._core = core
+        self._queue_id = queue.queue_id
+        self._queue_ids = [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
+        self._verb = verb
+        self._dry_run = dry_run
+        self._most = most
+        self._grows = grows
+        self._texts: dict[bytes, str] = {}
+        #: A message that a verb moved on is met again where it is then.
+        self._handled: set[bytes] = set()
+        self._began_ms = core.now_ms()
+        self._marker = core.ids.next(self._began_ms, 1)[0]
+
+    def named(self, ids: Sequence[str]) -> Iterator[list[Candidate]]:
+        self._texts = check_ids(ids)
+        return in_holds(named(self._core, list(self._texts)))
+
+    def selected(self, filter: DeadFilter, among: frozenset[str]) -> Iterator[list[Candidate]]:
+        """What the filter selects in these places of the queue and its dead letters, in parts of one hold."""
+        test = DeadLetterTest(filter, now_ms=self._began_ms)
+        looked_at = 0
+        for queue_id in self._queue_ids:
+            for page in self._pages(queue_id, among):
+                room = SCAN_LIMIT - looked_at
+                looked_at += len(page)
+                here = [one for one in page[:room] if row_id(one.row) < self._marker]
+                yield from in_holds(select(self._core, test, here))
+                if len(page) > room:
+                    self.more = True
+                    return
+
+    def _pages(self, queue_id: int, among: frozenset[str]) -> Iterator[Sequence[HasRow]]:
+        core = self._core
+        where = among | {"leased", "ready"} if "dead" in among and _is_dead_queue(core, queue_id) else among
+        if "leased" in where:
+            yield leases_of(core, queue_id)
+        if "ready" in where:
+            yield from ready_pages(core, queue_id)
+            yield from ready_member_pages(core, queue_id)
+        if "waiting" in where:
+            yield from waiting_pages(core, queue_id)
+
+    def change(self, part: Sequence[Candidate], ask: Ask | None) -> bool:
+        """Do to these what the verb says; False when the call may change no more."""
+        left = [candidate for candidate in part if candidate.id not in self._handled]
+        while left:
+            room = self._most - len(self.changed)
+            if room <= 0:
+                self.more = True
+                return False
+            some, left = left[:room], left[room:]
+            if ask is not None:
+                ask(some)
+            self._change(some)
+        return True
+
+    def _change(self, part: Sequence[Candidate]) -> None:
+        """One hold of the lock, and one commit."""
+        core = self._core
+        with core.lock:
+            core.check_open()
+            queue = core.by_id.get(self._queue_id)
+            if queue is None:
+                return
+            moves = Moves(core, core.now_ms(), grows=self._grows)
+            for candidate, found in zip(part, locate_all(core, [candidate.id for candidate in part]), strict=True):
+                self._handled.add(candidate.id)
+                self._note(candidate, self._decide(moves, queue, candidate, found))
+            if not self._dry_run:
+                moves.commit()
+            self.commit = core.store.last_commit
+
+    def _decide(self, moves: Moves, queue: QueueState, candidate: Candidate, found: Located | None) -> str:
+        """Why the verb leaves it alone, or "" when it does not."""
+        if found is None or spot_queue_id(found.spot) not in self._queue_ids:
+            return _NOT_HERE
+        if not still_selected(candidate, found.state):
+            return _CHANGED
+        return _pinned(self._core, found.spot) or self._verb(moves, queue, found.message, found.state, found.spot)
+
+    def _note(self, candidate: Candidate, why_not: str) -> None:
+        if not why_not:
+            self.changed.append(show_id(candidate.id))
+        elif why_not is _NOT_HERE and candidate.id not in self._texts:
+            # A filter selected it, and it has left the queue since.
+            pass
+        elif len(self.skipped) < STEP_MESSAGES:
+            text = self._texts[candidate.id] if why_not is _NOT_HERE else show_id(candidate.id)
+            self.skipped.append((text, why_not))
 
 
 def _pinned(core: Core, spot: Spot) -> str:
-    """What is in a numbered claim stays as it is until that is over."""
+    """Messages in a numbered claim stay as they are until the claim is over."""
     return core.consumer_book.why_pinned(spot.lease) if isinstance(spot, InLease) else ""
-
-
-class _Looked:
-    """Whether a filter has looked at everything."""
-
-    def __init__(self) -> None:
-        self.all = True
-
-
-def _by_id(core: Core, queue: QueueState, ids: Sequence[str], skipped: list[tuple[str, str]]) -> Iterator[tuple[Message, MessageState | None, Spot]]:
-    for raw_id, text in check_ids(ids).items():
-        found = _find(core, raw_id)
-        if found is None or spot_queue_id(found[2]) not in (queue.queue_id, queue.record.dlq_id):
-            skipped.append((text, "not found in this queue"))
-        else:
-            yield found
-
-
-def _find(core: Core, raw_id: bytes) -> tuple[Message, MessageState | None, Spot] | None:
-    message = core.message(raw_id)
-    lease = core.leases.find(raw_id)
-    spot: Spot | None = InLease(lease) if lease is not None else locate(core, raw_id)
-    if message is None or spot is None:
-        return None
-    return message, core.store.states([raw_id])[0], spot
-
-
-def _by_filter(
-    core: Core, queue: QueueState, filter: DeadFilter, among: frozenset[str], seen: _Looked
-) -> Iterator[tuple[Message, MessageState | None, Spot]]:
-    """What the filter selects in these places of the queue and its dead letters."""
-    test = DeadLetterTest(check_filter(filter), now_ms=core.clock.now_ms())
-    for looked_at, raw_id in enumerate(_all_ids(core, queue, among)):
-        if looked_at >= SCAN_LIMIT:
-            seen.all = False
-            return
-        found = _find(core, raw_id)
-        if found is not None and test.selects(found[0], found[1] or MessageState(queue.queue_id)):
-            yield found
-
-
-def _all_ids(core: Core, queue: QueueState, among: frozenset[str]) -> Iterator[bytes]:
-    for queue_id in _queue_ids(queue):
-        where = among | {"leased", "ready"} if _is_dead_queue(core, queue_id) and "dead" in among else among
-        if "leased" in where:
-            yield from [lease.id for lease in core.leases.of_queue(queue_id)]
-        if "ready" in where:
-            yield from _ready_ids(core, queue_id)
-        waiting: InWaiting | None = None
-        while "waiting" in where and (late := core.store.waiting(queue_id, waiting, _PAGE)):
-            yield from (row_id(spot.row) for spot in late)
-            waiting = late[-1]
-
-
-def _ready_ids(core: Core, queue_id: int) -> Iterator[bytes]:
-    ready: InReady | None = None
-    while rows := core.store.ready(queue_id, b"", ready, _PAGE):
-        yield from (row_id(spot.row) for spot in rows)
-        ready = rows[-1]
-    yield from (row_id(spot.row) for spot in behind_fronts(core, queue_id))
 
 
 def _is_dead_queue(core: Core, queue_id: int) -> bool:
@@ -153,13 +198,8 @@ def _is_dead_queue(core: Core, queue_id: int) -> bool:
     return state is not None and state.is_dead_letter_queue
 
 
-def _queue_ids(queue: QueueState) -> list[int]:
-    return [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
-
-
 def _is_dead(core: Core, spot: Spot) -> bool:
-    state = core.by_id.get(spot_queue_id(spot))
-    return state is not None and state.is_dead_letter_queue
+    return _is_dead_queue(core, spot_queue_id(spot))
 
 
 # The verbs
@@ -170,7 +210,10 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
 
     A dead letter goes through the enqueue flow of its queue, hook included.
     """
-    lanes = {} if dry_run else _ask_about_dead(core, queue_name, ids, filter)
+    lanes: Lanes = {}
+
+    def ask(part: Sequence[Candidate]) -> None:
+        lanes.update(_ask_about_dead(core, queue_name, part))
 
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
         if isinstance(spot, InDone):
@@ -191,18 +234,18 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
         moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
 
-    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run)
+    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run, ask=ask, grows=True)
 
 
-def _ask_about_dead(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None) -> Lanes:
+def _ask_about_dead(core: Core, queue_name: str, part: Sequence[Candidate]) -> Lanes:
     """Without the lock: what `on_enqueue` says about the dead letters that are to come back."""
     with core.lock:
         queue = core.queue(queue_name)
         source = core.by_id.get(queue.record.source_id) if queue.is_dead_letter_queue else queue
-        if source is None or not has_enqueue_hook(source) or (ids is None) == (filter is None):
+        if source is None or not has_enqueue_hook(source):
             return {}
-        selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), DEAD, _Looked())
-        dead = list(islice((message for message, _, spot in selected if _is_dead(core, spot)), STEP_MESSAGES))
+        found = locate_all(core, [candidate.id for candidate in part])
+        dead = [one.message for one in found if one is not None and _is_dead(core, one.spot)]
         queue_id, name = source.queue_id, source.name
     return ask_on_redrive(core, queue_id, name, dead)
 
@@ -263,16 +306,9 @@ def fail(
 ) -> OperatorResult:
     """What is leased fails as if its holder had said so: hook and policy decide."""
     answers: Answers = {}
-    with core.lock:
-        queue = core.queue(queue_name)
-        tries = []
-        if has_failure_hook(queue) and (ids is None) != (filter is None) and not dry_run:
-            selected = _by_id(core, queue, ids, []) if ids is not None else _by_filter(core, queue, filter or DeadFilter(), LEASED, _Looked())
-            for message, state, spot in selected:
-                if isinstance(spot, InLease) and not _is_dead(core, spot) and not spot.lease.pinned:
-                    tries.append(FailedTry(spot.lease, queue, message, state, error, reason, 0))
-    if tries:
-        answers = ask_on_failure(core, tries)
+
+    def ask(part: Sequence[Candidate]) -> None:
+        answers.update(_ask_about_leased(core, queue_name, part, error, reason))
 
     def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
         if not isinstance(spot, InLease) or _is_dead(core, spot):
@@ -284,25 +320,60 @@ def fail(
         moves.fail(spot.lease, state, reason=reason, error=error, hook=hook)
         return ""
 
-    return act(core, queue_name, ids, filter, verb, among=LEASED, dry_run=dry_run)
+    return act(core, queue_name, ids, filter, verb, among=LEASED, dry_run=dry_run, ask=ask)
+
+
+def _ask_about_leased(core: Core, queue_name: str, part: Sequence[Candidate], error: str, reason: FailureReason) -> Answers:
+    """Without the lock: what `on_failure` says about the deliveries that are to fail."""
+    with core.lock:
+        queue = core.queue(queue_name)
+        if not has_failure_hook(queue):
+            return {}
+        found = locate_all(core, [candidate.id for candidate in part])
+        tries = [
+            FailedTry(one.spot.lease, queue, one.message, one.state, error, reason, 0)
+            for one in found
+            if one is not None and isinstance(one.spot, InLease) and not _is_dead(core, one.spot) and not one.spot.lease.pinned
+        ]
+    return ask_on_failure(core, tries)
 
 
 def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
-    """Look and remove in one commit: the ready rows first, then what is ready behind the front of each stream."""
+    """Look and remove: the ready rows first, then what is ready behind the front of each stream.
+
+    Removed in commits of one hold each. When one of them fails, what was removed before is returned: it exists nowhere else.
+    """
     check_count(limit, "limit", most=10_000)
     with core.lock:
-        queue = core.queue(name)
-        spots: list[InReady | InStream] = list(core.store.ready(queue.queue_id, b"", None, limit))
-        spots += islice(behind_fronts(core, queue.queue_id), limit - len(spots))
-        spots = within_an_answer(spots)
-        found = infos_of(core, spots)
-        moves = Moves(core, core.clock.now_ms())
-        for spot in spots:
-            moves.drop(spot)
-        moves.commit()
-        commit = core.store.last_commit
+        queue_id = core.queue(name).queue_id
+    spots = first_ready(core, queue_id, b"", None, limit)
+    drained: list[MessageInfo] = []
+    commit = 0
+    with core.looks.look() as look:
+        try:
+            for some, states in admitted(core, look, spots):
+                found = zip(some, states, strict=True)
+                for part in in_holds(Candidate(row_id(spot.row), row_size(spot.row) + record_bytes(state), None) for spot, state in found):
+                    infos, commit = _drain_part(core, queue_id, [candidate.id for candidate in part])
+                    drained += infos
+        except FairleadError:
+            if not drained:
+                raise
     core.confirm(commit)
-    return found
+    return drained
+
+
+def _drain_part(core: Core, queue_id: int, ids: Sequence[bytes]) -> tuple[list[MessageInfo], int]:
+    with core.lock:
+        core.check_scan()
+        moves = Moves(core, core.now_ms())
+        found = [one for one in locate_all(core, ids) if one is not None and isinstance(one.spot, InReady | InStream)]
+        here = [one for one in found if spot_queue_id(one.spot) == queue_id]
+        infos = [info_of(one.message, one.state, one.spot, names_of(core), core.consumer_book) for one in here]  # type: ignore[arg-type]
+        for one in here:
+            moves.drop(one.spot)
+        moves.commit()
+        return infos, core.store.last_commit
 
 
 def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool, which: str = "all") -> OperatorResult:
@@ -321,26 +392,44 @@ def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool, which: 
 
 
 def _prune_done(core: Core, name: str, age_ms: int, dry_run: bool) -> OperatorResult:
+    """Under each hold the first ones that are left; a dry run walks on instead."""
     check_bool(dry_run, "dry_run")
     with core.lock:
-        queue = core.queue(name)
-        spots = core.store.done(queue.queue_id, None, core.clock.now_ms() - age_ms, STEP_MESSAGES + 1)
-        moves = Moves(core, core.clock.now_ms())
-        for spot in spots[:STEP_MESSAGES]:
-            moves.drop(spot)
-        if not dry_run:
-            moves.commit()
-            core.look_ahead(queue)
-        commit = core.store.last_commit
-    core.confirm(commit)
-    return OperatorResult(tuple(show_id(row_id(spot.row)) for spot in spots[:STEP_MESSAGES]), (), len(spots) > STEP_MESSAGES)
+        queue_id, until_ms = core.queue(name).queue_id, core.now_ms() - age_ms
+    pruned: list[InDone] = []
+    while True:
+        with core.lock:
+            core.check_open()
+            after = pruned[-1] if dry_run and pruned else None
+            page = core.store.done(queue_id, after, until_ms, HOLD_MESSAGES)
+            stops = core.waits_over or len(pruned) >= STEP_MESSAGES
+            if stops or not page:
+                commit = core.store.last_commit
+                break
+            page = page[: STEP_MESSAGES - len(pruned)]
+            if not dry_run:
+                _drop_done(core, queue_id, page)
+        pruned += page
+    if not dry_run:
+        core.confirm(commit)
+    return OperatorResult(tuple(show_id(row_id(spot.row)) for spot in pruned), (), bool(page))
+
+
+def _drop_done(core: Core, queue_id: int, spots: Sequence[InDone]) -> None:
+    moves = Moves(core, core.now_ms())
+    for spot in spots:
+        moves.drop(spot)
+    moves.commit()
+    queue = core.by_id.get(queue_id)
+    if queue is not None:
+        core.look_ahead(queue)
 
 
 def release_stream(core: Core, queue_name: str, stream: str) -> bool:
     stream = check_text(stream, "stream", MAX_KEY_BYTES)
     with core.lock:
         queue = core.queue(queue_name)
-        moves = Moves(core, core.clock.now_ms())
+        moves = Moves(core, core.now_ms())
         if not moves.streams.get(queue.queue_id, stream).open_up():
             return False
         moves.commit()

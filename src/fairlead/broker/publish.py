@@ -15,108 +15,111 @@ import msgspec
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, Stillborn, check_queue_bounds
 from fairlead.broker.moves import Moves
+from fairlead.broker.room import MESSAGE_BYTES
 from fairlead.broker.staged_book import Underway
 from fairlead.errors import StagedChunkMissing, StagedQueueGone, StoreCorrupt
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.facts import ChunksDropped, PublishEnded, PublishesForgotten, PublishSaved
 from fairlead.model.limits import PUBLISH_STEP_BYTES, PUBLISH_STEP_MESSAGES, PUBLISHED_KEPT_MS, STEP_MESSAGES
+from fairlead.model.names import Scoped
 from fairlead.model.staging import ChunkBody, Published, Publishing, PublishResult, StagedChunk, unpack_chunk
 
 
-def publish(core: Core, token: str, names: tuple[str, ...]) -> PublishResult:
+def publish(core: Core, write: Scoped, names: tuple[str, ...]) -> PublishResult:
     with core.lock:
         core.check_open()
-        done, underway = core.store.published(token), core.staged.publishing.get(token)
+        done, underway = core.store.published(write), core.staged.publishing.get(write)
         if done is not None:
             result = PublishResult("already", done.count)
         elif underway is not None:
             result = PublishResult("already", underway.record.count)
         else:
-            record = _decide(core, token, names)
+            record = _decide(core, write, names)
             core.commit([PublishSaved(record)])
-            core.staged.publishing[token] = Underway(record)
+            core.staged.publishing[write] = Underway(record)
             result = PublishResult("published", record.count)
-        core.staged.foreground[token] += 1
+        core.staged.foreground[write] += 1
         commit = core.store.last_commit
     try:
         core.confirm(commit, synced=True)
         # Two who publish the same write make its steps by turns, and both return when the last is made.
-        while _step(core, token):
+        while _step(core, write):
             pass
         core.confirm(synced=True)
     finally:
         with core.lock:
-            core.staged.foreground[token] -= 1
-            if core.staged.foreground[token] <= 0:
-                del core.staged.foreground[token]
-            if token in core.staged.publishing:
-                core.wake_timer(core.clock.now_ms())
+            core.staged.foreground[write] -= 1
+            if core.staged.foreground[write] <= 0:
+                del core.staged.foreground[write]
+            if write in core.staged.publishing:
+                core.wake_timer(core.now_ms())
     return result
 
 
-def _decide(core: Core, token: str, names: tuple[str, ...]) -> Publishing:
+def _decide(core: Core, write: Scoped, names: tuple[str, ...]) -> Publishing:
     """The last moment at which a write can be refused."""
-    known = core.staged.writes.get(token, {})
+    known = core.staged.writes.get(write, {})
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
-        raise StagedChunkMissing(token, missing)
+        raise StagedChunkMissing(write.name, write.queue, missing)
     listed = [known[name] for name in names]
     homeless = next((chunk for chunk in listed if chunk.queue_id not in core.by_id), None)
     if homeless is not None:
-        raise StagedQueueGone(token, homeless.chunk, homeless.queue)
-    living = [chunk for chunk in listed if not chunk.dead]
-    for queue_id in {chunk.queue_id for chunk in living}:
-        _check_fits(core, token, queue_id, [chunk for chunk in living if chunk.queue_id == queue_id])
+        raise StagedQueueGone(write.name, write.queue, homeless.chunk)
+    _check_fits(core, write, [chunk for chunk in listed if not chunk.dead])
     count, size = sum(chunk.count for chunk in listed), sum(chunk.bytes for chunk in listed)
-    core.store.check_room(size)
-    now_ms = core.clock.now_ms()
+    core.store.check_room(size + MESSAGE_BYTES * count)
+    now_ms = core.now_ms()
     staged_ms = min((chunk.staged_ms for chunk in known.values()), default=now_ms)
-    return Publishing(token, names, now_ms, staged_ms, len(names), count, size, tuple(sorted({chunk.queue for chunk in listed})))
+    return Publishing(write.name, names, now_ms, staged_ms, len(names), count, size, write.queue)
 
 
-def _check_fits(core: Core, token: str, queue_id: int, chunks: list[StagedChunk]) -> None:
-    queue = core.by_id[queue_id]
+def _check_fits(core: Core, write: Scoped, chunks: list[StagedChunk]) -> None:
+    """The chunks are of one queue: all were staged for the queue that has the write's name now."""
+    if not chunks:
+        return
+    queue = core.by_id[chunks[0].queue_id]
     check_queue_bounds(core, queue, sum(chunk.count for chunk in chunks), sum(chunk.bytes for chunk in chunks))
     if not queue.scheduler.has_room_for(sum(chunk.lanes for chunk in chunks)):
-        bodies = (_unpack(token, chunk.chunk, core.store.staged_body(token, chunk.chunk) or b"") for chunk in chunks)
+        bodies = (_unpack(write, chunk.chunk, core.store.staged_body(write, chunk.chunk) or b"") for chunk in chunks)
         queue.scheduler.check_lanes({message.lane for body in bodies for message in body.messages})
 
 
-def _unpack(token: str, name: str, body: bytes) -> ChunkBody:
+def _unpack(write: Scoped, name: str, body: bytes) -> ChunkBody:
     try:
         return unpack_chunk(body)
     except msgspec.DecodeError as why:
-        raise StoreCorrupt(f"staged chunk {name!r} of {token!r}", f"it does not decode ({why})") from None
+        raise StoreCorrupt(f"staged chunk {name!r} of write {write.name!r} to {write.queue!r}", f"it does not decode ({why})") from None
 
 
-def _step(core: Core, token: str) -> bool:
+def _step(core: Core, write: Scoped) -> bool:
     """Without the lock: read what the next step needs, then make it in one commit. False when all is done."""
     with core.lock:
         core.check_open()
-        underway = core.staged.publishing.get(token)
+        underway = core.staged.publishing.get(write)
         if underway is None:
             return False
-        record, chunks = underway.record, core.staged.writes.get(token, {})
+        record, chunks = underway.record, core.staged.writes.get(write, {})
         wanted = _next_chunks(record, chunks)
         loaded = underway.loaded
-    bodies = [(chunk.chunk, loaded.get(chunk.chunk) or core.store.staged_body(token, chunk.chunk)) for chunk in wanted]
-    unpacked = {name: _unpack(token, name, body) if isinstance(body, bytes) else body for name, body in bodies}
+    bodies = [(chunk.chunk, loaded.get(chunk.chunk) or core.store.staged_body(write, chunk.chunk)) for chunk in wanted]
+    unpacked = {name: _unpack(write, name, body) if isinstance(body, bytes) else body for name, body in bodies}
     with core.lock:
         core.check_open()
-        if core.staged.publishing.get(token) is underway and underway.record is record:
-            underway.loaded = {name: body or _unpack(token, name, b"") for name, body in unpacked.items()}
+        if core.staged.publishing.get(write) is underway and underway.record is record:
+            underway.loaded = {name: body or _unpack(write, name, b"") for name, body in unpacked.items()}
             _advance(core, underway, wanted)
         # Else somebody made this step meanwhile, and the chunks may be gone; or a failed commit had everything read anew.
-        return token in core.staged.publishing
+        return write in core.staged.publishing
 
 
 def _next_chunks(record: Publishing, chunks: dict[str, StagedChunk]) -> list[StagedChunk]:
-    """The first chunks to come, of one kind and one queue, that together make a step."""
+    """The first chunks to come, of one kind, that together make a step."""
     wanted: list[StagedChunk] = []
     messages = size = 0
     for name in record.chunks:
         chunk = chunks[name]
-        if wanted and (chunk.queue_id, chunk.dead) != (wanted[0].queue_id, wanted[0].dead):
+        if wanted and chunk.dead != wanted[0].dead:
             break
         wanted.append(chunk)
         messages, size = messages + chunk.count, size + chunk.bytes
@@ -128,7 +131,7 @@ def _next_chunks(record: Publishing, chunks: dict[str, StagedChunk]) -> list[Sta
 def _advance(core: Core, underway: Underway, wanted: Sequence[StagedChunk]) -> None:
     """One commit: some messages, and the record of what is left."""
     record = underway.record
-    token, chunks = record.token, core.staged.writes.get(record.token, {})
+    write, chunks = record.write, core.staged.writes.get(record.write, {})
     parts, done, offset = _cut(wanted, underway.loaded, record.offset)
     left = record.chunks[done:]
     dropped = [*(record.chunks[:done] if left else chunks)][:STEP_MESSAGES]
@@ -138,15 +141,15 @@ def _advance(core: Core, underway: Underway, wanted: Sequence[StagedChunk]) -> N
     moves = Moves(core, record.published_ms)
     added = _add(core, moves, wanted, parts)
     if dropped:
-        moves.facts.append(ChunksDropped(token, dropped))
+        moves.facts.append(ChunksDropped(write, dropped))
     moves.facts.append(PublishEnded(ended_record(record)) if ended else PublishSaved(after))
     moves.commit()
     if added is not None:
         added.announce(core)
     if dropped:
-        core.staged.drop(token, dropped)
+        core.staged.drop(write, dropped)
     if ended:
-        del core.staged.publishing[token]
+        del core.staged.publishing[write]
         core.staged.next_forget_ms = min(core.staged.next_forget_ms, record.published_ms + PUBLISHED_KEPT_MS)
         core.wake_timer(core.staged.next_forget_ms)
     else:
@@ -197,13 +200,13 @@ def _add(core: Core, moves: Moves, wanted: Sequence[StagedChunk], parts: list[tu
 
 def ended_record(record: Publishing) -> Published:
     until_ms = record.published_ms + PUBLISHED_KEPT_MS
-    return Published(record.token, record.chunk_count, record.count, record.bytes, record.queues, record.staged_ms, record.published_ms, until_ms)
+    return Published(record.token, record.chunk_count, record.count, record.bytes, record.queue, record.staged_ms, record.published_ms, until_ms)
 
 
-def drop_some(core: Core, token: str) -> int:
-    names = [*core.staged.writes[token]][:STEP_MESSAGES]
-    core.commit([ChunksDropped(token, names)])
-    core.staged.drop(token, names)
+def drop_some(core: Core, write: Scoped) -> int:
+    names = [*core.staged.writes[write]][:STEP_MESSAGES]
+    core.commit([ChunksDropped(write, names)])
+    core.staged.drop(write, names)
     return len(names)
 
 
@@ -215,14 +218,14 @@ def finish_publishes(core: Core) -> bool:
     with core.lock:
         if core.closed or not core.staged.publishing:
             return False
-        tokens = [token for token in core.staged.publishing if token not in core.staged.foreground]
-    for token in tokens:
-        _step(core, token)
-    return bool(tokens)
+        writes = [write for write in core.staged.publishing if write not in core.staged.foreground]
+    for write in writes:
+        _step(core, write)
+    return bool(writes)
 
 
 def run_staging_step(core: Core, now_ms: int) -> bool:
-    """Writes nobody published in time go; tokens published long ago are forgotten."""
+    """Writes nobody published in time go; writes published long ago are forgotten."""
     book = core.staged
     if min(book.next_expiry_ms, book.next_forget_ms) > now_ms:
         return False
@@ -237,7 +240,7 @@ def run_staging_step(core: Core, now_ms: int) -> bool:
 
 
 def next_staging_ms(core: Core) -> int:
-    """Wall-clock; 0 when a write is waiting for its next step, and nobody but the timer will make it."""
-    if any(token not in core.staged.foreground for token in core.staged.publishing):
+    """0 when a write is waiting for its next step, and nobody but the timer will make it."""
+    if any(write not in core.staged.foreground for write in core.staged.publishing):
         return 0
     return min(core.staged.next_expiry_ms, core.staged.next_forget_ms)

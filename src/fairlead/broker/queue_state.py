@@ -27,7 +27,7 @@ class Waiter:
 
 
 class QueueState:
-    """Wall-clock wake-ups (`next_*_ms`) are never later than the first thing due; they may be early."""
+    """Wake-ups (`next_*_ms`) are never later than the first thing due; they may be early."""
 
     __slots__ = ("next_dedup_ms", "next_done_ms", "next_due_ms", "next_expiry_ms", "next_retention_ms", "purging", "record", "scheduler", "waiters")
 

@@ -36,7 +36,7 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         # Each queue has its `.dlq` beside it.
         if len(core.by_name) // 2 >= core.settings.max_queues:
             raise LimitReached("queues", core.settings.max_queues)
-        now_ms, first_id = core.clock.now_ms(), core.store.last_queue_id + 1
+        now_ms, first_id = core.now_ms(), core.store.last_queue_id + 1
         queue = QueueRecord(first_id, name, config, now_ms, dlq_id=first_id + 1)
         dead_letters = QueueRecord(first_id + 1, dead_letter_name(name), QueueConfig(), now_ms, source_id=first_id)
         core.commit([QueueSaved(queue), QueueSaved(dead_letters)])
@@ -106,7 +106,7 @@ def purge(core: Core, name: str) -> int:
     with core.lock:
         state = core.queue(name)
         intent = begin_intent(core, "purge", state.queue_id)
-    return run_to_end(core, intent)
+    return run_to_end(core, intent).intent.done
 
 
 def delete_queue(core: Core, name: str) -> None:

@@ -7,6 +7,7 @@ Two kinds of keys mean something to the engine and are checked: `throttle:<key>:
 from __future__ import annotations
 
 from fairlead.broker.core import Core
+from fairlead.decide.throttle import Bucket
 from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
@@ -40,6 +41,7 @@ class RuntimeConfig:
         with core.lock:
             core.check_open()
             self._check_room(key, text)
+            _save_bucket(core, key)
             core.commit([ConfigSet(key, text)])
             apply(core, key)
             commit = core.store.last_commit
@@ -61,6 +63,7 @@ class RuntimeConfig:
         core = self._core
         with core.lock:
             core.check_open()
+            _save_bucket(core, key)
             core.commit([ConfigDeleted(key)])
             apply(core, key)
             commit = core.store.last_commit
@@ -74,18 +77,23 @@ class RuntimeConfig:
 
 
 def apply_all(core: Core) -> None:
-    """At open: every throttle and weight in force, and what hooks may read."""
+    """At open: every throttle and weight in force, what their buckets hold, and what hooks may read."""
     core.hooks.load_config(core.store.config())
+    for level in core.store.bucket_levels():
+        core.buckets.load(level.key, Bucket(level.rate, level.burst, level.tokens, core.time.to_steady(level.at_ms)))
     for prefix in (THROTTLE, WEIGHT):
         for key in core.store.config(prefix):
             apply(core, key)
+    if core.time.may_lack_commits:
+        # Claims are not synced: messages may have gone out for which no bucket was charged.
+        core.buckets.empty_all(core.clock.monotonic_ms())
 
 
 def apply(core: Core, key: str) -> None:
     """Bring memory in line with what is stored under a key, now that it has changed."""
     core.hooks.set_config(key, core.store.config(key).get(key))
     if key.startswith(THROTTLE):
-        _apply_throttle(core, key.rpartition(":")[0].removeprefix(THROTTLE))
+        _apply_throttle(core, _throttle_key(key))
     elif key.startswith(WEIGHT):
         queue_name, _, fairness_key = key.removeprefix(WEIGHT).partition(":")
         value = core.store.config(key).get(key)
@@ -96,6 +104,16 @@ def apply(core: Core, key: str) -> None:
         state = core.by_name.get(queue_name)
         if state is not None:
             state.scheduler.reweigh(fairness_key, int(value))
+
+
+def _save_bucket(core: Core, key: str) -> None:
+    """With the commit that changes its rate or burst, so that what it gained until then is known after a crash."""
+    if key.startswith(THROTTLE):
+        core.buckets.save(_throttle_key(key), core.clock.monotonic_ms())
+
+
+def _throttle_key(key: str) -> str:
+    return key.rpartition(":")[0].removeprefix(THROTTLE)
 
 
 def _apply_throttle(core: Core, throttle_key: str) -> None:

@@ -10,8 +10,9 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
 from fairlead.broker.moves import Moves
 from fairlead.broker.requests import check_consumer
+from fairlead.broker.room import STATE_BYTES, step_of
 from fairlead.broker.states import states_of
-from fairlead.errors import InvalidRequest
+from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
 from fairlead.model.facts import InLease, Restated
@@ -93,7 +94,7 @@ class Batch:
         self.core = core
         self.answers = answers
         self.closing = closing
-        self.now_ms = core.clock.now_ms()
+        self.now_ms = core.now_ms()
         self.monotonic_ms = core.clock.monotonic_ms()
         self.moves = Moves(core, self.now_ms)
         self.retaining = core.retaining
@@ -105,6 +106,7 @@ class Batch:
         self.extensions: dict[bytes, int] = {}
         self.starts: set[bytes] = set()
         self.restated: set[bytes] = set()
+        self.carried_bytes = 0
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
         results = self.decide(items)
@@ -157,6 +159,8 @@ class Batch:
             return self._settle_held(item, lease)
         except InvalidRequest as wrong:
             return SettleResult(raw_id, "invalid", error=str(wrong))
+        except StoreFull as full:
+            return SettleResult(raw_id, "store_full", error=str(full))
 
     def _why_not(self, raw_id: bytes, lease: Lease | None) -> Outcome:
         """Fenced off: "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
@@ -213,6 +217,10 @@ class Batch:
         if not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
         progress, carry = check_progress(item.progress), check_carry(item.carry)
+        if carry:
+            # The only item that can grow the store without bound: every other one has its room kept by its lease.
+            self.core.store.check_room(self.carried_bytes + STATE_BYTES + len(carry))
+            self.carried_bytes += STATE_BYTES + len(carry)
         if progress or carry is not None:
             known = state or MessageState(lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1)
             self.states[lease.id] = msgspec.structs.replace(
@@ -294,19 +302,21 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
 
 
 def goodbye(core: Core, consumer: str) -> int:
-    """Release everything a consumer holds, in one commit; what is in a numbered claim stays in it."""
+    """Release everything a consumer holds, below the disk reserve in several commits; what is in a numbered claim stays in it."""
     check_consumer(consumer)
     with core.lock:
         core.check_open()
         leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id and not lease.pinned]
-        release_all(core, leases)
+        step = step_of(core, MAX_BATCH_MESSAGES)
+        for start in range(0, len(leases), step):
+            release_all(core, leases[start : start + step])
         commit = core.store.last_commit
     core.confirm(commit)
     return len(leases)
 
 
 def release_all(core: Core, leases: list[Lease]) -> None:
-    moves = Moves(core, core.clock.now_ms())
+    moves = Moves(core, core.now_ms())
     for lease, state in zip(leases, states_of(core, leases), strict=True):
         moves.release(lease, state)
     moves.commit()

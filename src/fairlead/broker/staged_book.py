@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fairlead.broker.queue_state import NEVER_MS
+from fairlead.model.names import Scoped
 from fairlead.model.staging import ChunkBody, Publishing, StagedChunk
 from fairlead.store.port import Store
 
@@ -13,49 +14,49 @@ class StagedBook:
     """Used under the engine lock. Published writes that are done are asked of the store: there may be a great many."""
 
     def __init__(self) -> None:
-        self.writes: dict[str, dict[str, StagedChunk]] = {}
-        self.publishing: dict[str, Underway] = {}
+        self.writes: dict[Scoped, dict[str, StagedChunk]] = {}
+        self.publishing: dict[Scoped, Underway] = {}
         self.stored_bytes = 0
         self.chunk_count = 0
         #: Never later than the first write whose time is over, or the first to be forgotten; it may be early.
         self.next_expiry_ms = NEVER_MS
         self.next_forget_ms = NEVER_MS
         #: Writes whose caller publishes them; the timer leaves them alone.
-        self.foreground: Counter[str] = Counter()
+        self.foreground: Counter[Scoped] = Counter()
 
     def load(self, store: Store) -> None:
         """Anew from what is stored."""
         self.writes, self.stored_bytes, self.chunk_count, self.next_expiry_ms = {}, 0, 0, NEVER_MS
         for chunk in store.staged_chunks():
             self.add(chunk)
-        self.publishing = {record.token: Underway(record) for record in store.publishing()}
+        self.publishing = {record.write: Underway(record) for record in store.publishing()}
         self.look_ahead(store)
 
     def add(self, chunk: StagedChunk) -> None:
-        chunks = self.writes.setdefault(chunk.token, {})
+        chunks = self.writes.setdefault(chunk.write, {})
         self._forget(chunks.get(chunk.chunk))
         chunks[chunk.chunk] = chunk
         self.stored_bytes += chunk.stored_bytes
         self.chunk_count += 1
         self.next_expiry_ms = min(self.next_expiry_ms, chunk.expires_ms)
 
-    def drop(self, token: str, names: list[str]) -> None:
-        chunks = self.writes[token]
+    def drop(self, write: Scoped, names: list[str]) -> None:
+        chunks = self.writes[write]
         for name in names:
             self._forget(chunks.pop(name))
         if not chunks:
-            del self.writes[token]
+            del self.writes[write]
 
-    def expires_ms(self, token: str) -> int:
+    def expires_ms(self, write: Scoped) -> int:
         """A write lives as long as its youngest chunk: it goes whole."""
-        return max((chunk.expires_ms for chunk in self.writes[token].values()), default=0)
+        return max((chunk.expires_ms for chunk in self.writes[write].values()), default=0)
 
-    def expired(self, now_ms: int) -> list[str]:
+    def expired(self, now_ms: int) -> list[Scoped]:
         """Writes whose time is over; one that is published is decided, and no longer asks for the time."""
-        return [token for token in self.writes if token not in self.publishing and self.expires_ms(token) <= now_ms]
+        return [write for write in self.writes if write not in self.publishing and self.expires_ms(write) <= now_ms]
 
     def look_ahead(self, store: Store) -> None:
-        self.next_expiry_ms = min((self.expires_ms(token) for token in self.writes if token not in self.publishing), default=NEVER_MS)
+        self.next_expiry_ms = min((self.expires_ms(write) for write in self.writes if write not in self.publishing), default=NEVER_MS)
         forget_ms = store.next_published_end()
         self.next_forget_ms = NEVER_MS if forget_ms is None else forget_ms
 
@@ -65,9 +66,9 @@ class StagedBook:
         The bytes of a chunk count until the last of it is made.
         """
         messages = size = 0
-        for token, underway in self.publishing.items():
+        for write, underway in self.publishing.items():
             for at, name in enumerate(underway.record.chunks):
-                chunk = self.writes[token][name]
+                chunk = self.writes[write][name]
                 if chunk.queue_id == queue_id and not chunk.dead:
                     messages += chunk.count - (0 if at else underway.record.offset)
                     size += chunk.bytes

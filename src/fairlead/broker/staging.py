@@ -7,19 +7,22 @@ there or full. What is left to go wrong is looked at when it is published (publi
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import ask_hook, check_queue_bounds
 from fairlead.broker.publish import drop_some, ended_record, publish
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool
+from fairlead.broker.shown_times import shown
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_each, check_messages, check_text
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import ChunkStaged
 from fairlead.model.limits import MAX_STAGED_CHUNKS, MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS
 from fairlead.model.message import NewMessage
+from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.staging import (
     ChunkBody,
     Dead,
@@ -37,7 +40,7 @@ _LISTED_PUBLISHED = 1000
 
 
 class Staging:
-    """`broker.staging`. A token names a write; whoever has it may stage, publish and discard."""
+    """`broker.staging`. A queue and a token name a write: the same token for another queue is another write."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -58,9 +61,9 @@ class Staging:
         A write that is never published goes when `ttl` has passed since its last chunk. With `skip_invalid` bad messages
         are left out and named in `refused`; else one of them refuses the chunk. The queue's hook is asked now, not later.
         With `dead`, a (reason, error) for all messages or one for each, they become dead letters, as with `quarantine`.
-        What is staged for a token that is published already is checked, and not kept.
+        What is staged for a write that is published already is checked, and not kept.
         """
-        core, token, chunk = self._core, check_name(token, "token"), check_name(chunk, "chunk")
+        core, write, chunk = self._core, read_write(token, queue), check_name(chunk, "chunk")
         ttl_ms = to_ms(ttl, "ttl")
         if not ttl_ms:
             raise InvalidRequest("ttl", "longer than nothing", ttl)
@@ -78,9 +81,12 @@ class Staging:
             state = core.queue(queue)
             if state.is_dead_letter_queue:
                 raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue)
-            now_ms = core.clock.now_ms()
-            if token not in core.staged.publishing and core.store.published(token) is None:
-                made = StagedChunk(token, chunk, state.queue_id, queue, len(checked), size, len(packed), lanes, now_ms, now_ms + ttl_ms, bool(deaths))
+            now_ms = core.now_ms()
+            if write not in core.staged.publishing and core.store.published(write) is None:
+                made = StagedChunk(
+                    write.name, chunk, state.queue_id, write.queue,
+                    len(checked), size, len(packed), lanes, now_ms, now_ms + ttl_ms, bool(deaths),
+                )  # fmt: skip
                 _check_room_to_stage(core, state, made)
                 core.commit([ChunkStaged(made, packed)])
                 core.staged.add(made)
@@ -89,50 +95,68 @@ class Staging:
         core.confirm(commit)
         return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
 
-    def publish(self, token: str, chunks: Sequence[str]) -> PublishResult:
+    def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
         """Make messages of these chunks, in this order, all of them or none; the write's other chunks are dropped.
 
-        Returns when all are there, synced whatever the durability is. The same token again within seven days does nothing,
+        Returns when all are there, synced whatever the durability is. The same write again within seven days does nothing,
         and says `already`. Once begun it cannot fail: should this call be cut short, the rest follows by itself.
         Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`, `TooManyLanes`, `StoreFull`.
         """
-        return publish(self._core, check_name(token, "token"), _check_chunk_names(chunks))
+        return publish(self._core, read_write(token, queue), _check_chunk_names(chunks))
 
-    def discard(self, token: str) -> int:
+    def discard(self, token: str, queue: str) -> int:
         """Drop a write that is not published. Returns how many chunks it had."""
-        core, token = self._core, check_name(token, "token")
+        core, write = self._core, read_write(token, queue)
         dropped = 0
         with core.lock:
             core.check_open()
-            if token not in core.staged.publishing:
-                while token in core.staged.writes:
-                    dropped += drop_some(core, token)
+            if write not in core.staged.publishing:
+                while write in core.staged.writes:
+                    dropped += drop_some(core, write)
             commit = core.store.last_commit
         core.confirm(commit)
         return dropped
 
-    def queues_of(self, token: str) -> builtins.list[tuple[str, bool | None]]:
-        """Where the write goes, and whether as dead letters (None: it is published, and that is no longer known); for a server's guard."""
-        core, token = self._core, check_name(token, "token")
+    def kinds_of(self, token: str, queue: str) -> set[bool]:
+        """Whether a write that is not published yet has dead letters (True) and other messages (False); for a server's guard."""
+        core, write = self._core, read_write(token, queue)
         with core.lock:
             core.check_open()
-            underway, done = core.staged.publishing.get(token), core.store.published(token)
-            found: set[tuple[str, bool | None]] = {(chunk.queue, chunk.dead) for chunk in core.staged.writes.get(token, {}).values()}
-            for record in (underway.record if underway is not None else None, done):
-                found.update(() if record is None else [(queue, None) for queue in record.queues])
-        return sorted(found, key=str)
+            if write in core.staged.publishing:
+                return set()
+            return {chunk.dead for chunk in core.staged.writes.get(write, {}).values()}
 
-    def list(self) -> list[StagedWrite]:
+    def list(self) -> builtins.list[StagedWrite]:
         """Writes in the order of their first chunks: those staged, and the thousand last published that are remembered."""
+        return self.list_of(lambda queue: True)
+
+    def list_of(self, sees: Callable[[str], bool]) -> builtins.list[StagedWrite]:
+        """`list` for a server's guard: as if there were only the queues that `sees` accepts."""
         core = self._core
         with core.lock:
             core.check_open()
             book = core.staged
-            staged = [token for token in book.writes if token not in book.publishing]
-            found = [_view_staged(token, [*book.writes[token].values()], book.expires_ms(token)) for token in staged]
-            found += [_view_published(ended_record(underway.record)) for underway in book.publishing.values()]
-            found += [_view_published(record) for record in core.store.last_published(_LISTED_PUBLISHED)]
-        return sorted(found, key=lambda write: (write.staged_at, write.token))
+            staged = [write for write in book.writes if write not in book.publishing and sees(write.queue)]
+            found = [_view_staged(write, [*book.writes[write].values()], book.expires_ms(write)) for write in staged]
+            found += [_view_published(ended_record(one.record)) for write, one in book.publishing.items() if sees(write.queue)]
+        found += map(_view_published, islice(self._published(sees), _LISTED_PUBLISHED))
+        return shown(sorted(found, key=lambda write: (write.staged_at, write.queue, write.token)), self._core.time.ahead_ms)
+
+    def _published(self, sees: Callable[[str], bool]) -> Iterator[Published]:
+        """Page by page, with the lock let go in between: what others have published only takes longer to pass over."""
+        core, before = self._core, None
+        while True:
+            with core.lock:
+                core.check_open()
+                page = core.store.last_published(_LISTED_PUBLISHED, before)
+            if not page:
+                return
+            yield from (record for record in page if sees(record.queue))
+            before = (page[-1].until_ms, page[-1].write)
+
+
+def read_write(token: object, queue: object) -> Scoped:
+    return Scoped(check_queue_name(queue), check_name(token, "token"))
 
 
 def check_name(value: object, field: str) -> str:
@@ -152,7 +176,7 @@ def _check_chunk_names(chunks: object) -> tuple[str, ...]:
 
 def _check_room_to_stage(core: Core, queue: QueueState, made: StagedChunk) -> None:
     book = core.staged
-    chunks = book.writes.get(made.token, {})
+    chunks = book.writes.get(made.write, {})
     before = chunks.get(made.chunk)
     if before is None:
         if len(chunks) >= MAX_WRITE_CHUNKS:
@@ -167,14 +191,14 @@ def _check_room_to_stage(core: Core, queue: QueueState, made: StagedChunk) -> No
     core.store.check_room(made.stored_bytes)
 
 
-def _view_staged(token: str, chunks: list[StagedChunk], expires_ms: int) -> StagedWrite:
+def _view_staged(write: Scoped, chunks: list[StagedChunk], expires_ms: int) -> StagedWrite:
     return StagedWrite(
-        token=token,
+        token=write.name,
         published=False,
         chunks=len(chunks),
         messages=sum(chunk.count for chunk in chunks),
         bytes=sum(chunk.bytes for chunk in chunks),
-        queues=sorted({chunk.queue for chunk in chunks}),
+        queue=write.queue,
         staged_at=min(chunk.staged_ms for chunk in chunks),
         expires_at=expires_ms,
     )
@@ -187,7 +211,7 @@ def _view_published(record: Published) -> StagedWrite:
         chunks=record.chunk_count,
         messages=record.count,
         bytes=record.bytes,
-        queues=[*record.queues],
+        queue=record.queue,
         staged_at=record.staged_ms,
         expires_at=record.until_ms,
     )

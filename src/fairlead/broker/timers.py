@@ -10,13 +10,14 @@ import logging
 import threading
 
 from fairlead.broker.consumer_close import end_those_away, run_left_alone
-from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, has_failure_hook
-from fairlead.broker.intents import ask_before_background_steps, next_background_ms, run_background_step
+from fairlead.broker.core import REQUEST_KEPT_MS, Core
+from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
+from fairlead.broker.intents import Chosen, choose_for_background_steps, next_background_ms, run_background_step
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.publish import finish_publishes, next_staging_ms, run_staging_step
 from fairlead.broker.queue_state import NEVER_MS, QueueState
+from fairlead.broker.room import step_of
 from fairlead.broker.states import states_of
 from fairlead.decide.retry import HookAnswer
 from fairlead.errors import BrokerClosed, FairleadError
@@ -26,15 +27,12 @@ from fairlead.model.failure import FailureReason
 from fairlead.model.ids import first_id_of
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, row_flags, row_id, row_place
 from fairlead.model.lease import Lease
-from fairlead.model.limits import MAX_REQUEST_AGE_MS
 from fairlead.model.message import HELD, MessageState
 
 STEP = 1000
 #: A slow script may take its full time in each call, and nobody else's due work is done meanwhile.
 HOOKED_STEP = 100
-#: A clock set back may make a request younger by as much as it may be old.
-REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
-#: However far off the next wake-up is, the wall clock may be stepped meanwhile.
+#: However far off the next wake-up is: a step of the wall clock is noticed within this time.
 LONGEST_SLEEP_MS = 30_000
 
 #: After a failure, so that a full disk does not fill the log too.
@@ -47,27 +45,28 @@ def run_due(core: Core) -> None:
     """Everything that is due now, step by step, letting others have the lock in between."""
     while True:
         expired = _expire_with_hooks(core)
-        lanes = ask_before_background_steps(core)
+        chosen = choose_for_background_steps(core)
         with core.lock:
             if core.closed:
                 return
             core.check_open()
-            worked = run_step(core, lanes) or expired
+            core.notice_clock_step()
+            worked = run_step(core, chosen) or expired
         # Last: what others left behind and cannot be finished, as on a full disk, must not keep leases from ending.
         if not worked and not run_left_alone(core) | finish_publishes(core):
             return
 
 
-def run_step(core: Core, lanes: dict[int, Lanes]) -> bool:
-    """One bounded step; False when nothing was due. `lanes` is what hooks said about dead letters on their way back."""
+def run_step(core: Core, chosen: dict[int, Chosen]) -> bool:
+    """One bounded step; False when nothing was due. `chosen` has the dead letters that redrives in the background may move."""
     if expire_leases(core):
         return True
-    now_ms = core.clock.now_ms()
+    now_ms = core.now_ms()
     if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
         return True
-    if _forget_requests(core, now_ms) or end_those_away(core) or run_staging_step(core, now_ms):
+    if _forget_requests(core) or end_those_away(core) or run_staging_step(core, now_ms):
         return True
-    return run_background_step(core, lanes)
+    return run_background_step(core, chosen)
 
 
 def _expire_with_hooks(core: Core) -> bool:
@@ -77,7 +76,7 @@ def _expire_with_hooks(core: Core) -> bool:
             return False
         core.check_open()
         monotonic_ms = core.clock.monotonic_ms()
-        found = {lease.id: lease for lease in core.leases.overdue(monotonic_ms, STEP)}
+        found = {lease.id: lease for lease in core.leases.overdue(monotonic_ms, step_of(core, STEP))}
         worked = _expire_all(core, [lease for lease in found.values() if not _asks_hook(core, lease)], {})
         overdue = (core.leases.unasked | found).values()
         unasked = [lease for lease in overdue if _asks_hook(core, lease) and _still_overdue(core, lease, monotonic_ms)]
@@ -120,7 +119,7 @@ def _asks_hook(core: Core, lease: Lease) -> bool:
 def run_queue_due(core: Core, queue: QueueState, *, expire: bool = True) -> bool:
     """What is due in one queue, at most a step of each kind."""
     expired = expire and expire_leases(core)
-    now_ms = core.clock.now_ms()
+    now_ms = core.now_ms()
     if queue.next_wake_ms() > now_ms:
         return expired
     worked = False
@@ -147,13 +146,13 @@ def expire_leases(core: Core) -> bool:
     deadline_ms = core.leases.next_deadline_ms()
     if deadline_ms is None or deadline_ms > monotonic_ms:
         return False
-    overdue = core.leases.overdue(monotonic_ms, STEP)
+    overdue = core.leases.overdue(monotonic_ms, step_of(core, STEP))
     core.leases.unasked.update((lease.id, lease) for lease in overdue if _asks_hook(core, lease))
     return _expire_all(core, [lease for lease in overdue if not _asks_hook(core, lease)], {})
 
 
 def _expire_all(core: Core, overdue: list[Lease], answers: Answers) -> bool:
-    moves = Moves(core, core.clock.now_ms(), "lease_expiry")
+    moves = Moves(core, core.now_ms(), "lease_expiry")
     # What expires together comes back in the order it had, also when the leases were read back at open.
     overdue = sorted(overdue, key=lambda late: late.row)
     for lease, state in zip(overdue, states_of(core, overdue), strict=True):
@@ -178,7 +177,7 @@ def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None, 
 
 
 def _become_due(core: Core, queue: QueueState, now_ms: int) -> bool:
-    due = core.store.due(queue.queue_id, now_ms, STEP)
+    due = core.store.due(queue.queue_id, now_ms, step_of(core, STEP))
     moves = Moves(core, now_ms)
     touched = [row_id(waiting.row) for waiting in due if row_flags(waiting.row) & Flag.STATE]
     states = dict(zip(touched, core.store.states(touched), strict=True)) if touched else {}
@@ -210,16 +209,17 @@ def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
     return bool(rows)
 
 
-def _forget_requests(core: Core, now_ms: int) -> bool:
-    """Outcomes of exchanges too old to be asked for again; looked at once a minute.
+def _forget_requests(core: Core) -> bool:
+    """Outcomes of exchanges too old to be asked for again; looked at once a minute, and not soon after a step of the clock.
 
-    An id from ahead, of a clock that was set back since, is kept until its own time is over: it will be in time again.
+    By the wall clock, because an id carries that of its caller. An id from ahead, of a clock that was set back since, is kept
+    until its own time is over: it will be in time again.
     """
     monotonic_ms = core.clock.monotonic_ms()
     if monotonic_ms < core.next_request_sweep_ms:
         return False
     core.next_request_sweep_ms = monotonic_ms + 60_000
-    old = core.store.requests_before(first_id_of(max(0, now_ms - REQUEST_KEPT_MS)), STEP)
+    old = core.store.requests_before(first_id_of(max(0, core.clock.now_ms() - REQUEST_KEPT_MS)), STEP)
     if old:
         core.commit([RequestsForgotten(old)])
         core.next_request_sweep_ms = monotonic_ms
@@ -295,17 +295,17 @@ class Timer:
                 if core.closed:
                     return
                 sleep_ms = max(pause_ms, _sleep_ms(core))
-                core.timer_wakes_ms = core.clock.now_ms() + sleep_ms
+                core.timer_wakes_ms = core.now_ms() + sleep_ms
                 core.clock.wait(core.timer, sleep_ms)
                 core.timer_wakes_ms = NEVER_MS
 
 
 def _sleep_ms(core: Core) -> int:
     queues_ms = min((state.next_wake_ms() for state in core.by_id.values()), default=NEVER_MS)
-    wall_ms = min(queues_ms, next_staging_ms(core)) - core.clock.now_ms()
+    due_ms = min(queues_ms, next_staging_ms(core)) - core.now_ms()
     deadline_ms = core.leases.next_deadline_ms()
     lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
     step_ms = next_background_ms(core)
     rated_ms = NEVER_MS if step_ms is None else step_ms - core.clock.monotonic_ms()
     consumer_ms = 0 if core.consumer_book.left_alone() else core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
-    return max(1, min(wall_ms, lease_ms, rated_ms, consumer_ms, LONGEST_SLEEP_MS))
+    return max(1, min(due_ms, lease_ms, rated_ms, consumer_ms, LONGEST_SLEEP_MS))

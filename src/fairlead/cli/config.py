@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.chosen import in_project
+from fairlead.cli.chosen import in_project, wrong_usage
 from fairlead.cli.output import clean, show, table
 from fairlead.cli.target import Target, nearest, open_target
 from fairlead.errors import ConfigKeyNotFound
@@ -27,7 +27,9 @@ Key = Annotated[
 
 def register(app: typer.Typer) -> None:
     config = typer.Typer(no_args_is_help=True, help="Runtime configuration: throttles, weights, values for hooks.")
-    for name, command in (("set", set_value), ("get", get_value), ("list", list_all), ("unset", unset)):
+    # A value may begin with a minus sign, and is no option then.
+    config.command("set", context_settings={"ignore_unknown_options": True})(set_value)
+    for name, command in (("get", get_value), ("list", list_all), ("unset", unset)):
         config.command(name)(command)
     app.add_typer(config, name="config")
 
@@ -50,8 +52,14 @@ def get_value(key: Key) -> None:
     show({"key": key, "value": value}, clean(value))
 
 
-def list_all(prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.", callback=_meant)] = "") -> None:
+def list_all(
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin with it.", callback=_meant)] = "",
+    also_prefix: Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="The same as an option.", callback=_meant)] = "",
+) -> None:
     """List keys and values."""
+    if prefix and also_prefix:
+        wrong_usage("expected one prefix, as an argument or with --prefix, got both")
+    prefix = prefix or also_prefix
     with open_target() as target:
         found = target.config.list(prefix)
     lines = table("key", "value")

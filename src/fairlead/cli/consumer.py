@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.arguments import completing
+from fairlead.cli.arguments import QueueName, completing
+from fairlead.cli.chosen import in_project
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import age, clean, count_of, cut, pairs, show, table, when
 from fairlead.cli.target import Target, nearest, open_target
@@ -16,7 +17,8 @@ from fairlead.model.durations import show_ms
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    return completing(ctx, lambda target: [name for name in _names(target) if name.startswith(incomplete)])
+    queue = in_project(ctx.params.get("queue") or "")
+    return completing(ctx, lambda target: [name for name in _names(target, queue) if name.startswith(incomplete)])
 
 
 Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its name, as `consumer list` shows it.", autocompletion=_complete)]
@@ -48,45 +50,47 @@ def list_all() -> None:
     show(found, lines if found else "there is no durable consumer")
 
 
-def show_one(name: Name) -> None:
+def show_one(queue: QueueName, name: Name) -> None:
     """Show one: what it has finished, what it holds, when it is given up."""
     with open_target() as target:
-        info = _find(target, name)
+        info = _find(target, queue, name)
     show(info, lambda: pairs(_rows(info)))
 
 
-def release(name: Name, yes: Yes = False) -> None:
+def release(queue: QueueName, name: Name, yes: Yes = False) -> None:
     """Let go of the claim a consumer holds open: its messages go back in order, with no attempt counted.
 
     Whoever still works on them finds out with the next call; what they have done by then may be done again.
     """
     with open_target() as target:
-        info = _find(target, name)
-        confirm(f"{_what_goes_back(info)} of consumer {name!r}", yes=yes)
-        released = target.consumers.release(name)
-    show({"consumer": name, "released": released}, f"released {count_of(released, 'message')} of consumer {clean(name)!r}")
+        info = _find(target, queue, name)
+        confirm(f"{_what_goes_back(info)} of consumer {name!r} of {queue}", yes=yes)
+        released = target.consumers.release(name, queue)
+    told = f"released {count_of(released, 'message')} of consumer {clean(name)!r} of {queue}"
+    show({"queue": queue, "consumer": name, "released": released}, told)
 
 
-def drop(name: Name, yes: Yes = False) -> None:
-    """Release what a consumer holds, and forget it: whoever uses the name next begins with claim 1."""
+def drop(queue: QueueName, name: Name, yes: Yes = False) -> None:
+    """Release what a consumer holds, and forget it: whoever uses the name for this queue next begins with claim 1."""
     with open_target() as target:
-        info = _find(target, name)
-        confirm(f"{_what_goes_back(info)} and forget consumer {name!r} with its {count_of(info.last_closed, 'finished claim')}", yes=yes)
-        target.consumers.drop(name)
-    show({"consumer": name, "dropped": True}, f"forgot consumer {clean(name)!r}")
+        info = _find(target, queue, name)
+        finished = count_of(info.last_closed, "finished claim")
+        confirm(f"{_what_goes_back(info)} and forget consumer {name!r} of {queue} with its {finished}", yes=yes)
+        target.consumers.drop(name, queue)
+    show({"queue": queue, "consumer": name, "dropped": True}, f"forgot consumer {clean(name)!r} of {queue}")
 
 
-def _find(target: Target, name: str) -> ConsumerInfo:
+def _find(target: Target, queue: str, name: str) -> ConsumerInfo:
     try:
-        return target.consumers.show(name)
+        return target.consumers.show(name, queue)
     except ConsumerNotFound as unknown:
-        near = nearest(name, _names(target))
+        near = nearest(name, _names(target, queue))
         unknown.add_note(f"did you mean {near}?" if near else "see which there are with: fairlead consumer list")
         raise
 
 
-def _names(target: Target) -> list[str]:
-    return [info.name for info in target.consumers.list()]
+def _names(target: Target, queue: str) -> list[str]:
+    return [info.name for info in target.consumers.list() if info.queue == queue]
 
 
 def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:

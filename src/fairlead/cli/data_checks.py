@@ -16,7 +16,7 @@ from fairlead.cli.lock_holder import find_holder, name_holder
 from fairlead.config import Settings
 from fairlead.errors import FairleadError
 from fairlead.store.modes import readable_by_others, show_mode
-from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, check_format
+from fairlead.store.rocks.format import FORMAT, FORMAT_FILE, check_format, read_format
 
 _SKEW_S = 5.0
 _FSYNCS = 20
@@ -58,7 +58,7 @@ def data_format(path: Path) -> Finding:
         check_format(path)
     except FairleadError as error:
         return _finding("format", "bad", error.message, "restore a backup, or use the version of fairlead that wrote it")
-    return _finding("format", "ok", f"{path} has format {int((path / FORMAT_FILE).read_text())}, this fairlead reads up to {FORMAT}")
+    return _finding("format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {FORMAT}")
 
 
 def writable(path: Path) -> Finding:
@@ -72,7 +72,7 @@ def room(path: Path, reserve: int) -> Finding:
     free = shutil.disk_usage(path).free
     found = f"{show_bytes(free)} free, the reserve is {show_bytes(reserve)}"
     if free < reserve:
-        return _finding("disk space", "bad", found, "enqueues are refused until there is room; settles still work")
+        return _finding("disk space", "bad", found, "requests that grow the store are refused until there is room; settles and purges still work")
     if free < 4 * reserve:
         return _finding("disk space", "warn", found, "make room before enqueues are refused")
     return _finding("disk space", "ok", found)
@@ -121,7 +121,7 @@ def modes(path: Path) -> Finding:
 def newest(path: Path, now_s: float) -> Finding:
     latest = max((entry.lstat().st_mtime for entry in path.iterdir()), default=0.0)
     if latest > now_s + _SKEW_S:
-        advice = "the clock was set back: due times come that much later"
+        advice = "the clock was set back: due times come later by the time the machine was off, if it restarted meanwhile"
         return _finding("clock", "warn", f"its newest file is {latest - now_s:.0f} s in the future", advice)
     return _finding("clock", "ok", "no file is from the future")
 

@@ -23,7 +23,7 @@ def read_filter(
     ] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Found in the last error.")] = None,
     error_regex: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="A regular expression that the last error matches.")
+        str | None, typer.Option(metavar="PATTERN", help="A regular expression (RE2) found in the last error.")
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="The fairness key.")] = None,
     header: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="A header.")] = None,

@@ -15,7 +15,8 @@ from fairlead.cli import say_missing
 FILES = {
     "serve": "serve", "queue": "queues", "runbook": "runbook", "apply": "apply", "worker": "worker", "redrive": "redrive", "intent": "intents",
     "consumer": "consumer", "staged": "staged", "explain": "explain", "config": "config", "stats": "stats", "failures": "failures", "top": "top",
-    "key": "keys", "audit": "audit", "tls": "tls", "backup": "maintenance", "restore": "maintenance", "verify": "maintenance", "doctor": "doctor",
+    "key": "keys", "audit": "audit", "tls": "tls", "backup": "maintenance", "restore": "maintenance", "verify": "maintenance",
+    "repair": "repair", "doctor": "doctor",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from fairlead.hooks.confine import Confinement, available
 from fairlead.store.memory import MemoryStore
 
 #: Packages, and what of them is imported.
-CORE = {"rocksdict": "rocksdict", "msgspec": "msgspec", "lupa": "lupa"}
+CORE = {"rocksdict": "rocksdict", "msgspec": "msgspec", "lupa": "lupa", "google-re2": "re2", "google-crc32c": "google_crc32c"}
 EXTRAS = {
     "client": {"pyarrow": "pyarrow.flight"},
     "server": {

@@ -20,6 +20,7 @@ from fairlead.config.load import SETTINGS, load_settings
 from fairlead.errors import FairleadError, SettingInvalid
 from fairlead.server import logs
 from fairlead.server.arrow_memory import limit_arrow_memory
+from fairlead.server.repeats import Repeats
 from fairlead.server.serve import Server, run
 from fairlead.wire.statuses import status_of
 
@@ -56,7 +57,7 @@ def serve(
     settings = load_settings(config, os.environ, flags | _split(setting or []))
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
-    logs.set_up(settings.log)
+    logs.set_up(settings.log, repeats=Repeats())
     if "flight" in settings.addresses():
         # First of all: pyarrow reads its ceiling when it is loaded, and never again. Where it is not installed, its door says so.
         with suppress(ModuleNotFoundError):

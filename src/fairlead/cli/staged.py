@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fairlead.cli.arguments import QueueName
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import age, clean, count_of, cut, show, table
 from fairlead.cli.target import open_target
@@ -27,13 +28,16 @@ def list_all() -> None:
     for write in found:
         state = "published" if write.published else "staged"
         counts = (f"{write.chunks:,}", f"{write.messages:,}", f"{write.bytes:,}")
-        lines.add_row(cut(clean(write.token)), cut(" ".join(write.queues)), state, *counts, age(write.staged_at), age(write.expires_at))
+        lines.add_row(cut(clean(write.token)), write.queue, state, *counts, age(write.staged_at), age(write.expires_at))
     show(found, lines if found else "nothing is staged")
 
 
-def discard(token: Annotated[str, typer.Argument(metavar="TOKEN", help="As `staged list` shows it.")], yes: Yes = False) -> None:
+def discard(
+    queue: QueueName, token: Annotated[str, typer.Argument(metavar="TOKEN", help="As `staged list` shows it.")], yes: Yes = False
+) -> None:
     """Drop a write that is not published; what is published stays."""
     with open_target() as target:
-        confirm(f"drop all that is staged under {token!r}", yes=yes)
-        chunks = target.staging.discard(token)
-    show({"token": token, "chunks": chunks}, f"dropped {count_of(chunks, 'chunk')} of {clean(token)!r}")
+        confirm(f"drop all that is staged for {queue} under {token!r}", yes=yes)
+        chunks = target.staging.discard(token, queue)
+    told = f"dropped {count_of(chunks, 'chunk')} of {clean(token)!r} for {queue}"
+    show({"queue": queue, "token": token, "chunks": chunks}, told)

@@ -32,6 +32,8 @@ else:
 
 #: How long a command tries to reach a server: someone is sitting there.
 _PATIENCE = "5s"
+#: How long a server may take for one command: an operation on millions of messages takes its time.
+_TIMEOUT = "5m"
 #: After how long it says at a terminal what it is waiting for.
 _SILENCE_S = 1.0
 
@@ -99,7 +101,7 @@ def _connect(addr: str, patience: str) -> Client:
     if sys.stderr.isatty():
         waiting.start()
     try:
-        return fairlead.connect(addr, retry_for=patience, api_key=credentials.api_key(), tls=credentials.tls())
+        return fairlead.connect(addr, retry_for=patience, timeout=_TIMEOUT, api_key=credentials.api_key(), tls=credentials.tls())
     except ServerUnreachable as unreachable:
         if chosen().addr is None and chosen().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")

@@ -52,21 +52,21 @@ class AsyncConsumers(_InThreads):
     show = _in_thread(ClientConsumers.show)
 
     async def read(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
     ) -> AsyncIterator[Delivery]:
         """By the page: a thread of the client waits for the next batch, not one for every delivery."""
         assert isinstance(self._group, ClientConsumers)
-        pages = self._group._read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        pages = self._group._read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled)
         async for page in in_threads(self._crew, pages):
             for delivery in page:
                 yield delivery
 
     def read_batches(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
         assert isinstance(self._group, ClientConsumers)
         batches = self._group.read_batches(
-            name, generation, number, slice=slice, slices=slices, payloads=payloads, unsettled=unsettled
+            name, queue, generation, number, slice=slice, slices=slices, payloads=payloads, unsettled=unsettled
         )
         return in_threads(self._crew, batches)
 

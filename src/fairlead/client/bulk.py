@@ -49,6 +49,7 @@ class ClientConsumers:
     def claim(
         self,
         name: str,
+        queue: str,
         generation: int,
         number: int,
         *,
@@ -63,10 +64,10 @@ class ClientConsumers:
         poll = LongPoll(core, wait)
 
         def metadata() -> bytes:
-            return encode_call(NumberedCall(name, generation, number, limit, max_bytes, poll.left_ms(), up_to, max_per_stream))
+            return encode_call(NumberedCall(name, queue, generation, number, limit, max_bytes, poll.left_ms(), up_to, max_per_stream))
 
         def once() -> NumberedClaim:
-            answer, _ = core.ask("claim_numbered", metadata, timeout_ms=poll.timeout_ms)
+            answer, _ = core.ask("claim_numbered", metadata, wait_ms=poll.left_ms)
             if answer.claimed is None:
                 raise ProtocolMismatch("a numbered claim", "an answer without one")
             return answer.claimed
@@ -74,64 +75,64 @@ class ClientConsumers:
         return poll.ask(once, found=lambda claimed: claimed.count)
 
     def read(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
     ) -> Iterator[Delivery]:
-        for page in self._read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled):
+        for page in self._read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled):
             yield from page
 
     def read_batches(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every column of `wire.schemas.DELIVERIES`.
 
         Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows that have none,
         and all payloads with `payloads=False`.
         """
-        for _, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, payloads=payloads, unsettled=unsettled)):
+        for _, batch in _pieces(self._core, ReadCall(name, queue, generation, number, slice, slices, payloads=payloads, unsettled=unsettled)):
             yield fill_defaults(batch, DELIVERIES)
 
     def record(
-        self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+        self, name: str, queue: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
     ) -> None:
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             raise InvalidRequest("items", "a list of Complete, Fail, Release, Start, Extend", type(items))
-        self._record(RecordCall(name, generation, number, part), encode_settlements([settlement_row(item) for item in items]))
+        self._record(RecordCall(name, queue, generation, number, part), encode_settlements([settlement_row(item) for item in items]))
 
-    def record_batch(self, name: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = "") -> None:
+    def record_batch(self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = "") -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
-        self._record(RecordCall(name, generation, number, part), fit(batch, SETTLEMENTS))
+        self._record(RecordCall(name, queue, generation, number, part), fit(batch, SETTLEMENTS))
 
-    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
-        return self._client._admin("consumers.take_up", name=name, generation=generation, number=number, slice=slice, slices=slices)
+    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+        return self._client._admin("consumers.take_up", name=name, queue=queue, generation=generation, number=number, slice=slice, slices=slices)
 
-    def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
-        self._client._admin("consumers.choose", name=name, generation=generation, number=number, parts=parts, add=add)
+    def choose(self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
+        self._client._admin("consumers.choose", name=name, queue=queue, generation=generation, number=number, parts=parts, add=add)
 
-    def close(self, name: str, generation: int, up_to: int) -> CloseResult:
-        return self._client._admin("consumers.close", name=name, generation=generation, up_to=up_to)
+    def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
+        return self._client._admin("consumers.close", name=name, queue=queue, generation=generation, up_to=up_to)
 
-    def heartbeat(self, name: str, generation: int) -> ConsumerInfo:
-        return self._client._admin("consumers.heartbeat", name=name, generation=generation)
+    def heartbeat(self, name: str, queue: str, generation: int) -> ConsumerInfo:
+        return self._client._admin("consumers.heartbeat", name=name, queue=queue, generation=generation)
 
-    def ceiling(self, name: str, generation: int) -> int:
-        return self._client._admin("consumers.ceiling", name=name, generation=generation)
+    def ceiling(self, name: str, queue: str, generation: int) -> int:
+        return self._client._admin("consumers.ceiling", name=name, queue=queue, generation=generation)
 
-    def release(self, name: str) -> int:
-        return self._client._admin("consumers.release", name=name)
+    def release(self, name: str, queue: str) -> int:
+        return self._client._admin("consumers.release", name=name, queue=queue)
 
-    def drop(self, name: str) -> None:
-        self._client._admin("consumers.drop", name=name)
+    def drop(self, name: str, queue: str) -> None:
+        self._client._admin("consumers.drop", name=name, queue=queue)
 
     def list(self) -> builtins.list[ConsumerInfo]:
         return self._client._admin("consumers.list")
 
-    def show(self, name: str) -> ConsumerInfo:
-        return self._client._admin("consumers.show", name=name)
+    def show(self, name: str, queue: str) -> ConsumerInfo:
+        return self._client._admin("consumers.show", name=name, queue=queue)
 
     def _read_pages(
-        self, name: str, generation: int, number: int, *, slice: int, slices: int, unsettled: bool
+        self, name: str, queue: str, generation: int, number: int, *, slice: int, slices: int, unsettled: bool
     ) -> Iterator[Sequence[Delivery]]:
-        for answer, batch in _pieces(self._core, ReadCall(name, generation, number, slice, slices, unsettled=unsettled)):
+        for answer, batch in _pieces(self._core, ReadCall(name, queue, generation, number, slice, slices, unsettled=unsettled)):
             yield decode_deliveries(batch, answer.queues)
 
     def _record(self, call: RecordCall, batch: pa.RecordBatch) -> None:
@@ -175,11 +176,11 @@ class ClientStaging:
         """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are needed."""
         return self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), fit(batch, MESSAGES))
 
-    def publish(self, token: str, chunks: Sequence[str]) -> PublishResult:
-        return self._client._admin("staging.publish", token=token, chunks=chunks)
+    def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
+        return self._client._admin("staging.publish", token=token, queue=queue, chunks=chunks)
 
-    def discard(self, token: str) -> int:
-        return self._client._admin("staging.discard", token=token)
+    def discard(self, token: str, queue: str) -> int:
+        return self._client._admin("staging.discard", token=token, queue=queue)
 
     def list(self) -> list[StagedWrite]:
         return self._client._admin("staging.list")

@@ -181,15 +181,18 @@ class Watchdog:
 
 
 class Pool:
-    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept open."""
+    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept open.
 
-    def __init__(self, open_stream: Callable[[], Stream], watchdog: Watchdog, most_idle: int) -> None:
+    `open_stream` gets the milliseconds it may take.
+    """
+
+    def __init__(self, open_stream: Callable[[int], Stream], watchdog: Watchdog, most_idle: int) -> None:
         self._open_stream = open_stream
         self._watchdog = watchdog
         self._most_idle = most_idle
         self._idle: list[Channel] = []
 
-    def take(self) -> Channel:
+    def take(self, within_ms: int) -> Channel:
         """Raises `ConnectionBroken`, with nothing sent."""
         while self._idle:
             try:
@@ -199,7 +202,7 @@ class Pool:
             if not channel.broken:
                 return channel
         try:
-            return Channel(self._open_stream(), self._watchdog)
+            return Channel(self._open_stream(within_ms), self._watchdog)
         except BROKEN as error:
             raise ConnectionBroken(describe(error), sent=False) from error
 

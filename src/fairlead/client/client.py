@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fairlead.client.bulk import ClientConsumers, ClientStaging, browse_batches
 from fairlead.client.consume import Consumption, Puller
-from fairlead.client.core import ADMIN_TIMEOUT_MS, Core, Options, default_consumer
+from fairlead.client.core import Core, Options, default_consumer
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Requests
 from fairlead.client.tls import TlsChoice, chosen_tls
@@ -53,9 +53,11 @@ def connect(
     api_key: str | None = None,
     tls: TlsChoice = None,
 ) -> Client:
-    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
+    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not.
 
-    `timeout` is how long one request may go unanswered before its connection counts as dead (a claim's wait comes on top).
+    `timeout` is how long one request may go unanswered before its connection counts as dead, and `retry_for` how long a call goes
+    on trying from the first trouble on. So every call, this one included, ends within `timeout` + `retry_for`, with its answer
+    or an error; the `wait` of a claim comes on top. The verbs of operators have no more time: give more for millions of messages.
     `heartbeat_cap` is how long after it was handed out a delivery is kept alive; None: not at all.
     `api_key` goes with every call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate,
     or a `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
@@ -69,7 +71,7 @@ def connect(
         None if heartbeat_cap is None else to_ms(heartbeat_cap, "heartbeat_cap"),
     )
     traces = Traces(ambient() if tracing else None)
-    transport = FlightTransport(address, tls=chosen_tls(tls), api_key=api_key)
+    transport = FlightTransport(address, tls=chosen_tls(tls), api_key=api_key, timeout_ms=options.timeout_ms)
     client = Client(Core(options, transport=transport), traces)
     try:
         client.intents()
@@ -372,7 +374,7 @@ class Client:
         self._core.check()
         batch = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL)
         repeatable = ADMIN[verb].repeatable or arguments.get("dry_run") is True
-        _, body = self._core.ask("admin", b"", batch, name=verb, timeout_ms=ADMIN_TIMEOUT_MS, repeat="freely" if repeatable else "never")
+        _, body = self._core.ask("admin", b"", batch, name=verb, repeat="freely" if repeatable else "never")
         return decode_result(verb, body.column(0)[0].as_py()) if body is not None else None
 
 

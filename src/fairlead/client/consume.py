@@ -212,11 +212,11 @@ class Puller:
             return not self.stopped
 
     def _pull_patiently(self) -> None:
-        patience = self.core.patience()
+        patience = self.core.patience(_POLL_MS)
         while not self.stopped:
             at_least_ms = 0
             try:
-                self._pull(self._prefetch - len(self._buffer))
+                self._pull(self._prefetch - len(self._buffer), min(_POLL_MS + self.core.options.timeout_ms, patience.left_ms()))
                 return
             except ConnectionBroken as broken:
                 trouble: Exception = broken
@@ -229,14 +229,14 @@ class Puller:
             self.core.check()
             self.core.outage.met(trouble)
             if not self.stopped and not patience.wait(at_least_ms):
-                self.core.give_up(trouble)
+                self.core.give_up(trouble, patience.left_ms())
 
-    def _pull(self, credit: int) -> None:
-        """One credit, until it is used up or the wait is over."""
-        channel = self.core.take_channel("claim")
+    def _pull(self, credit: int, within_ms: int) -> None:
+        """One credit, until it is used up or the wait is over. Each answer must come within `within_ms`."""
+        channel = self.core.take_channel("claim", within_ms)
         more = True
         try:
-            self._expect(channel)
+            self._expect(channel, within_ms)
             channel.send(self._metadata(credit), None)
             while more:
                 raw, body = channel.receive()
@@ -248,7 +248,7 @@ class Puller:
                 self._take_in(self.requests.deliveries((answer, body)))
                 more = not answer.done
                 if more:
-                    self._expect(channel)
+                    self._expect(channel, _POLL_MS + self.core.options.timeout_ms)
         except (ConnectionBroken, ClientClosed):
             if not self.stopped:
                 self.core.broke(channel)
@@ -266,10 +266,10 @@ class Puller:
     def _metadata(self, credit: int) -> bytes:
         return encode(msgspec.structs.replace(self._call, credit=credit))
 
-    def _expect(self, channel: Channel) -> None:
+    def _expect(self, channel: Channel, within_ms: int) -> None:
         with self._changed:
             self._channel = channel
-            channel.expect(_QUIET_MS if self.stopped else _POLL_MS + self.core.options.timeout_ms)
+            channel.expect(_QUIET_MS if self.stopped else within_ms)
 
     def _take_in(self, deliveries: list[Delivery]) -> None:
         with self._changed:

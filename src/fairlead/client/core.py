@@ -7,6 +7,8 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -41,12 +43,15 @@ from fairlead.wire.schemas import CHANNELS
 if TYPE_CHECKING:
     from fairlead.client.consume import Puller
 
-#: Looking at ten million messages may take a while, and administration is in no hurry to give up.
-ADMIN_TIMEOUT_MS = 300_000
-#: What a close may still wait for, so that a dead server does not keep a program from ending.
+#: How long a close may wait for the server, so that a dead one does not keep a program from ending.
 _CLOSING_MS = 2000
+#: How long a close waits for threads whose calls it cancelled; they need no answer of the server.
+_LEAVING_S = 1.0
+#: Longer than gRPC tries to connect, see transport.py.
+_CONNECTING_S = 3.0
 _MOST_IDLE_CHANNELS = 16
 _MOST_THREADS = 1024
+_MOST_CONNECTING_THREADS = 256
 
 Asked = tuple[Answer, pa.RecordBatch | None]
 
@@ -73,11 +78,13 @@ class Core:
         self.options = options
         self.clock = clock or SystemClock()
         self.crew = Crew(_MOST_THREADS)
+        #: Separate, because the threads of `crew` wait for these.
+        self._connecting = Crew(_MOST_CONNECTING_THREADS)
         self.pauses = Pauses(self.clock)
         self.outage = Outage(options.address, self.clock)
         self.reaper = Reaper()
         self.pullers: set[Puller] = set()
-        self._transport = transport or FlightTransport(options.address)
+        self._transport = transport or FlightTransport(options.address, timeout_ms=options.timeout_ms)
         self._watchdog = Watchdog(self.clock)
         self._pools = {verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS}
         self._ids = IdSource()
@@ -85,7 +92,8 @@ class Core:
         #: How far the server's clock is ahead of ours; known only once it matters.
         self._skew_ms = 0
         self._unusable: type[ClientClosed | ClientForked] | None = None
-        self._closing = False
+        #: Set by `close`: no call may take longer than until then.
+        self._closing_ends_ms: int | None = None
         #: It has answered, so what keeps a connection from being made now was not so before, and may pass.
         self._met = False
         self._close_lock = threading.Lock()
@@ -99,10 +107,10 @@ class Core:
     def closed(self) -> bool:
         return self._unusable is not None
 
-    def take_channel(self, verb: str) -> Channel:
+    def take_channel(self, verb: str, within_ms: int) -> Channel:
         """Raises `ConnectionBroken`, with nothing sent."""
         try:
-            return self._pools[verb].take()
+            return self._pools[verb].take(within_ms)
         except ConnectionBroken:
             self.let_go()
             raise
@@ -115,8 +123,15 @@ class Core:
         channel.abandon_if_late()
         self.let_go()
 
-    def patience(self) -> Patience:
-        return Patience(self.pauses, 0 if self._closing else self.options.retry_for_ms)
+    def deadline_ms(self, wait_ms: int = 0) -> int:
+        """When a call that begins now is over at the latest, with or without an answer; `wait_ms` is what the server may wait."""
+        if self._closing_ends_ms is not None:
+            return self._closing_ends_ms
+        return self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + self.options.retry_for_ms
+
+    def patience(self, wait_ms: int = 0, *, ends_ms: int | None = None) -> Patience:
+        retry_for_ms = self.options.retry_for_ms if self._closing_ends_ms is None else 0
+        return Patience(self.pauses, retry_for_ms, self.deadline_ms(wait_ms) if ends_ms is None else ends_ms)
 
     def new_id(self) -> str:
         with self._ids_lock:
@@ -136,26 +151,29 @@ class Core:
         batch: pa.RecordBatch | None = None,
         *,
         name: str = "",
-        timeout_ms: int | None = None,
+        wait_ms: Callable[[], int] = lambda: 0,
+        ends_ms: int | None = None,
         repeat: Repeat = "freely",
     ) -> Asked:
         """One request, sent again after every trouble that may pass, until `retry_for` is over.
 
+        `wait_ms` is how long the server may wait before it answers. The call is over at `ends_ms`, by default `deadline_ms`.
         Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is over and nothing was carried out;
         `AnswerLost` when that is not known and the request cannot be repeated, or could not in time.
         """
-        patience: Patience | None = None
+        patience = self.patience(wait_ms(), ends_ms=ends_ms)
         sent = False
         while True:
             self.check()
             at_least_ms = 0
             try:
-                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, timeout_ms)
+                within_ms = min(wait_ms() + self.options.timeout_ms, patience.left_ms())
+                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, within_ms)
             except ConnectionBroken as broken:
                 sent = sent or broken.sent
                 trouble: Exception = broken
                 if not self._met:
-                    self._give_up_if_hopeless()
+                    self._give_up_if_hopeless(patience.left_ms())
             except (ServerStopping, BrokerClosed) as stopping:
                 self.let_go()
                 trouble = stopping
@@ -170,34 +188,37 @@ class Core:
             if sent and repeat == "never":
                 raise AnswerLost(name or verb) from trouble
             self.outage.met(trouble)
-            patience = patience or self.patience()
             if not patience.wait(at_least_ms):
                 if sent and repeat == "by id":
                     raise AnswerLost(name or verb) from trouble
-                self.give_up(trouble)
+                self.give_up(trouble, patience.left_ms())
 
     def let_go(self) -> None:
         """Close every idle channel. A server that is stopping waits for those who keep one open."""
         for pool in self._pools.values():
             pool.forget()
 
-    def give_up(self, trouble: Exception) -> None:
+    def give_up(self, trouble: Exception, within_ms: int) -> None:
         if isinstance(trouble, Overloaded):
             raise trouble
-        self._give_up_if_hopeless()
+        self._give_up_if_hopeless(within_ms)
         # What broke is in the text; pyarrow's own account of it would only bury that.
         raise ServerUnreachable(self.options.address, str(trouble)) from None
 
-    def _give_up_if_hopeless(self) -> None:
-        hopeless = self._transport.why_hopeless()
-        if hopeless:
-            raise TlsFailed(self.options.address, hopeless) from None
+    def unreachable(self, what: str) -> ServerUnreachable:
+        return ServerUnreachable(self.options.address, what)
 
-    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, timeout_ms: int | None) -> Asked:
-        channel = self.take_channel(verb)
-        within_ms = timeout_ms or self.options.timeout_ms
+    def _give_up_if_hopeless(self, within_ms: int) -> None:
+        found = self._connecting.submit(self._transport.why_hopeless)
+        with suppress(TimeoutError):
+            if hopeless := found.result(within_ms / 1000):
+                raise TlsFailed(self.options.address, hopeless) from None
+
+    def _try(self, verb: str, metadata: bytes, batch: pa.RecordBatch | None, within_ms: int) -> Asked:
+        ends_ms = self.clock.monotonic_ms() + within_ms
+        channel = self.take_channel(verb, within_ms)
         try:
-            raw, body = channel.call(metadata, batch, within_ms=min(within_ms, _CLOSING_MS) if self._closing else within_ms)
+            raw, body = channel.call(metadata, batch, within_ms=max(0, ends_ms - self.clock.monotonic_ms()))
         except ConnectionBroken:
             self.broke(channel)
             raise
@@ -213,33 +234,53 @@ class Core:
         self.outage.over()
         return answer, body
 
-    def _opener(self, verb: str) -> Callable[[], Stream]:
-        return lambda: self._transport.open(verb)
+    def _opener(self, verb: str) -> Callable[[int], Stream]:
+        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may be left behind."""
+
+        def open_within(within_ms: int) -> Stream:
+            opening = self._connecting.submit(self._transport.open, verb)
+            try:
+                wait([opening], within_ms / 1000)
+            except BaseException:
+                opening.add_done_callback(_close_late)
+                raise
+            if not opening.done():
+                opening.add_done_callback(_close_late)
+                raise ConnectionBroken("no connection in time", sent=False)
+            return opening.result()
+
+        return open_within
 
     def close(self, before: Callable[[], None] | None = None) -> None:
         """`before` is what may still be said while it can be. Ends every call under way with `ClientClosed`."""
         with self._close_lock:
-            if self.closed or self._closing:
+            if self.closed or self._closing_ends_ms is not None:
                 return
-            self._closing = True
+            most_ms = min(_CLOSING_MS, self.options.timeout_ms + self.options.retry_for_ms)
+            ends_ms = self._closing_ends_ms = self.clock.monotonic_ms() + most_ms
         try:
             for puller in list(self.pullers):
                 puller.stop()
             for puller in list(self.pullers):
-                puller.join(_CLOSING_MS / 1000)
+                puller.join(max(0, ends_ms - self.clock.monotonic_ms()) / 1000)
             if before is not None:
                 before()
         finally:
             self._unusable = ClientClosed
             self.pauses.close()
             self.crew.close()
+            self._connecting.close()
             self.reaper.close()
             self._watchdog.cancel_all()
             self.let_go()
             # A thread that is still inside pyarrow when the interpreter goes away takes the process down with it.
-            self._watchdog.wait_until_unused(1.0)
+            self._watchdog.wait_until_unused(_LEAVING_S)
             self._watchdog.close()
             self._transport.close()
+
+    def join(self) -> None:
+        """After `close`: wait for threads that gRPC still keeps inside an attempt to connect."""
+        self._connecting.join(_CONNECTING_S)
 
     def disown(self) -> None:
         """In a forked child: its threads are not here, and its locks may be held by nobody."""
@@ -256,22 +297,30 @@ class Once:
         #: Ids whose answers are here, which the server is told with the next request and may forget.
         self._answered: list[str] = []
 
-    def ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, *, room: int = MAX_ANSWERED) -> Asked:
+    def ask(
+        self,
+        metadata: Callable[[str, Sequence[str]], bytes],
+        batch: pa.RecordBatch | None,
+        *,
+        room: int = MAX_ANSWERED,
+        ends_ms: int | None = None,
+    ) -> Asked:
         """`metadata` puts the id of this request and those of up to `room` answered ones in."""
+        ends_ms = self._core.deadline_ms() if ends_ms is None else ends_ms
         try:
-            return self._ask(metadata, batch, room)
+            return self._ask(metadata, batch, room, ends_ms)
         except RequestExpired as expired:
             # A new id that was refused as it came: nothing was carried out, and our clock is far from the server's.
             self._core.learn_skew(expired)
-        return self._ask(metadata, batch, room)
+        return self._ask(metadata, batch, room, ends_ms)
 
-    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, room: int) -> Asked:
+    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, room: int, ends_ms: int) -> Asked:
         request_id = self._core.new_id()
         with self._lock:
             # Taken out, so that of several requests under way only one tells of each.
             answered, self._answered = self._answered[: max(0, room)], self._answered[max(0, room) :]
         try:
-            asked = self._core.ask(self._verb, metadata(request_id, answered), batch, repeat="by id")
+            asked = self._core.ask(self._verb, metadata(request_id, answered), batch, ends_ms=ends_ms, repeat="by id")
         except BaseException:
             with self._lock:
                 self._answered[:0] = answered
@@ -279,6 +328,12 @@ class Once:
         with self._lock:
             self._answered.append(request_id)
         return asked
+
+
+def _close_late(opening: Future[Stream]) -> None:
+    """Nobody waits for this stream any longer."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def read_answer(raw: bytes) -> Answer:

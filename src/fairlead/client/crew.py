@@ -53,6 +53,11 @@ class Crew:
             if future.set_running_or_notify_cancel():
                 future.set_exception(ClientClosed())
 
+    def join(self, timeout_s: float) -> None:
+        """After `close`: until the last job under way is over, or the time is."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads, timeout_s)
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -61,6 +66,7 @@ class Crew:
                 self._idle -= 1
                 if not self._jobs:
                     self._threads -= 1
+                    self._changed.notify_all()
                     return
                 future, job = self._jobs.popleft()
             if future.set_running_or_notify_cancel():

@@ -31,7 +31,7 @@ _WANTS_CERTIFICATE = "the server asks for a client certificate; give fairlead.Tl
 
 
 class Diagnosis(NamedTuple):
-    """`hopeless` is what is wrong, "" when trying again may help. `silent`: there was no answer at all, and asking took its time."""
+    """`hopeless`: what is wrong, "" when another attempt may help. `silent`: the server did not answer, and asking again costs time."""
 
     hopeless: str = ""
     silent: bool = False
@@ -44,9 +44,12 @@ def diagnose(host: str, port: int, tls: Tls | None, files: TlsFiles | None) -> D
         return Diagnosis(silent=isinstance(error, TimeoutError))
     with connection:
         connection.settimeout(_SHAKE_S)
-        if tls is None or files is None:
-            return Diagnosis(_SPEAKS_TLS if _answers_in_tls(connection) else "")
-        return Diagnosis(_wrong_with(connection, host, port, tls, files))
+        try:
+            if tls is None or files is None:
+                return Diagnosis(_SPEAKS_TLS if _answers_in_tls(connection) else "")
+            return Diagnosis(_wrong_with(connection, host, port, tls, files))
+        except TimeoutError:
+            return Diagnosis(silent=True)
 
 
 def _answers_in_tls(connection: socket.socket) -> bool:
@@ -60,6 +63,8 @@ def _answers_in_tls(connection: socket.socket) -> bool:
     except ssl.SSLError as error:
         # A server that refuses us in the words of TLS speaks it too.
         return "ALERT" in (error.reason or "")
+    except TimeoutError:
+        raise
     except OSError:
         return False
 
@@ -77,6 +82,8 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
             return _SPEAKS_PLAINLY
         if "ALERT" not in (error.reason or ""):
             return ""
+    except TimeoutError:
+        raise
     except OSError:
         return ""
     # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not like it, or is

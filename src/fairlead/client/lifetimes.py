@@ -14,6 +14,8 @@ from typing import Any, Protocol
 class Ending(Protocol):
     def close(self) -> None: ...
 
+    def join(self) -> None: ...
+
     def disown(self) -> None: ...
 
 
@@ -28,8 +30,11 @@ def watch(core: Ending) -> None:
 
 def _close_all() -> None:
     """Threads that are inside pyarrow when the interpreter goes away would take the process down with them."""
-    for core in list(_open):
+    cores = list(_open)
+    for core in cores:
         core.close()
+    for core in cores:
+        core.join()
 
 
 def _disown_all() -> None:

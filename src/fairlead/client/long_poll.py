@@ -21,14 +21,11 @@ T = TypeVar("T")
 
 
 class LongPoll:
-    """`timeout_ms` is what one of its requests may take."""
-
     def __init__(self, core: Core, wait: Duration | None) -> None:
         self._core = core
         wait_ms = 0 if wait is None else to_ms(wait, "wait")
         self._most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
         self._until_ms = core.clock.monotonic_ms() + wait_ms
-        self.timeout_ms = self._most_ms + core.options.timeout_ms
 
     def left_ms(self) -> int:
         """How long the server may wait from now on."""

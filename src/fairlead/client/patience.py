@@ -1,4 +1,4 @@
-"""How long one request is tried for, and how long it waits between two tries."""
+"""How long one call may take, and how long it pauses between two attempts."""
 
 from __future__ import annotations
 
@@ -39,26 +39,35 @@ class Pauses:
 
 
 class Patience:
-    """Of one request. The time allowed counts from the first trouble: a claim may have waited for an hour before it."""
+    """The time limits of one call.
 
-    def __init__(self, pauses: Pauses, retry_for_ms: int) -> None:
+    The call ends at `ends_ms` at the latest. Within that, attempts go on for `retry_for_ms` from the first trouble, and not from
+    the beginning: a connection that died silently is noticed only when the first attempt has used up its whole timeout.
+    """
+
+    def __init__(self, pauses: Pauses, retry_for_ms: int, ends_ms: int) -> None:
         self._pauses = pauses
         self._retry_for_ms = retry_for_ms
-        self._ends_ms: int | None = None
+        self._retries_end_ms: int | None = None
         self._tries = 0
+        self.ends_ms = ends_ms
+
+    def left_ms(self) -> int:
+        """How long the call may still take."""
+        return max(0, self.ends_ms - self._pauses.clock.monotonic_ms())
 
     def wait(self, at_least_ms: int = 0) -> bool:
-        """Before the next try. False when the time allowed is over: give up.
+        """Pause before the next attempt. False when the time allowed is over: give up.
 
-        Doubles up to a second, and takes half of it by chance, so that a thousand clients do not come back in step.
+        Pauses double up to a second, and half of each is random, so that a thousand clients do not come back in step.
         """
         now_ms = self._pauses.clock.monotonic_ms()
-        if self._ends_ms is None:
-            self._ends_ms = now_ms + self._retry_for_ms
-        if now_ms >= self._ends_ms:
+        if self._retries_end_ms is None:
+            self._retries_end_ms = min(now_ms + self._retry_for_ms, self.ends_ms)
+        if now_ms >= self._retries_end_ms:
             return False
         step_ms = min(_LONGEST_MS, _FIRST_MS << min(self._tries, 10))
         self._tries += 1
         pause_ms = max(at_least_ms, round(step_ms * (0.5 + 0.5 * self._pauses.chance())))
-        self._pauses.wait(min(pause_ms, self._ends_ms - now_ms))
-        return True
+        self._pauses.wait(min(pause_ms, self._retries_end_ms - now_ms))
+        return self.left_ms() > 0

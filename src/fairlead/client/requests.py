@@ -74,8 +74,8 @@ class Requests:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.enqueues: Gatherer[Put, list[str]] = Gatherer(self._send_enqueues, core.crew, "enqueue")
-        self.settles: Gatherer[Said, Results] = Gatherer(self._send_settles, core.crew, "settle")
+        self.enqueues: Gatherer[Put, list[str]] = Gatherer(self._send_enqueues, core.crew, "enqueue", core)
+        self.settles: Gatherer[Said, Results] = Gatherer(self._send_settles, core.crew, "settle", core)
         self.heartbeat = Heartbeat(self._send_extends, core.clock, core.options.heartbeat_cap_ms)
         self._enqueue_once = Once(core, "enqueue")
         self._settle_once = Once(core, "settle")
@@ -103,7 +103,7 @@ class Requests:
         def metadata() -> bytes:
             return encode_call(msgspec.structs.replace(call, wait_ms=poll.left_ms()))
 
-        return poll.ask(lambda: self.deliveries(core.ask("claim", metadata, timeout_ms=poll.timeout_ms)), found=bool)
+        return poll.ask(lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool)
 
     def exchange(
         self,
@@ -163,7 +163,7 @@ class Requests:
         self.heartbeat.hold(found, answer.now_ms)
         return found
 
-    def _send_enqueues(self, puts: Sequence[Put]) -> list[list[str]]:
+    def _send_enqueues(self, puts: Sequence[Put], ends_ms: int) -> list[list[str]]:
         by_queue: dict[str, list[CheckedMessage]] = {}
         for put in puts:
             by_queue.setdefault(put.queue, []).extend(put.messages)
@@ -171,7 +171,9 @@ class Requests:
         messages = [message for messages in by_queue.values() for message in messages]
         few = len(messages) <= FEW_ROWS and sum([put.bytes for put in puts]) <= FEW_BYTES
         rows, batch = (message_rows(messages), None) if few else (None, encode_messages(messages))
-        answer, body = self._enqueue_once.ask(lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)), batch)
+        answer, body = self._enqueue_once.ask(
+            lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)), batch, ends_ms=ends_ms
+        )
         ids = decode_ids(body) if body is not None else answer.ids
         if len(ids) != len(messages):
             raise ProtocolMismatch(f"{len(messages)} ids", f"{len(ids)}")
@@ -186,10 +188,10 @@ class Requests:
             given.append(ids[first : first + put.items])
         return given
 
-    def _send_settles(self, said: Sequence[Said]) -> list[Results]:
+    def _send_settles(self, said: Sequence[Said], ends_ms: int) -> list[Results]:
         rows = [row for one in said for row in one.rows]
         few, batch = (rows, None) if len(rows) <= FEW_ROWS and sum([one.bytes for one in said]) <= FEW_BYTES else (None, encode_settlements(rows))
-        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch)
+        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch, ends_ms=ends_ms)
         results = decode_results(body) if body is not None else read_results(answer.settled)
         if len(results) != len(rows):
             raise ProtocolMismatch(f"{len(rows)} results", f"{len(results)}")
@@ -237,7 +239,7 @@ class Settling:
 
     def _goes_on(self, row: Row, result: SettleResult) -> bool:
         """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
-        if result.outcome == "invalid":
+        if result.outcome in ("invalid", "store_full"):
             if row.id in self._dropped.get(row.lease, ()) or row.id in self._paused.get(row.lease, ()):
                 self._heartbeat.keep({row.lease: {row.id}})
         elif not result.ok:

@@ -19,17 +19,17 @@ Piece = tuple[Answer, pa.RecordBatch]
 def ask_for_batches(core: Core, verb: str, rest: Callable[[], bytes]) -> Iterator[Piece]:
     """`rest` asks for what has not been given out yet, and is called again after each trouble that may pass.
 
-    The time allowed for trouble counts anew from every batch that came. Left early, it lets go of its channel.
+    The deadline is that of one batch, and counts anew when the next one is asked for. Left early, it lets go of its channel.
     """
-    patience: Patience | None = None
+    pace = _Pace(core)
     while True:
         core.check()
         at_least_ms = 0
         try:
-            for piece in _pieces(core, verb, rest()):
-                patience = None
+            for piece in _pieces(core, verb, rest(), pace):
                 core.outage.over()
                 yield piece
+                pace.renew()
             return
         except ConnectionBroken as broken:
             trouble: Exception = broken
@@ -41,19 +41,33 @@ def ask_for_batches(core: Core, verb: str, rest: Callable[[], bytes]) -> Iterato
             at_least_ms = int(overloaded.retry_after_ms)
         core.check()
         core.outage.met(trouble)
-        patience = patience or core.patience()
-        if not patience.wait(at_least_ms):
-            core.give_up(trouble)
+        if not pace.patience.wait(at_least_ms):
+            core.give_up(trouble, pace.patience.left_ms())
 
 
-def _pieces(core: Core, verb: str, metadata: bytes) -> Iterator[Piece]:
-    channel = core.take_channel(verb)
+class _Pace:
+    """How long the next batch may take."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.patience: Patience = core.patience()
+
+    def renew(self) -> None:
+        self.patience = self._core.patience()
+
+    def within_ms(self) -> int:
+        return min(self._core.options.timeout_ms, self.patience.left_ms())
+
+
+def _pieces(core: Core, verb: str, metadata: bytes, pace: _Pace) -> Iterator[Piece]:
+    channel = core.take_channel(verb, pace.within_ms())
     whole = False
     try:
-        channel.expect(core.options.timeout_ms)
+        channel.expect(pace.within_ms())
         channel.send(metadata, None)
         while True:
-            answer, body = _receive(core, channel)
+            channel.expect(pace.within_ms())
+            answer, body = _receive(channel)
             if answer.error is not None:
                 whole = True
                 raise error_of(answer.error)
@@ -73,8 +87,7 @@ def _pieces(core: Core, verb: str, metadata: bytes) -> Iterator[Piece]:
             channel.close()
 
 
-def _receive(core: Core, channel: Channel) -> tuple[Answer, pa.RecordBatch | None]:
-    channel.expect(core.options.timeout_ms)
+def _receive(channel: Channel) -> tuple[Answer, pa.RecordBatch | None]:
     raw, body = channel.receive()
     try:
         return read_answer(raw), body

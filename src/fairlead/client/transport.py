@@ -19,7 +19,8 @@ from fairlead.errors import FairleadError, InvalidRequest, ProtocolMismatch, Una
 from fairlead.model.addresses import join_address, split_address
 from fairlead.wire.calls import Answer, Open, decode, encode
 from fairlead.wire.faults import error_of
-from fairlead.wire.schemas import CHANNELS, VERSION
+from fairlead.wire.requests import pack
+from fairlead.wire.schemas import NOTHING, VERSION
 
 #: What a broken stream raises; StopIteration is a stream that the server ended.
 BROKEN = (pa.ArrowException, OSError, StopIteration)
@@ -32,7 +33,11 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
+    # A ping every ten minutes, as often as a Flight server accepts. What matters is the timeout that goes with it, see below.
+    ("grpc.keepalive_time_ms", 600_000),
 ]
+#: TCP sends a lost packet again after 200 ms: a connection that lost one is not dead.
+_MIN_TCP_TIMEOUT_MS = 200
 
 
 _API_KEY = re.compile(r"[!-~]{1,1000}")
@@ -73,14 +78,17 @@ class FlightTransport:
     """One connection that all streams of a client share; gRPC makes it anew when it broke.
 
     A network that went away without a word breaks nothing: gRPC would go on for many minutes with a connection that leads
-    nowhere. So who waited in vain abandons it.
+    nowhere. So who waited in vain abandons it. A read that waits can be cancelled; a write of more than the socket takes cannot,
+    while the peer does not read. So the system ends a connection that delivers nothing for `timeout_ms` (TCP_USER_TIMEOUT,
+    which gRPC sets together with its keepalive, on Linux).
     """
 
-    def __init__(self, address: str, *, tls: Tls | None = None, api_key: str | None = None) -> None:
+    def __init__(self, address: str, *, tls: Tls | None = None, api_key: str | None = None, timeout_ms: int = 30_000) -> None:
         self._host, self._port = split_address(address)
         self._target = f"{'grpc' if tls is None else 'grpc+tls'}://{join_address(self._host, self._port)}"
         self._tls = tls
         self._api_key = ApiKey(api_key) if api_key is not None else None
+        self._options = [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(timeout_ms, _MIN_TCP_TIMEOUT_MS))]
         self._lock = threading.Lock()
         self._silent = False
         self._identity = files_identity(tls) if tls is not None else ()
@@ -93,9 +101,7 @@ class FlightTransport:
         self._renew_files()
         client = self._client
         writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))), self._api_key and self._api_key.options())
-        schema = CHANNELS[verb][0]
-        if schema is not None:
-            writer.begin(schema)
+        writer.begin(NOTHING)
         return FlightStream(writer, reader, lambda: self._abandon(client))
 
     def why_hopeless(self) -> str:
@@ -134,14 +140,14 @@ class FlightTransport:
 
     def _connect(self) -> flight.FlightClient:
         if self._tls is None or self._files is None:
-            return flight.FlightClient(self._target, generic_options=_OPTIONS)
+            return flight.FlightClient(self._target, generic_options=self._options)
         return flight.FlightClient(
             self._target,
             tls_root_certs=self._files.ca,
             cert_chain=self._files.cert,
             private_key=self._files.key,
             override_hostname=self._tls.server_name,
-            generic_options=_OPTIONS,
+            generic_options=self._options,
         )
 
 
@@ -165,10 +171,7 @@ class FlightStream:
         self.abandon = abandon
 
     def write(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
-        if batch is None:
-            self._writer.write_metadata(metadata)
-        else:
-            self._writer.write_with_metadata(batch, metadata)
+        self._writer.write_metadata(pack(metadata, batch))
 
     def read(self) -> tuple[bytes, pa.RecordBatch | None]:
         chunk = self._reader.read_chunk()

@@ -48,7 +48,8 @@ class Settings:
     the others. `body_cache_bytes` is how much of recent bodies is held, `block_cache_bytes` RocksDB's share.
     There may be `max_queues` queues, dead-letter queues not counted, and `max_staged_bytes` on disk that are staged and not
     published yet.
-    Enqueues are refused when the disk would go below `disk_reserve_bytes`, so that settles still fit. Checkpoints are written
+    Requests that can grow the store are refused when the disk would go below `disk_reserve_bytes`, so that requests that free
+    space always fit; a value that cannot keep this promise is refused when the store is opened. Checkpoints are written
     in `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
     """
 
@@ -59,7 +60,7 @@ class Settings:
     max_staged_bytes: int = 16 * 1024 * 1024 * 1024
     body_cache_bytes: int = 64 * 1024 * 1024
     block_cache_bytes: int = 64 * 1024 * 1024
-    disk_reserve_bytes: int = 64 * 1024 * 1024
+    disk_reserve_bytes: int = 256 * 1024 * 1024
     checkpoint_dir: str = ""
     lua: HookSettings = HookSettings()
 

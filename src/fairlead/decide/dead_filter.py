@@ -1,24 +1,26 @@
-"""Which messages a redrive or an operator's verb selects."""
+"""Which messages a redrive or an operator's verb selects: the filter that callers give, and its test of one message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
-from fairlead.decide.pattern import Pattern, Refused
+from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.lane import lane_key
-from fairlead.model.message import Message, MessageState, lane_of, unpack_headers
+from fairlead.model.message import Message, MessageState, unpack_headers
 
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """All that is given must hold. `error` is a substring, `error_regex` a search, both over the last error.
+    """All fields that are given must hold. `error` is a substring, `error_regex` a search, both over the last error.
 
-    An `error_regex` is written as for `re`, without look-around and back references, so that no expression can hold up the
-    broker. `older_than` and `newer_than` count from a message's death, so they select dead letters only.
+    `error_regex` has RE2's syntax: no look-around and no back references, and `\\d`, `\\w` and `\\b` are ASCII
+    (docs/reference/filters.md). `older_than` and `newer_than` count from a message's death, so they select dead letters
+    only.
     """
 
     reason: FailureReason | str | int | None = None
@@ -32,11 +34,26 @@ class DeadFilter:
     max_attempts: int | None = None
 
 
+class Traits(NamedTuple):
+    """Everything a filter looks at that can change in the life of a message; its headers cannot."""
+
+    reason: int
+    error: str
+    lane: bytes
+    dead_since_ms: int
+    attempts: int
+
+
+def traits_of(state: MessageState) -> Traits:
+    error = state.failures[-1].error if state.failures else ""
+    return Traits(state.reason, error, state.lane, state.dead_since_ms, state.attempts)
+
+
 class DeadLetterTest:
-    """A filter that has been read once, to be asked many times."""
+    """A filter that was read once, to be asked many times. A message whose traits stayed the same gets the same answer."""
 
     def __init__(self, given: DeadFilter, *, now_ms: int) -> None:
-        """Relative ages are frozen at `now_ms`, so that a selection does not change while it is worked through."""
+        """Relative ages are frozen at `now_ms`, so that a selection does not change during a scan."""
         self._reason = None if given.reason is None else int(read_reason(given.reason, "filter.reason"))
         self._error = _text(given.error, "filter.error")
         self._regex = _regex(given.error_regex)
@@ -46,20 +63,29 @@ class DeadLetterTest:
         self._dead_after = None if given.newer_than is None else now_ms - to_ms(given.newer_than, "filter.newer_than")
         self._min_attempts = _count(given.min_attempts, "filter.min_attempts")
         self._max_attempts = _count(given.max_attempts, "filter.max_attempts")
+        #: Whether the test needs the message itself. Without it `selects` takes None, and no payload is read.
+        self.needs_message = self._key is not None or self._header is not None
+        #: The most a test of one byte of error text costs, in instructions of RE2; 0 without a regular expression.
+        self.cost = 0 if self._regex is None else self._regex.instructions
 
-    def selects(self, message: Message, state: MessageState) -> bool:
-        error = state.failures[-1].error if state.failures else ""
+    def selects(self, message: Message | None, state: MessageState) -> bool:
+        reason, error, lane, dead_since_ms, attempts = traits_of(state)
         return (
-            (self._reason is None or state.reason == self._reason)
-            and (self._error is None or self._error in error)
-            and (self._regex is None or self._regex.search(error))
-            and (self._key is None or lane_key(lane_of(message, state)) == self._key)
-            and (self._header is None or unpack_headers(message.headers).get(self._header[0]) == self._header[1])
+            (self._reason is None or reason == self._reason)
             # An age is that of a death: a live message has none, and is not selected by one.
-            and (self._dead_before is None or 0 < state.dead_since_ms <= self._dead_before)
-            and (self._dead_after is None or state.dead_since_ms >= max(1, self._dead_after))
-            and (self._min_attempts is None or state.attempts >= self._min_attempts)
-            and (self._max_attempts is None or state.attempts <= self._max_attempts)
+            and (self._dead_before is None or 0 < dead_since_ms <= self._dead_before)
+            and (self._dead_after is None or dead_since_ms >= max(1, self._dead_after))
+            and (self._min_attempts is None or attempts >= self._min_attempts)
+            and (self._max_attempts is None or attempts <= self._max_attempts)
+            and (message is None or self._selects_message(message, lane))
+            and (self._error is None or self._error in error)
+            # Last: it may be by far the most expensive.
+            and (self._regex is None or self._regex.search(error))
+        )
+
+    def _selects_message(self, message: Message, lane: bytes) -> bool:
+        return (self._key is None or lane_key(lane or message.lane) == self._key) and (
+            self._header is None or unpack_headers(message.headers).get(self._header[0]) == self._header[1]
         )
 
 
@@ -85,14 +111,14 @@ def _text(value: object, field: str) -> str | None:
     raise InvalidRequest(field, "text", value)
 
 
-def _regex(value: object) -> Pattern | None:
+def _regex(value: object) -> ErrorPattern | None:
     text = _text(value, "filter.error_regex")
     if text is None:
         return None
     try:
-        return Pattern(text)
-    except Refused as wrong:
-        raise InvalidRequest("filter.error_regex", f"a regular expression ({wrong})", text) from None
+        return ErrorPattern(text)
+    except PatternRefused as wrong:
+        raise InvalidRequest("filter.error_regex", f"a regular expression in RE2's syntax ({wrong})", text) from None
 
 
 def _header(value: object) -> tuple[str, str] | None:

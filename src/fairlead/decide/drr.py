@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import islice
 
 from fairlead.decide.lanes import FIRST_READ_ROWS, MOST_SPARE_LANES, READ_AHEAD_ROWS, Key, Lane, Memory, ReadRows
 from fairlead.decide.parking import Parking
@@ -404,8 +405,9 @@ class QueueScheduler:
         """How often the key was served, since the queue was loaded or counts began anew; for looking only."""
         return self._delivered.get(key, 0)
 
-    def keys(self) -> Iterator[Key]:
-        return iter(list(self._keys.values()))
+    def keys(self, limit: int) -> list[Key]:
+        """The first so many."""
+        return list(islice(self._keys.values(), limit))
 
     def head(self, lane_id: bytes) -> bytes | None:
         """The lane's next row, without taking it."""
@@ -418,12 +420,14 @@ class QueueScheduler:
     def find_lane(self, lane_id: bytes) -> Lane | None:
         return self._lanes.get(lane_id)
 
-    def keys_ahead(self, key: Key) -> int | None:
-        """How many keys have their turn before this one; None when it is not in the ring."""
-        for ahead, entry in enumerate(self._ring):
+    def keys_ahead(self, key: Key, limit: int) -> int | None:
+        """How many keys have their turn before this one, counted up to `limit`; None when it is not in the ring."""
+        if not key.in_ring:
+            return None
+        for ahead, entry in enumerate(islice(self._ring, limit)):
             if entry is key:
                 return ahead
-        return None
+        return limit
 
     @property
     def active_keys(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlead.model.failure import FailureReason
+from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import QueueConfig
 
@@ -54,7 +54,7 @@ class Bury:
 def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
     """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller from [0, 1)."""
     if config.max_attempts and failure.attempts >= config.max_attempts:
-        why = f"failed {failure.attempts} times, the ceiling is {config.max_attempts}"
+        why = f"failed {show_times(failure.attempts)}, the ceiling is {config.max_attempts}"
         return Bury(why, "max_attempts", FailureReason.POISON_MESSAGE)
     if failure.dead:
         return Bury("the consumer said so", "instruction")

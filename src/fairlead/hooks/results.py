@@ -57,7 +57,7 @@ def what_went_wrong(row: Sequence[Any], *, timeout_ms: int, memory_bytes: int) -
     if not row:
         return unreadable(row)
     if row[0] == TIME:
-        return f"stopped: used more than {timeout_ms} ms of computing"
+        return f"stopped: used more instructions or CPU time than {timeout_ms} ms allow"
     if row[0] == MEMORY:
         return f"stopped: used more than {memory_bytes} bytes of memory"
     if row[0] == ERROR and len(row) > 1 and isinstance(row[1], str):

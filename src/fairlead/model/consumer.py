@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from fairlead.model.names import Scoped
+
 #: What is going on with the claim of a consumer that is not over. "filling": it is being put together, and nobody was told of
 #: it yet. "closing" and "releasing": it is over, and its messages follow step by step.
 Phase = Literal["idle", "filling", "open", "closing", "releasing"]
@@ -19,8 +21,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a consumer, and of the one claim that it may have in hand.
 
     `handled` counts the members that the steps of a close or release have done with, in claim order; `recorded` the values
-    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has. `taken` has a
-    bit for each of `slices` slices that somebody has taken up.
+    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has; with `name` it
+    identifies the consumer. `taken` has a bit for each of `slices` slices that somebody has taken up.
     """
 
     name: str
@@ -46,6 +48,10 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     unspoken: Unspoken = "complete"
     slices: int = 0
     taken: builtins.bytes = b""
+
+    @property
+    def key(self) -> Scoped:
+        return Scoped(self.queue, self.name)
 
     @property
     def in_hand(self) -> bool:

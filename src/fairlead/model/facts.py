@@ -12,9 +12,11 @@ from typing import Literal
 import msgspec
 
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
@@ -245,6 +247,19 @@ class ConfigDeleted(msgspec.Struct, frozen=True):
     key: str
 
 
+class ClockMarked(msgspec.Struct, frozen=True):
+    """In place of the mark before."""
+
+    mark: ClockMark
+
+
+class BucketsSaved(msgspec.Struct, frozen=True):
+    """What token buckets hold, in place of what was remembered of them. Those in `forgotten` have no configuration and are full."""
+
+    levels: list[BucketLevel]
+    forgotten: list[str] = []
+
+
 class KeySaved(msgspec.Struct, frozen=True):
     """An API key was made, changed or used."""
 
@@ -284,7 +299,7 @@ class ChunkStaged(msgspec.Struct, frozen=True):
 class ChunksDropped(msgspec.Struct, frozen=True):
     """They are messages now, or never will be."""
 
-    token: str
+    write: Scoped
     chunks: list[str]
 
 
@@ -301,7 +316,7 @@ class PublishEnded(msgspec.Struct, frozen=True):
 
 
 class PublishesForgotten(msgspec.Struct, frozen=True):
-    rows: list[tuple[int, str]]  # until_ms, token
+    rows: list[tuple[int, Scoped]]  # until_ms, write
 
 
 class ConsumerSaved(msgspec.Struct, frozen=True):
@@ -309,13 +324,13 @@ class ConsumerSaved(msgspec.Struct, frozen=True):
 
 
 class ConsumerDropped(msgspec.Struct, frozen=True):
-    name: str
+    consumer: Scoped
 
 
 class MembersPinned(msgspec.Struct, frozen=True):
     """The next messages of a numbered claim, in the order in which it is read: ids of 16 bytes, one behind the other."""
 
-    name: str
+    consumer: Scoped
     number: int
     page: int
     ids: bytes
@@ -324,7 +339,7 @@ class MembersPinned(msgspec.Struct, frozen=True):
 class OutcomesRecorded(msgspec.Struct, frozen=True):
     """What was said in one call about members of a numbered claim; `at` orders the calls, `outcomes` are packed `Recorded`."""
 
-    name: str
+    consumer: Scoped
     number: int
     at: int
     part: str
@@ -334,7 +349,7 @@ class OutcomesRecorded(msgspec.Struct, frozen=True):
 class PartsChosen(msgspec.Struct, frozen=True):
     """Whose outcomes count; in place of what was chosen before."""
 
-    name: str
+    consumer: Scoped
     number: int
     parts: tuple[str, ...]
 
@@ -343,7 +358,7 @@ class NumberedClaimForgotten(msgspec.Struct, frozen=True):
     """It is over: so many pages of members, outcomes of so many calls, and the choice go. Its messages have moved on, or do so
     with their queue."""
 
-    name: str
+    consumer: Scoped
     number: int
     pages: int
     calls: int
@@ -395,7 +410,7 @@ class IntentEnded(msgspec.Struct, frozen=True):
 Fact = (
     Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
     | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
-    | ConfigSet | ConfigDeleted | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
+    | ConfigSet | ConfigDeleted | ClockMarked | BucketsSaved | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
     | ConsumerSaved | ConsumerDropped | MembersPinned | OutcomesRecorded | PartsChosen | NumberedClaimForgotten
     | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
     | ChunkStaged | ChunksDropped | PublishSaved | PublishEnded | PublishesForgotten

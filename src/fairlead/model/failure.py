@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 import msgspec
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.limits import KEPT_LAST_FAILURES, MAX_ERROR_BYTES
+from fairlead.model.limits import KEPT_LAST_FAILURES, MAX_ERROR_BYTES, MAX_SHORT_ERROR_BYTES
 
 
 class FailureReason(IntEnum):
@@ -69,9 +69,24 @@ def bounded_error(text: str) -> str:
     return raw[: MAX_ERROR_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
+_CUT_SHORT = " [cut by fairlead: the disk is below its reserve]"
+
+
+def short_error(text: str) -> str:
+    """Error text as it is kept while the disk is below its reserve; whole characters only."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= MAX_SHORT_ERROR_BYTES:
+        return text
+    return raw[: MAX_SHORT_ERROR_BYTES - len(_CUT_SHORT)].decode("utf-8", "ignore") + _CUT_SHORT
+
+
 def remember_failure(kept: tuple[FailureRecord, ...], record: FailureRecord) -> tuple[tuple[FailureRecord, ...], int]:
     """The records to keep, and how many were let go: the first and the last 31 stay in full."""
     grown = (*kept, record)
     if len(grown) <= KEPT_LAST_FAILURES + 1:
         return grown, 0
     return (grown[0], *grown[-KEPT_LAST_FAILURES:]), len(grown) - KEPT_LAST_FAILURES - 1
+
+
+def show_times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -29,7 +29,7 @@ class Lease(msgspec.Struct, gc=False):
     """`row` and `lane` are where a release returns the message to; `deliveries` counts this one.
 
     The fields after `started` live in memory only: `deadline_ms` is monotonic time, the one that counts in this
-    process; `expires_ms` is the wall-clock instant that a reopened broker goes by.
+    process; `expires_ms` is the instant in the store's time that a reopened broker goes by.
     """
 
     queue_id: int

@@ -17,6 +17,8 @@ MAX_REQUEST_BYTES = 512 * 1024 * 1024
 MAX_CLAIM = 100_000
 #: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at least one.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+#: What all looks (`peek`, `drain`, `find`) may hold at a time; one takes at most a quarter of what is free.
+MAX_LOOK_BYTES = 128 * 1024 * 1024
 #: Durable consumers; each is one small record.
 MAX_CONSUMERS = 10_000
 MIN_CONSUMER_TTL_MS = 1000
@@ -25,6 +27,12 @@ MAX_CONSUMER_TTL_MS = 365 * 24 * 3600 * 1000
 MAX_RECORDED_BYTES = 256 * 1024 * 1024
 MAX_PART_BYTES = 256
 MAX_ERROR_BYTES = 8 * 1024
+#: A regular expression of a filter, and the size of the RE2 program that it compiles to. A search costs at most the
+#: instructions times the bytes of the error.
+MAX_PATTERN_BYTES = 1000
+MAX_PATTERN_INSTRUCTIONS = 2000
+#: Of an error text that is stored while the disk is below its reserve.
+MAX_SHORT_ERROR_BYTES = 256
 MAX_CARRY_BYTES = 64 * 1024
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 64 * 1024
@@ -50,9 +58,13 @@ MAX_LET_BY = 1000
 MAX_ACTIVE_LANES = 1_000_000
 #: What may touch more messages than this is a durable intent with steps of at most this many.
 STEP_MESSAGES = 10_000
+#: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long operation.
+HOLD_MESSAGES = 200
+#: The payloads, headers and failure records that one hold reads or writes; it ends with the message that reaches this.
+HOLD_BYTES = 512 * 1024
 #: Counting on request stops here and says "more".
 COUNT_LIMIT = 10_000
-#: How many messages of a queue one look walks through: failure metrics, the tail of an id, what waits of one key.
+#: How many messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what waits of one key.
 SCAN_LIMIT = 100_000
 MAX_STAGING_NAME_BYTES = 512
 #: Chunks in one staged write, and in all of them together.

@@ -112,6 +112,11 @@ def with_failure(state: MessageState, record: FailureRecord, **changes: object) 
     )
 
 
+def record_bytes(state: MessageState | None) -> int:
+    """About what the record has in bytes: error texts and the carried value are all that can be large."""
+    return 0 if state is None else len(state.carry) + sum([len(failure.error) for failure in state.failures])
+
+
 def lane_of(message: Message, state: MessageState | None) -> bytes:
     """The lane of this life; a dead letter's is the one it last had, while its row stands in that of all dead letters."""
     return (state.lane if state is not None else b"") or message.lane

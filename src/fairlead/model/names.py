@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_QUEUE_NAME
@@ -13,6 +14,16 @@ TAKEN_SUFFIX = ".taken"
 
 NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _QUEUE = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
+
+
+class Scoped(NamedTuple):
+    """A name that belongs to one queue: of a durable consumer, or the token of a staged write.
+
+    The same name in another queue is another thing, so callers without a right in common never meet.
+    """
+
+    queue: str
+    name: str
 
 
 def check_queue_name(name: object) -> str:

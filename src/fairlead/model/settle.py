@@ -90,7 +90,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 Settlement = Complete | Fail | Release | Extend | Start
 
-Outcome = Literal["completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid"]
+Outcome = Literal["completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid", "store_full"]
 
 
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
@@ -110,4 +110,4 @@ class SettleResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        return self.outcome not in ("lost_lease", "not_found", "invalid")
+        return self.outcome not in ("lost_lease", "not_found", "invalid", "store_full")

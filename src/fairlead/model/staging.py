@@ -10,6 +10,7 @@ import msgspec
 from fairlead.errors import InvalidRequest
 from fairlead.model.checks import CheckedMessage
 from fairlead.model.failure import FailureReason, bounded_error, read_reason
+from fairlead.model.names import Scoped
 
 #: Why a message is staged as a dead letter: a reason, and the text of the error.
 Dead = tuple[FailureReason | str | int, str]
@@ -43,7 +44,7 @@ class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     messages: int
     bytes: int
-    queues: list[str]
+    queue: str
     staged_at: int
     expires_at: int
 
@@ -66,6 +67,10 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int
     dead: bool = False
 
+    @property
+    def write(self) -> Scoped:
+        return Scoped(self.queue, self.token)
+
 
 class Publishing(msgspec.Struct, frozen=True, array_like=True):
     """A write that is decided: sooner or later all of it is messages. `chunks` are those still to come, the first one from `offset` on."""
@@ -77,8 +82,12 @@ class Publishing(msgspec.Struct, frozen=True, array_like=True):
     chunk_count: int
     count: int
     bytes: int
-    queues: tuple[str, ...]
+    queue: str
     offset: int = 0
+
+    @property
+    def write(self) -> Scoped:
+        return Scoped(self.queue, self.token)
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True):
@@ -88,10 +97,14 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
     chunk_count: int
     count: int
     bytes: int
-    queues: tuple[str, ...]
+    queue: str
     staged_ms: int
     published_ms: int
     until_ms: int
+
+    @property
+    def write(self) -> Scoped:
+        return Scoped(self.queue, self.token)
 
 
 class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -51,7 +51,7 @@ def settle(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None)
         results = broker.settle(items)
     else:
         results = list(broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled)
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.now_ms()
     if call.rows is not None:
         return Answer(now_ms=now_ms, settled=[astuple(result) for result in results]), None, []
     return Answer(now_ms=now_ms), encode_results(results), []
@@ -92,7 +92,7 @@ def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) ->
 def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
     wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
     claimed = broker.consumers.claim(
-        call.name, call.generation, call.number,
+        call.name, call.queue, call.generation, call.number,
         limit=call.limit, max_bytes=call.max_bytes, wait=wait, up_to=call.up_to, max_per_stream=call.max_per_stream,
     )  # fmt: skip
     return Answer(claimed=claimed)
@@ -101,7 +101,7 @@ def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
 def record(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, RecordCall)
     items: list[Any] = decode_settlements(_rows(batch))
-    broker.consumers.record(call.name, call.generation, call.number, items, part=call.part)
+    broker.consumers.record(call.name, call.queue, call.generation, call.number, items, part=call.part)
     return Answer(), None, []
 
 

@@ -1,9 +1,9 @@
 """A ceiling on the memory that Arrow allocates, set before pyarrow is loaded.
 
-A record batch may be compressed: 32 KiB of zstd unpack to a gigabyte, and pyarrow's Flight server unpacks before anybody may
-say no. Its allocator, mimalloc, can be told by its environment to live in one reserved piece of address space and to ask
-the system for no more. What does not fit then fails as `ArrowMemoryError` in the call that wants it, and nowhere else: the
-store and gRPC have allocators of their own. The reserve costs no memory until it is used.
+Many large answers at a time would take more memory than the server has. Arrow's allocator, mimalloc, can be told by its
+environment to live in one reserved piece of address space and to ask the system for no more. What does not fit then fails as
+`ArrowMemoryError` in the call that wants it, and nowhere else: the store and gRPC have allocators of their own. The reserve
+costs no memory until it is used.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def limit_arrow_memory(most_bytes: int) -> bool:
         pa.allocate_buffer(most_bytes + 1)
     except pa.ArrowMemoryError:
         return True
-    _log.warning("the memory of Arrow has no ceiling here: limits.max_arrow_bytes is only checked once a request is unpacked")
+    _log.warning("the memory of Arrow has no ceiling here: limits.max_arrow_bytes does not hold")
     return False

@@ -36,11 +36,12 @@ def details_of(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, o
     return told
 
 
-def count_of(result: object) -> int | None:
+def count_of(result: object, *, dry_run: bool = False) -> int | None:
+    """How many messages an act changed; of a dry run, how many it would have."""
     if isinstance(result, OperatorResult):
         return len(result.changed)
     if isinstance(result, RedriveResult):
-        return result.moved
+        return result.matched if dry_run else result.moved
     if isinstance(result, list):
         return len(result)
     return result if isinstance(result, int) and not isinstance(result, bool) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
@@ -28,6 +29,7 @@ from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
 from fairlead.wire.calls import Answer, ClaimCall, NumberedCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
+from fairlead.wire.requests import unpack
 from fairlead.wire.rows import are_few, delivery_rows
 from fairlead.wire.schemas import CHANNELS, VERSION
 
@@ -38,6 +40,7 @@ _log = logging.getLogger("fairlead.flight")
 
 _GRACE_S = 2.0
 _AUTHORIZATION = "authorization"
+_EMPTY_SCHEMA = "one without columns: a batch travels in the app_metadata of its request"
 
 
 class FlightDoor:
@@ -110,6 +113,8 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             verb = _read_verb(descriptor.command or b"")
             with self._limits.channel(connection_of(context.peer())) as opened:
                 writer.begin(CHANNELS[verb][1])
+                if not _has_no_columns(reader):
+                    return
                 _Channel(broker, self._limits, opened, verb, writer, context.is_cancelled).serve(reader)
         except FairleadError as refused:
             self._limits.count_error(refused)
@@ -169,6 +174,21 @@ def _read_verb(command: bytes) -> str:
     return opened.verb
 
 
+def _has_no_columns(reader: flight.MetadataRecordBatchReader) -> bool:
+    """Before anything else is read: of batches without columns Flight unpacks nothing. False when the client has left."""
+    try:
+        columns = reader.schema.names
+    except (StopIteration, flight.FlightError):
+        return False
+    except (pa.ArrowException, OSError) as wrong:
+        raise InvalidRequest("schema", _EMPTY_SCHEMA, str(wrong)) from None
+    except UnicodeDecodeError:
+        raise InvalidRequest("schema", _EMPTY_SCHEMA, "columns whose names are no text") from None
+    if columns:
+        raise InvalidRequest("schema", _EMPTY_SCHEMA, columns[:5])
+    return True
+
+
 class _Channel:
     def __init__(
         self,
@@ -192,20 +212,20 @@ class _Channel:
                 chunk = reader.read_chunk()
             except (StopIteration, flight.FlightError):
                 return
-            except pa.ArrowMemoryError:
-                raise self._no_memory() from None
             except (pa.ArrowException, OSError) as wrong:
-                raise InvalidRequest("batch", "Arrow's format for streams", str(wrong)) from None
+                raise InvalidRequest("request", "a frame of Arrow Flight", str(wrong)) from None
+            if chunk.data is not None:
+                raise InvalidRequest("request", "an app_metadata with the batch in it", "a record batch of Flight's own")
             try:
-                self._answer_or_refuse(chunk.app_metadata.to_pybytes() if chunk.app_metadata is not None else b"", chunk.data)
+                self._answer_or_refuse(chunk.app_metadata if chunk.app_metadata is not None else pa.py_buffer(b""))
             except _ClientGone:
                 return
             # While the next request is waited for, which may take hours, the memory of this one is somebody else's.
             del chunk
 
-    def _answer_or_refuse(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+    def _answer_or_refuse(self, request: pa.Buffer) -> None:
         try:
-            self._answer(metadata, batch)
+            self._answer(request)
         except _ClientGone:
             raise
         except FairleadError as refused:
@@ -218,18 +238,18 @@ class _Channel:
             self._write(Answer(fault_of(unexpected)))
 
     def _no_memory(self) -> Overloaded:
-        """Requests that unpack to more than they say, or many large ones at a time."""
+        """Many large answers at a time."""
         self._limits.refused(Limit.ARROW_BYTES)
         return Overloaded("bytes of memory for Arrow", self._limits.settings.max_arrow_bytes, RETRY_AFTER_MS)
 
-    def _answer(self, metadata: bytes, batch: pa.RecordBatch | None) -> None:
+    def _answer(self, request: pa.Buffer) -> None:
         # The key may have been revoked since the channel was opened: then nothing else is looked at.
         self._broker.grants()
-        # Not `nbytes`, which follows offsets: nothing in the batch has been found sound yet.
-        size = len(metadata) + (batch.get_total_buffer_size() if batch is not None else 0)
+        size = request.size
         self._opened.note(size)
         if size > MAX_REQUEST_BYTES:
             raise LimitReached("bytes in one request", MAX_REQUEST_BYTES)
+        metadata, batch = unpack(request)
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
@@ -241,12 +261,14 @@ class _Channel:
         if self._verb in STREAMED:
             self._stream(STREAMED[self._verb](self._broker, metadata))
             return
-        with self._limits.call(size):
-            answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
-        if self._verb == "exchange":
-            self._hand_out(deliveries, answer)
-        else:
-            self._write(answer, body)
+        # What an operator looks at is in memory until the answer is written.
+        with self._broker.answering() if self._verb == "admin" else nullcontext():
+            with self._limits.call(size):
+                answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
+            if self._verb == "exchange":
+                self._hand_out(deliveries, answer)
+            else:
+                self._write(answer, body)
 
     def _claim(self, call: ClaimCall) -> None:
         with self._limits.waiting_call():
@@ -257,7 +279,7 @@ class _Channel:
             for deliveries in answers.claim_by_credit(self._broker, call):
                 left -= len(deliveries)
                 self._hand_out(deliveries, Answer(done=False), in_rows=call.in_rows)
-            self._write(Answer(now_ms=self._broker.clock.now_ms(), credit=left))
+            self._write(Answer(now_ms=self._broker.now_ms(), credit=left))
 
     def _stream(self, parts: Iterator[Part]) -> None:
         """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it between two parts."""
@@ -284,7 +306,7 @@ class _Channel:
         try:
             if any([delivery.deliveries > 1 for delivery in deliveries]) and self._is_cancelled():  # noqa: C419 - a generator takes longer
                 raise _ClientGone
-            told = msgspec.structs.replace(answer, now_ms=self._broker.clock.now_ms(), queues=runs_of(deliveries))
+            told = msgspec.structs.replace(answer, now_ms=self._broker.now_ms(), queues=runs_of(deliveries))
             if in_rows and are_few(deliveries):
                 self._write(msgspec.structs.replace(told, rows=delivery_rows(deliveries)))
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -38,7 +38,7 @@ from fairlead.server.guarded_staging import GuardedStaging
 from fairlead.server.hidden import hide, without_header
 from fairlead.server.scopes import scoped, scoped_id, scoped_ids
 
-#: Verbs whose first argument is a queue, and what they need there. All are written down, unless they are dry runs.
+#: Verbs whose first argument is a queue, and what they need there. All are written down, except for dry runs by id.
 ACTS: dict[str, Right] = {
     "create_queue": Right.ADMIN,
     "update_queue": Right.ADMIN,
@@ -99,6 +99,9 @@ class GuardedBroker:
     @property
     def clock(self) -> Clock:
         return self._broker.clock
+
+    def now_ms(self) -> int:
+        return self._broker.now_ms()
 
     # Groups, made when they are asked for: a door makes a guard for every call
 
@@ -299,6 +302,10 @@ class GuardedBroker:
         self.need_some(queue)
         return self._shown("browse", self._broker.browse(queue, view=view, low=low, high=high, limit=limit, after=after))
 
+    def answering(self) -> AbstractContextManager[None]:
+        """See `Broker.answering`."""
+        return self._broker.answering()
+
     def browse_pages(self, queue: str, view: Any, low: Any, high: Any, after: Any) -> Iterator[list[MessageInfo]]:
         """All pages from there on; that they were read is written down once, with the first."""
         told = False
@@ -381,7 +388,10 @@ class GuardedBroker:
 
 
 def _guarded(verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any], None], *, written: bool = False) -> Callable[..., Any]:
-    """The verb of a broker after a check of the queue that is its first argument; an act is written down, unless it is a dry run."""
+    """The verb of a broker after a check of the queue that is its first argument.
+
+    An act is written down, and so is a dry run by filter: it reads as many messages, and its answer tells about error texts.
+    """
     inner = getattr(Broker, verb)
     _, queue_argument, *others = inspect.signature(inner).parameters
 
@@ -391,11 +401,12 @@ def _guarded(verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any],
         queue = arguments.get(queue_argument)
         check(self, arguments, queue)
         perform = getattr(self._broker, verb)
-        if not written or arguments.get("dry_run") is True:
+        dry_run = arguments.get("dry_run") is True
+        if not written or (dry_run and arguments.get("ids") is not None):
             return perform(*args, **named)
         with self.writes_down(verb, str(queue), **details_of(arguments, queue_argument)) as entry:
             result = perform(*args, **named)
-            entry.count = count_of(result)
+            entry.count = count_of(result, dry_run=dry_run)
         return result
 
     return call

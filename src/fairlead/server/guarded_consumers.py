@@ -1,7 +1,8 @@
 """`consumers.*` as one caller may use them.
 
-A durable consumer belongs to its queue, not to the key that made it, because it outlives keys: were its name a key's own, a new
-key would not find what an old one holds. To those without any right on the queue it is not there.
+A durable consumer belongs to its queue, not to the key that made it, because it outlives keys: if its name were the key's own,
+a new key would not find what an old one holds. The rights on the queue are checked before anything is looked up, so no answer
+depends on the consumers of queues that the caller does not see.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import ConsumerNotFound, ConsumerTaken, Forbidden
 from fairlead.model.access import Right
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
@@ -30,16 +30,12 @@ class GuardedConsumers:
 
     def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
         self._guard.need(Right.CONSUME, queue)
-        try:
-            return self._consumers.register(name, queue, ttl=ttl, unspoken=unspoken)
-        except ConsumerTaken as taken:
-            if self._guard.sees(taken.queue):
-                raise
-            raise ConsumerTaken(name, "another one", queue) from None
+        return self._consumers.register(name, queue, ttl=ttl, unspoken=unspoken)
 
     def claim(
         self,
         name: str,
+        queue: str,
         generation: int,
         number: int,
         *,
@@ -50,82 +46,72 @@ class GuardedConsumers:
         max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
         """A caller that lost its right meanwhile is not told what there is; the claim stays with its consumer, for whoever goes on."""
-        self._need(name)
+        self._guard.need(Right.CONSUME, queue)
         claimed = self._consumers.claim(
-            name, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to, max_per_stream=max_per_stream
+            name, queue, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to, max_per_stream=max_per_stream
         )
-        self._need(name)
+        self._guard.need(Right.CONSUME, queue)
         return claimed
 
     def read(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
     ) -> Iterator[Delivery]:
-        return chain.from_iterable(self.read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled))
+        return chain.from_iterable(self.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled))
 
     def read_pages(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False, after: bytes = b""
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False, after: bytes = b""
     ) -> Iterator[Sequence[Delivery]]:
         """Before each page the right is asked for anew."""
-        self._need(name)
-        pages = self._consumers.read_pages(name, generation, number, slice=slice, slices=slices, unsettled=unsettled, after=after)
-        return self._still_allowed(name, pages)
+        self._guard.need(Right.CONSUME, queue)
+        pages = self._consumers.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled, after=after)
+        return self._still_allowed(queue, pages)
 
     def record(
-        self, name: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+        self, name: str, queue: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
     ) -> None:
-        self._need(name)
-        self._consumers.record(name, generation, number, items, part=part)
+        self._guard.need(Right.CONSUME, queue)
+        self._consumers.record(name, queue, generation, number, items, part=part)
 
-    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
-        self._need(name)
-        return self._consumers.take_up(name, generation, number, slice=slice, slices=slices)
+    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+        self._guard.need(Right.CONSUME, queue)
+        return self._consumers.take_up(name, queue, generation, number, slice=slice, slices=slices)
 
-    def choose(self, name: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
-        self._need(name)
-        self._consumers.choose(name, generation, number, parts, add=add)
+    def choose(self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
+        self._guard.need(Right.CONSUME, queue)
+        self._consumers.choose(name, queue, generation, number, parts, add=add)
 
-    def close(self, name: str, generation: int, up_to: int) -> CloseResult:
-        self._need(name)
-        return self._consumers.close(name, generation, up_to)
+    def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
+        self._guard.need(Right.CONSUME, queue)
+        return self._consumers.close(name, queue, generation, up_to)
 
-    def heartbeat(self, name: str, generation: int) -> ConsumerInfo:
-        self._need(name)
-        return self._consumers.heartbeat(name, generation)
+    def heartbeat(self, name: str, queue: str, generation: int) -> ConsumerInfo:
+        self._guard.need(Right.CONSUME, queue)
+        return self._consumers.heartbeat(name, queue, generation)
 
-    def ceiling(self, name: str, generation: int) -> int:
-        self._need(name)
-        return self._consumers.ceiling(name, generation)
+    def ceiling(self, name: str, queue: str, generation: int) -> int:
+        self._guard.need(Right.CONSUME, queue)
+        return self._consumers.ceiling(name, queue, generation)
 
-    def release(self, name: str) -> int:
-        queue = self._need(name, Right.ADMIN)
+    def release(self, name: str, queue: str) -> int:
+        self._guard.need(Right.ADMIN, queue)
         with self._guard.writes_down("consumers.release", queue, consumer=name) as entry:
-            entry.count = self._consumers.release(name)
+            entry.count = self._consumers.release(name, queue)
         return entry.count
 
-    def drop(self, name: str) -> None:
-        queue = self._need(name, Right.ADMIN)
+    def drop(self, name: str, queue: str) -> None:
+        self._guard.need(Right.ADMIN, queue)
         with self._guard.writes_down("consumers.drop", queue, consumer=name):
-            self._consumers.drop(name)
+            self._consumers.drop(name, queue)
 
     def list(self) -> list[ConsumerInfo]:
         self._guard.grants()
         return [info for info in self._consumers.list() if self._guard.sees(info.queue)]
 
-    def show(self, name: str) -> ConsumerInfo:
-        self._guard.grants()
-        info = self._consumers.show(name)
-        if not self._guard.sees(info.queue):
-            raise ConsumerNotFound(name)
-        return info
+    def show(self, name: str, queue: str) -> ConsumerInfo:
+        self._guard.need_some(queue)
+        return self._consumers.show(name, queue)
 
-    def _still_allowed(self, name: str, pages: Iterator[Sequence[Delivery]]) -> Iterator[Sequence[Delivery]]:
+    def _still_allowed(self, queue: str, pages: Iterator[Sequence[Delivery]]) -> Iterator[Sequence[Delivery]]:
         for page in pages:
-            self._need(name)
+            self._guard.need(Right.CONSUME, queue)
             yield page
-
-    def _need(self, name: str, right: Right = Right.CONSUME) -> str:
-        """The queue of that consumer."""
-        queue = self.show(name).queue
-        if not self._guard.may(right, queue):
-            raise Forbidden(right, queue)
-        return queue

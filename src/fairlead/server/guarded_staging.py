@@ -1,7 +1,8 @@
 """`staging.*` as one caller may use them.
 
-A staged write belongs to the queues it writes to, not to the key that made it: were its token a key's own, a new key would publish
-again what was published. To those who may not write to its queues it is not there.
+A staged write belongs to its queue, not to the key that made it: if its token were the key's own, a new key would publish
+again what was published. The rights on the queue are checked before anything is looked up, so no answer depends on the
+writes of queues that the caller does not see.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import Forbidden, InvalidRequest, StagedChunkMissing
+from fairlead.errors import Forbidden
 from fairlead.model.access import Right
 from fairlead.model.durations import Duration
 from fairlead.model.message import NewMessage
+from fairlead.model.names import check_queue_name
 from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
 
 if TYPE_CHECKING:
@@ -39,36 +41,26 @@ class GuardedStaging:
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
         self._guard.need(Right.PRODUCE if dead is None else Right.QUARANTINE, queue)
-        if not self._finds(token):
-            raise InvalidRequest("token", "one that nobody else writes with", token)
         return self._staging.stage(token, chunk, queue, messages, ttl=ttl, skip_invalid=skip_invalid, dead=dead)
 
-    def publish(self, token: str, chunks: Sequence[str]) -> PublishResult:
-        if not self._finds(token):
-            raise StagedChunkMissing(token, str(chunks[0]) if isinstance(chunks, Sequence) and chunks else "")
-        return self._staging.publish(token, chunks)
+    def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
+        self._need(token, queue)
+        return self._staging.publish(token, queue, chunks)
 
-    def discard(self, token: str) -> int:
-        if not self._finds(token):
-            return 0
-        queues = [queue for queue, _ in self._staging.queues_of(token)]
-        with self._guard.writes_down("staging.discard", queues[0] if queues else "", token=token) as entry:
-            dropped = entry.count = self._staging.discard(token)
+    def discard(self, token: str, queue: str) -> int:
+        self._need(token, queue)
+        with self._guard.writes_down("staging.discard", queue, token=token) as entry:
+            dropped = entry.count = self._staging.discard(token, queue)
         return dropped
 
     def list(self) -> list[StagedWrite]:
-        """Those of which one sees all queues."""
         self._guard.grants()
-        return [write for write in self._staging.list() if all(map(self._guard.sees, write.queues))]
+        return self._staging.list_of(self._guard.sees)
 
-    def _finds(self, token: str) -> bool:
-        """False when it goes to a queue that the caller does not see; `Forbidden` when it does, and may not write there."""
-        self._guard.grants()
-        places = self._staging.queues_of(token)
-        if not all(self._guard.sees(queue) for queue, _ in places):
-            return False
-        for queue, dead in places:
-            rights = {None: (Right.PRODUCE, Right.QUARANTINE), False: (Right.PRODUCE,), True: (Right.QUARANTINE,)}[dead]
-            if not any(self._guard.may(right, queue) for right in rights):
-                raise Forbidden(rights[0], queue)
-        return True
+    def _need(self, token: str, queue: str) -> None:
+        """The right to write to the queue, and for each kind of message that the write has, the right to that kind."""
+        check_queue_name(queue)
+        if not (self._guard.may(Right.PRODUCE, queue) or self._guard.may(Right.QUARANTINE, queue)):
+            raise Forbidden(Right.PRODUCE, queue)
+        for dead in sorted(self._staging.kinds_of(token, queue)):
+            self._guard.need(Right.QUARANTINE if dead else Right.PRODUCE, queue)

@@ -10,13 +10,17 @@ import json
 import logging
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from fairlead.config import LogSettings
 from fairlead.errors import BrokenInvariant, FairleadError, Unavailable
+from fairlead.server.repeats import Repeats
 
 
 def event(log: logging.Logger, level: int, name: str, /, **fields: object) -> None:
@@ -25,14 +29,66 @@ def event(log: logging.Logger, level: int, name: str, /, **fields: object) -> No
         log.log(level, name, extra={"fields": fields})
 
 
-def set_up(settings: LogSettings, stream: TextIO | None = None) -> logging.Handler:
-    """Send all logs of this process through one handler; other libraries' only from warning on."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def set_up(settings: LogSettings, stream: TextIO | None = None, *, repeats: Repeats | None = None) -> logging.Handler:
+    """Send all logs of this process through one handler; other libraries' only from warning on.
+
+    With `repeats`, lines that repeat are counted.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr) if repeats is None else CountingHandler(stream or sys.stderr, repeats)
     handler.setFormatter(Lines(settings.format))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("fairlead").setLevel(settings.level.upper())
     logging.captureWarnings(True)
     return handler
+
+
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Writes a line that repeats once, and how often it came after each window, or when the process ends."""
+
+    def __init__(self, stream: TextIO, repeats: Repeats) -> None:
+        super().__init__(stream)
+        self._repeats = repeats
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Under the lock of the handler, as always."""
+        self._write_counts()
+        if not self._repeats.is_repeat(record, _now_ms()):
+            super().emit(record)
+        elif self._timer is None:
+            self._set_timer()
+
+    def close(self) -> None:
+        with self.lock or nullcontext():
+            if self._timer is not None:
+                self._timer.cancel()
+            for record in self._repeats.rest():
+                super().emit(record)
+        super().close()
+
+    def _set_timer(self) -> None:
+        self._timer = threading.Timer(self._repeats.window_ms / 1000, self._on_timer)
+        self._timer.daemon = True
+        try:
+            self._timer.start()
+        except RuntimeError:
+            # No more threads can be started. The next line, or the end of the process, writes the count.
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        with self.lock or nullcontext():
+            self._timer = None
+            self._write_counts()
+            if self._repeats.pending:
+                self._set_timer()
+
+    def _write_counts(self) -> None:
+        for record in self._repeats.due(_now_ms()):
+            super().emit(record)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class Lines(logging.Formatter):

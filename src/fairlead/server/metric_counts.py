@@ -31,7 +31,7 @@ BOOKKEEPING: frozenset[type] = frozenset({
     f.RequestRemembered, f.RequestsForgotten, f.ConfigSet, f.ConfigDeleted, f.DedupForgotten, f.TtlForgotten, f.IntentSaved, f.IntentEnded,
     f.KeySaved, f.KeyDropped, f.AuditSaved, f.AuditForgotten, f.RunbookSaved,
     f.ConsumerSaved, f.ConsumerDropped, f.MembersPinned, f.OutcomesRecorded, f.PartsChosen, f.NumberedClaimForgotten,
-    f.ChunkStaged, f.ChunksDropped, f.PublishSaved, f.PublishEnded, f.PublishesForgotten,
+    f.ClockMarked, f.BucketsSaved, f.ChunkStaged, f.ChunksDropped, f.PublishSaved, f.PublishEnded, f.PublishesForgotten,
 })
 
 _BY_QUEUE = frozenset(definition.name for definition in names.METRICS if definition.labels[:1] == ("queue",))

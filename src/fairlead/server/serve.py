@@ -52,7 +52,10 @@ MakeDoors = Callable[[Broker, ServerSettings, Limits], list[Door]]
 
 
 class Server:
-    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing behind."""
+    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing behind.
+
+    `open_data` is the first part of `start`, for a caller that treats signals differently in it.
+    """
 
     def __init__(self, settings: ServerSettings, make_doors: MakeDoors | None = None) -> None:
         self.settings = settings
@@ -78,7 +81,8 @@ class Server:
         found = {door.name: door.address for door in self.doors}
         return {name: found[name] for name in self.settings.addresses() if name in found}
 
-    def start(self) -> None:
+    def open_data(self) -> None:
+        """Check certificates and addresses, then open the data directory, which may take long."""
         raise_descriptor_limit()
         if self.settings.tls.on:
             from fairlead.server.certificates import Certificates
@@ -86,7 +90,13 @@ class Server:
             self.certificates = Certificates(self.settings.tls)
         for name, address in self.settings.addresses().items():
             _check_free(name, address)
-        broker = self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
+        self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
+
+    def start(self) -> None:
+        if self._broker is None:
+            self.open_data()
+        broker = self._broker
+        assert broker is not None
         try:
             if (open_to_others := readable_by_others(self.settings.data)) is not None:
                 event(_log, logging.WARNING, "others on this machine can read messages; chmod 700 the data directory", file=open_to_others)
@@ -105,6 +115,7 @@ class Server:
         except BaseException:
             self.limits.close()
             self._close(time.monotonic())
+            self._broker = None
             raise
         if self.certificates is not None:
             self.certificates.start()
@@ -192,6 +203,7 @@ def run(server: Server, ready: Callable[[], None]) -> None:
     """The life of a server process: start, call `ready`, serve until SIGTERM or SIGINT, stop.
 
     SIGHUP makes it look at its certificates; at a terminal it means that the terminal is gone, and stops it.
+    While the data directory is opened, SIGTERM and SIGINT end the process at once: a kill at that time loses nothing.
     Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
     """
 
@@ -202,10 +214,16 @@ def run(server: Server, ready: Callable[[], None]) -> None:
             server.tell_to_stop()
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    stopping = (signal.SIGTERM, signal.SIGINT)
+    # Python would run a handler of its own only after RocksDB has opened the directory.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in stopping}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, told)
     # The system may give a signal to a thread of some library; without this the main thread would go on sleeping.
     awake_before = signal.set_wakeup_fd(server.wakes.fileno(), warn_on_full_buffer=False)
     try:
+        server.open_data()
+        for number in stopping:
+            signal.signal(number, told)
         server.start()
         try:
             ready()

@@ -23,7 +23,7 @@ Part = tuple[Runs, pa.RecordBatch]
 def read(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, ReadCall)
     pages = broker.consumers.read_pages(
-        call.name, call.generation, call.number, slice=call.slice, slices=call.slices, unsettled=call.unsettled, after=call.after
+        call.name, call.queue, call.generation, call.number, slice=call.slice, slices=call.slices, unsettled=call.unsettled, after=call.after
     )
     return _encoded(pages, call.payloads)
 

@@ -25,8 +25,8 @@ def check_consumers(store: Store) -> list[str]:
 
 def _claim_in_hand(store: Store, record: ConsumerRecord, pinned: dict[bytes, Lease]) -> list[str]:
     """Of one that is over, those that its steps have not come to. What it has is taken out of `pinned`."""
-    name = f"claim {record.number} of consumer {record.name!r}"
-    members, problems = store.claim_members(record.name, record.number), []
+    name = f"claim {record.number} of consumer {record.name!r} of {record.queue!r}"
+    members, problems = store.claim_members(record.key, record.number), []
     calls, wrong = _look_at_words(store, record, set(members))
     if (len(members), calls) != (record.messages, record.recorded):
         problems.append(f"{name} has {len(members)} members and {calls} outcomes, its record says {record.messages} and {record.recorded}")
@@ -47,7 +47,7 @@ def _claim_in_hand(store: Store, record: ConsumerRecord, pinned: dict[bytes, Lea
 def _look_at_words(store: Store, record: ConsumerRecord, members: set[bytes]) -> tuple[int, list[str]]:
     """In how many calls something was said, and what of it cannot be."""
     calls, problems = 0, list[str]()
-    while page := store.claim_outcomes(record.name, record.number, calls, _PAGE):
+    while page := store.claim_outcomes(record.key, record.number, calls, _PAGE):
         for at, (_, raw) in enumerate(page, calls):
             try:
                 strangers = [word.id for word in _read_words(raw) if word.id not in members]

@@ -61,6 +61,9 @@ class _Check:
             self._dedup_windows(queue_id)
             if record.queue_id > self.store.last_queue_id:
                 self._say(f"queue id {queue_id} is above the last queue id {self.store.last_queue_id}")
+        for level in self.store.bucket_levels():
+            if not 0 <= level.tokens <= level.burst:
+                self._say(f"the bucket of throttle key {level.key!r} holds {level.tokens} tokens, and its burst is {level.burst}")
         return self.problems
 
     def _say(self, problem: str) -> None:

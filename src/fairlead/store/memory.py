@@ -16,10 +16,12 @@ import msgspec
 from fairlead.errors import BrokenInvariant, BrokerClosed, InvalidRequest
 from fairlead.model import facts as f
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.lane import DEAD_LETTER_LANE, Flag, move_row, row_flags, row_id, row_place, row_size
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.queue import Counters, QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
@@ -80,7 +82,10 @@ class MemoryStore:
         if self._closed:
             raise BrokerClosed
 
-    def check_room(self, incoming_bytes: int) -> None:
+    def room(self, *, in_reserve: bool = False) -> int:
+        return 1 << 62
+
+    def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
         pass
 
     def checkpoint(self, path: Path) -> None:
@@ -99,6 +104,13 @@ class MemoryStore:
     def config(self, prefix: str = "") -> dict[str, str]:
         rows = self._data.config.rows
         return {key: rows[key] for key in self._data.config.order if key.startswith(prefix)}
+
+    def clock_mark(self) -> ClockMark | None:
+        mark: ClockMark | None = self._data.clock.rows.get("mark")
+        return mark
+
+    def bucket_levels(self) -> list[BucketLevel]:
+        return self._data.buckets.values()
 
     def intents(self) -> list[f.Intent]:
         return self._data.intents.values()
@@ -120,15 +132,15 @@ class MemoryStore:
     def consumers(self) -> list[ConsumerRecord]:
         return self._data.consumers.values()
 
-    def claim_members(self, name: str, number: int) -> list[bytes]:
-        pages = [ids for _, ids in self._data.claim_members.between((name, number), (name, number + 1))]
+    def claim_members(self, consumer: Scoped, number: int) -> list[bytes]:
+        pages = [ids for _, ids in self._data.claim_members.between((consumer, number), (consumer, number + 1))]
         return [ids[at : at + 16] for ids in pages for at in range(0, len(ids), 16)]
 
-    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
-        return [said for _, said in self._data.claim_outcomes.between((name, number, start), (name, number + 1), limit)]
+    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+        return [said for _, said in self._data.claim_outcomes.between((consumer, number, start), (consumer, number + 1), limit)]
 
-    def claim_choice(self, name: str, number: int) -> tuple[str, ...]:
-        chosen: tuple[str, ...] = self._data.claim_choices.rows.get((name, number), ())
+    def claim_choice(self, consumer: Scoped, number: int) -> tuple[str, ...]:
+        chosen: tuple[str, ...] = self._data.claim_choices.rows.get((consumer, number), ())
         return chosen
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -152,12 +164,6 @@ class MemoryStore:
                 break
             found.append(f.InReady(queue_id, lane, row))
         return found
-
-    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
-        return len(self.ready(queue_id, lane_prefix, None, limit))
-
-    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
-        return len(self._data.ready.between((queue_id, lane), (queue_id, lane, place), limit))
 
     def waiting(self, queue_id: int, after: f.InWaiting | None, limit: int) -> list[f.InWaiting]:
         start: tuple[Any, ...] = (queue_id,) if after is None else (queue_id, after.due_ms, row_id(after.row) + b"\0")
@@ -242,21 +248,23 @@ class MemoryStore:
     def staged_chunks(self) -> list[StagedChunk]:
         return self._data.staged_chunks.values()
 
-    def staged_body(self, token: str, chunk: str) -> bytes | None:
-        body: bytes | None = self._data.staged.rows.get((token, chunk))
+    def staged_body(self, write: Scoped, chunk: str) -> bytes | None:
+        body: bytes | None = self._data.staged.rows.get((write, chunk))
         return body
 
     def publishing(self) -> list[Publishing]:
         return self._data.publishing.values()
 
-    def published(self, token: str) -> Published | None:
-        record: Published | None = self._data.published.rows.get(token)
+    def published(self, write: Scoped) -> Published | None:
+        record: Published | None = self._data.published.rows.get(write)
         return record
 
-    def last_published(self, limit: int) -> list[Published]:
-        return [self._data.published.rows[token] for _, token in self._data.published_end.order[: -limit - 1 : -1]]
+    def last_published(self, limit: int, before: tuple[int, Scoped] | None = None) -> list[Published]:
+        order = self._data.published_end.order
+        end = len(order) if before is None else bisect_left(order, before)
+        return [self._data.published.rows[write] for _, write in reversed(order[max(0, end - limit) : end])]
 
-    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, Scoped]]:
         return [row for row, _ in self._data.published_end.between((0,), (until_ms + 1,), limit)]
 
     def next_published_end(self) -> int | None:
@@ -342,6 +350,8 @@ class _Data:
     counters: _Table
     requests: _Table
     config: _Table
+    clock: _Table
+    buckets: _Table
     intents: _Table
     keys: _Table
     audit: _Table
@@ -449,6 +459,13 @@ def apply(data: _Data, fact: f.Fact) -> None:
             data.config.put(key, value)
         case f.ConfigDeleted(key):
             data.config.discard(key)
+        case f.ClockMarked(mark):
+            data.clock.put("mark", mark)
+        case f.BucketsSaved(levels, forgotten):
+            for level in levels:
+                data.buckets.put(level.key, level)
+            for key in forgotten:
+                data.buckets.discard(key)
         case f.KeySaved(record):
             data.keys.put(record.key_id, record)
         case f.KeyDropped(key_id):
@@ -461,21 +478,21 @@ def apply(data: _Data, fact: f.Fact) -> None:
         case f.RunbookSaved(project, text):
             data.runbooks.put(project, text)
         case f.ConsumerSaved(record):
-            data.consumers.put(record.name, record)
-        case f.ConsumerDropped(name):
-            data.consumers.remove(name)
-        case f.MembersPinned(name, number, page, ids):
-            data.claim_members.add((name, number, page), ids)
-        case f.OutcomesRecorded(name, number, at, part, outcomes):
-            data.claim_outcomes.add((name, number, at), (part, outcomes))
-        case f.PartsChosen(name, number, parts):
-            data.claim_choices.put((name, number), parts)
-        case f.NumberedClaimForgotten(name, number, pages, calls):
+            data.consumers.put(record.key, record)
+        case f.ConsumerDropped(consumer):
+            data.consumers.remove(consumer)
+        case f.MembersPinned(consumer, number, page, ids):
+            data.claim_members.add((consumer, number, page), ids)
+        case f.OutcomesRecorded(consumer, number, at, part, outcomes):
+            data.claim_outcomes.add((consumer, number, at), (part, outcomes))
+        case f.PartsChosen(consumer, number, parts):
+            data.claim_choices.put((consumer, number), parts)
+        case f.NumberedClaimForgotten(consumer, number, pages, calls):
             for page in range(pages):
-                data.claim_members.remove((name, number, page))
+                data.claim_members.remove((consumer, number, page))
             for at in range(calls):
-                data.claim_outcomes.remove((name, number, at))
-            data.claim_choices.discard((name, number))
+                data.claim_outcomes.remove((consumer, number, at))
+            data.claim_choices.discard((consumer, number))
         case f.DedupForgotten(rows):
             for queue_id, key, until_ms in rows:
                 data.dedup_end.discard((queue_id, until_ms, key))
@@ -489,22 +506,22 @@ def apply(data: _Data, fact: f.Fact) -> None:
         case f.IntentEnded(intent_id):
             data.intents.discard(intent_id)
         case f.ChunkStaged(chunk, body):
-            data.staged_chunks.put((chunk.token, chunk.chunk), chunk)
-            data.staged.put((chunk.token, chunk.chunk), body)
-        case f.ChunksDropped(token, chunks):
+            data.staged_chunks.put((chunk.write, chunk.chunk), chunk)
+            data.staged.put((chunk.write, chunk.chunk), body)
+        case f.ChunksDropped(write, chunks):
             for name in chunks:
-                data.staged_chunks.remove((token, name))
-                data.staged.remove((token, name))
+                data.staged_chunks.remove((write, name))
+                data.staged.remove((write, name))
         case f.PublishSaved(publishing):
-            data.publishing.put(publishing.token, publishing)
+            data.publishing.put(publishing.write, publishing)
         case f.PublishEnded(published):
-            data.publishing.remove(published.token)
-            data.published.add(published.token, published)
-            data.published_end.add((published.until_ms, published.token), None)
+            data.publishing.remove(published.write)
+            data.published.add(published.write, published)
+            data.published_end.add((published.until_ms, published.write), None)
         case f.PublishesForgotten(ended):
-            for until_ms, token in ended:
-                data.published_end.remove((until_ms, token))
-                data.published.remove(token)
+            for until_ms, write in ended:
+                data.published_end.remove((until_ms, write))
+                data.published.remove(write)
         case _:
             raise TypeError(f"expected a fact, got {fact!r}")
 

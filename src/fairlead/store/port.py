@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import Fact, InDone, InReady, Intent, InWaiting
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.queue import Counters, QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
@@ -55,8 +57,15 @@ class Store(Protocol):
         """Return once the commit would survive a power cut; concurrent callers share one sync. Raises `StoreFailed`."""
         ...
 
-    def check_room(self, incoming_bytes: int) -> None:
-        """Raise `StoreFull` when storing so much more would go below the reserve kept for settles."""
+    def room(self, *, in_reserve: bool = False) -> int:
+        """How many bytes may still be stored above the reserve, 0 or less when it has begun to be used.
+
+        `in_reserve`: above the floor of the reserve, which is left to requests that free space.
+        """
+        ...
+
+    def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
+        """Raise `StoreFull` when there is no `room` for so much more."""
         ...
 
     def checkpoint(self, path: Path) -> None:
@@ -65,7 +74,7 @@ class Store(Protocol):
 
     def close(self) -> None: ...
 
-    # Queues, configuration, intents
+    # Queues, configuration, time, intents
 
     def queues(self) -> list[QueueRecord]:
         """Every queue that is not cleared yet; an unlinked one has the empty name."""
@@ -75,6 +84,14 @@ class Store(Protocol):
 
     def config(self, prefix: str = "") -> dict[str, str]:
         """In key order."""
+        ...
+
+    def clock_mark(self) -> ClockMark | None:
+        """The last one committed."""
+        ...
+
+    def bucket_levels(self) -> list[BucketLevel]:
+        """In order of their keys."""
         ...
 
     def intents(self) -> list[Intent]:
@@ -102,18 +119,18 @@ class Store(Protocol):
     # Consumers
 
     def consumers(self) -> list[ConsumerRecord]:
-        """In order of their names."""
+        """In order of their queues and names."""
         ...
 
-    def claim_members(self, name: str, number: int) -> list[bytes]:
+    def claim_members(self, consumer: Scoped, number: int) -> list[bytes]:
         """The ids of a numbered claim that is not over, in its order."""
         ...
 
-    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
         """(part, outcomes) of the calls from that one on, in their order."""
         ...
 
-    def claim_choice(self, name: str, number: int) -> tuple[str, ...]: ...
+    def claim_choice(self, consumer: Scoped, number: int) -> tuple[str, ...]: ...
 
     # Ready messages
 
@@ -127,14 +144,6 @@ class Store(Protocol):
 
     def ready(self, queue_id: int, lane_prefix: bytes, after: InReady | None, limit: int) -> list[InReady]:
         """Ready messages in (lane, place) order, of the lanes whose id begins with the prefix, after a given one."""
-        ...
-
-    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
-        """How many ready rows have that lane prefix, counted up to the limit."""
-        ...
-
-    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
-        """How many rows of the lane have a smaller place, counted up to the limit."""
         ...
 
     # Waiting, time to live, dedup
@@ -224,25 +233,25 @@ class Store(Protocol):
     # Staged writes
 
     def staged_chunks(self) -> list[StagedChunk]:
-        """Every chunk that is stored, in order of token and name."""
+        """Every chunk that is stored, in order of write and name."""
         ...
 
-    def staged_body(self, token: str, chunk: str) -> bytes | None: ...
+    def staged_body(self, write: Scoped, chunk: str) -> bytes | None: ...
 
     def publishing(self) -> list[Publishing]:
         """Writes that were published and are not yet all messages."""
         ...
 
-    def published(self, token: str) -> Published | None:
+    def published(self, write: Scoped) -> Published | None:
         """What is remembered of a write that is done."""
         ...
 
-    def last_published(self, limit: int) -> list[Published]:
-        """Those remembered longest first."""
+    def last_published(self, limit: int, before: tuple[int, Scoped] | None = None) -> list[Published]:
+        """Those remembered longest first; with `before`, those that come behind that one (until_ms, write) in this order."""
         ...
 
-    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
-        """(until_ms, token) of writes remembered up to that instant or an earlier one, in order."""
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, Scoped]]:
+        """(until_ms, write) of writes remembered up to that instant or an earlier one, in order."""
         ...
 
     def next_published_end(self) -> int | None: ...

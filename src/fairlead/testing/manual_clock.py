@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
 
 class ManualClock:
     """`advance` moves both readings; `jump` steps the wall clock alone, as an operator or NTP would.
+
+    A broker that is opened again on the same manual clock sees a process that restarted; on another one, a machine that did.
 
     Due work of every broker on this clock runs inside `advance` and `jump`, in the calling thread, so a test needs no
     sleep: when the call returns, what was due has happened.
@@ -16,6 +19,8 @@ class ManualClock:
     ticks = False
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        #: Another manual clock is another boot of the machine: its steady time counts from elsewhere.
+        self.origin: bytes | None = os.urandom(16)
         self._wall_ms = now_ms
         self._monotonic_ms = 0
         self._lock = threading.Lock()

@@ -82,6 +82,7 @@ class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     name: Any
+    queue: Any
     generation: Any
     number: Any
     limit: Any = 10_000
@@ -96,6 +97,7 @@ class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     not do, because with `unsettled` there may be fewer before it by now."""
 
     name: Any
+    queue: Any
     generation: Any
     number: Any
     slice: Any = 0
@@ -107,6 +109,7 @@ class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 class RecordCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     name: Any
+    queue: Any
     generation: Any
     number: Any
     part: Any = ""

@@ -94,12 +94,12 @@ EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 ADMIN_CALL = pa.schema([("verb", pa.utf8()), ("arguments", pa.binary())])  # one row; MessagePack map of argument names to values
 ADMIN_RESULT = pa.schema([("result", pa.binary())])                   # one row; MessagePack
 
-#: Of channels whose answers are all in their metadata.
+#: Of channels whose answers are all in their metadata, and of all requests as far as Flight is concerned.
 NOTHING = pa.schema([])
 
 #: Their order is part of the protocol: append only.
 ACTIONS: Final = ("complete", "fail", "release", "extend", "start")
-OUTCOMES: Final = ("completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid")
+OUTCOMES: Final = ("completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid", "store_full")
 
 #: What a channel of each verb carries: the requests' batches, and the answers'. None: no batch, only metadata.
 CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {

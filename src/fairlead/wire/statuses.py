@@ -53,7 +53,6 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.StagedChunkMissing: _NOT_FOUND,
     errors.StagedQueueGone: _PRECONDITION,
     errors.ConsumerNotFound: _NOT_FOUND,
-    errors.ConsumerTaken: _EXISTS,
     errors.StaleConsumer: _PRECONDITION,
     errors.ClaimNotNext: _PRECONDITION,
     errors.ClaimClosed: _PRECONDITION,

@@ -300,9 +300,14 @@ class Crew:
     def _told(self, said: Said, result: SettleResult) -> None:
         kind, item = said.kind, said.item
         if kind in ("start", "step"):
-            if not result.ok:
+            if result.outcome == "store_full":
+                # The value was not stored. The work goes on without it: completing the message makes room, and should the
+                # worker die before, the step runs again.
+                _log.warning("a step's value was not stored: %s", result.error)
+            elif not result.ok:
                 self._lose(item)
-            elif self._giving_back:
+                return
+            if self._giving_back:
                 self._give_back(item)
             elif kind == "start":
                 item.started = True

@@ -86,12 +86,12 @@ class Query:
     def _latest_offset(self, start: int) -> int:
         """What is at or before `start` is in the log of commits."""
         generation = self.consumer.generation
-        self.client.consumers.close(CONSUMER, generation, start)
-        claimed = self.client.consumers.claim(CONSUMER, generation, start + 1, limit=self.life.batch)
+        self.client.consumers.close(CONSUMER, SOURCE, generation, start)
+        claimed = self.client.consumers.claim(CONSUMER, SOURCE, generation, start + 1, limit=self.life.batch)
         if claimed.count and self.life.breach == "closes early":
             with ThreadPoolExecutor(1) as task:
                 self.early = task.submit(self._read, start + 1, 0, 1).result()
-            self.client.consumers.close(CONSUMER, generation, start + 1)
+            self.client.consumers.close(CONSUMER, SOURCE, generation, start + 1)
         return start + 1 if claimed.count else start
 
     def _run_batch(self, batch: int, number: int) -> None:
@@ -99,9 +99,9 @@ class Query:
         with ThreadPoolExecutor(self.life.slices) as tasks:
             told = list(tasks.map(lambda slice: self._task(batch, number, slice), slices))
         if self.life.operation == "settle":
-            self.client.consumers.choose(CONSUMER, self.consumer.generation, number, [part for part in told if part])
+            self.client.consumers.choose(CONSUMER, SOURCE, self.consumer.generation, number, [part for part in told if part])
         else:
-            self.client.staging.publish(self._token(batch), [chunk for chunk in told if chunk])
+            self.client.staging.publish(self._token(batch), SINK, [chunk for chunk in told if chunk])
         self.commits.write(batch, number)
 
     def _task(self, batch: int, number: int, slice: int) -> str:
@@ -111,7 +111,7 @@ class Query:
         if not deliveries:
             return ""
         if self.life.operation == "settle":
-            self.client.consumers.record(CONSUMER, self.consumer.generation, number, [outcome_of(d) for d in deliveries], part=name)
+            self.client.consumers.record(CONSUMER, SOURCE, self.consumer.generation, number, [outcome_of(d) for d in deliveries], part=name)
         else:
             self.client.staging.stage(self._token(batch), name, SINK, [transform(d) for d in deliveries])
         return name
@@ -119,7 +119,7 @@ class Query:
     def _read(self, number: int, slice: int, slices: int) -> Sequence[Delivery]:
         if self.life.breach == "closes early" and slices > 1:
             return self.early if slice == 0 else []
-        return list(self.client.consumers.read(CONSUMER, self.consumer.generation, number, slice=slice, slices=slices))
+        return list(self.client.consumers.read(CONSUMER, SOURCE, self.consumer.generation, number, slice=slice, slices=slices))
 
     def _token(self, batch: int) -> str:
         if self.life.breach == "token by chance":

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.wire.calls import Answer, Open, decode, encode
-from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
+from fairlead.wire.requests import pack
+from fairlead.wire.schemas import ADMIN_CALL, NOTHING
 from fairlead.wire.views import decode_result, encode_arguments
 
 
@@ -19,18 +20,14 @@ class RawChannel:
         verb: str,
         *,
         command: bytes | None = None,
-        schema: pa.Schema | None = None,
         options: flight.FlightCallOptions | None = None,
     ) -> None:
         descriptor = flight.FlightDescriptor.for_command(encode(Open(verb)) if command is None else command)
         self.writer, self.reader = client.do_exchange(descriptor, options)
-        self.writer.begin(schema or CHANNELS.get(verb, (None, None))[0] or pa.schema([]))
+        self.writer.begin(NOTHING)
 
     def send(self, metadata: bytes, batch: pa.RecordBatch | None = None) -> None:
-        if batch is None:
-            self.writer.write_metadata(metadata)
-        else:
-            self.writer.write_with_metadata(batch, metadata)
+        self.writer.write_metadata(pack(metadata, batch))
 
     def receive(self) -> tuple[Answer, pa.RecordBatch | None]:
         chunk = self.reader.read_chunk()

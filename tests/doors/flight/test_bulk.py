@@ -31,10 +31,10 @@ def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ReadCall:  # noq
     """A claim of so many, and the call that reads it."""
     rig.broker.enqueue_many("q", [NewMessage(payload)] * count)
     generation = rig.broker.consumers.register("etl", "q").generation
-    answer, body = rig.channel("claim_numbered").call(NumberedCall("etl", generation, 1))
+    answer, body = rig.channel("claim_numbered").call(NumberedCall("etl", "q", generation, 1))
     assert answer.claimed is not None
     assert (answer.claimed.count, body) == (count, None)
-    return ReadCall("etl", generation, 1)
+    return ReadCall("etl", "q", generation, 1)
 
 
 def parts_of(channel: RawChannel) -> Iterator[tuple[Answer, pa.RecordBatch | None]]:
@@ -77,8 +77,8 @@ def test_what_is_asked_for_again_begins_behind_what_came(rig: Rig) -> None:  # n
     whole = read_ids(rig, call)
     assert len(set(whole)) == 6
     for at, message_id in enumerate(whole, 1):
-        assert read_ids(rig, ReadCall("etl", call.generation, 1, after=message_id)) == whole[at:]
-    answer, _ = rig.channel("read").call(ReadCall("etl", call.generation, 1, after=b"of another claim"))
+        assert read_ids(rig, ReadCall("etl", "q", call.generation, 1, after=message_id)) == whole[at:]
+    answer, _ = rig.channel("read").call(ReadCall("etl", "q", call.generation, 1, after=b"of another claim"))
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
 
@@ -96,7 +96,7 @@ def test_an_error_between_two_parts_ends_the_answer_and_not_the_channel(rig: Rig
     channel.send(encode(call))
     parts = parts_of(channel)
     next(parts)
-    rig.broker.consumers.release("etl")
+    rig.broker.consumers.release("etl", "q")
     *came, (last, body) = parts
     assert last.error is not None
     assert (last.error.code, body) == ("claim_released", None)
@@ -125,14 +125,14 @@ def test_a_part_is_a_call_among_others_and_a_claim_that_waits_is_not(rig: Rig) -
     call = taken(rig, 1)
     with rig.limits.call(), rig.limits.call():
         answer, _ = rig.channel("read").call(call)
-        claimed, _ = rig.channel("claim_numbered").call(NumberedCall("etl", call.generation, 1))
+        claimed, _ = rig.channel("claim_numbered").call(NumberedCall("etl", "q", call.generation, 1))
     assert answer.error is not None
     assert answer.error.code == "overloaded"
     assert claimed.error is None
 
 
 def test_a_stage_and_a_record_without_a_batch_are_refused(rig: Rig) -> None:  # noqa: F811
-    for verb, call in (("stage", StageCall("t", "c", "q")), ("record", RecordCall("etl", 1, 1))):
+    for verb, call in (("stage", StageCall("t", "c", "q")), ("record", RecordCall("etl", "q", 1, 1))):
         answer, _ = rig.channel(verb).call(call)
         assert answer.error is not None
         assert answer.error.code == "invalid_request"
@@ -145,12 +145,12 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
     write = rig.broker.staging.list()[0]
     assert (write.messages, write.expires_at - write.staged_at) == (3, 2 * 3600 * 1000)
     call = taken(rig, 2)
-    first, second = rig.broker.consumers.read("etl", call.generation, 1)
+    first, second = rig.broker.consumers.read("etl", "q", call.generation, 1)
     rows = [{"action": action, "id": one.raw_id, "lease": one.claim_id, "duration_ms": 1000} for action, one in ((2, first), (3, second))]
-    refused, _ = rig.channel("record").call(RecordCall("etl", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS))
+    refused, _ = rig.channel("record").call(RecordCall("etl", "q", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS))
     assert refused.error is not None
     assert refused.error.code == "invalid_request"
-    assert rig.broker.consumers.close("etl", call.generation, 1).settled == {"completed": 2}
+    assert rig.broker.consumers.close("etl", "q", call.generation, 1).settled == {"completed": 2}
 
 
 def test_a_write_and_a_reading_go_on_through_a_server_that_is_killed(tmp_path: Path) -> None:
@@ -160,18 +160,18 @@ def test_a_write_and_a_reading_go_on_through_a_server_that_is_killed(tmp_path: P
         client.staging.stage_batch("t", "a", "q", rows.slice(0, 4000))
         server.restart(kill=True)
         client.staging.stage_batch("t", "b", "q", rows.slice(4000))
-        assert client.staging.publish("t", ["a", "b"]).count == 8000
+        assert client.staging.publish("t", "q", ["a", "b"]).count == 8000
         generation = client.consumers.register("etl", "q").generation
-        assert client.consumers.claim("etl", generation, 1, limit=8000).count == 8000
-        reading = client.consumers.read_batches("etl", generation, 1)
+        assert client.consumers.claim("etl", "q", generation, 1, limit=8000).count == 8000
+        reading = client.consumers.read_batches("etl", "q", generation, 1)
         found = next(reading).column("payload").to_pylist()
         server.restart(kill=True)
         found += [payload for batch in reading for payload in batch.column("payload").to_pylist()]
         assert found == rows.column("payload").to_pylist()
-        assert client.consumers.close("etl", generation, 1).settled == {"completed": 8000}
+        assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 8000}
         server.restart(kill=True)
-        assert client.staging.publish("t", ["a", "b"]).outcome == "already"
-        assert client.consumers.show("etl").last_closed == 1
+        assert client.staging.publish("t", "q", ["a", "b"]).outcome == "already"
+        assert client.consumers.show("etl", "q").last_closed == 1
         stats = client.stats("q")
         assert (stats.ready, stats.leased) == (0, 0)
         assert server.stop() == 0

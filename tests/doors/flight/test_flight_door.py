@@ -152,7 +152,7 @@ def test_metadata_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig,
          "empty key", "column twice", "offsets that lie", "no UTF-8"],
 )
 def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig, batch: pa.RecordBatch) -> None:
-    answer, _ = rig.channel("enqueue", schema=batch.schema).call(EnqueueCall([("q", batch.num_rows)]), batch)
+    answer, _ = rig.channel("enqueue").call(EnqueueCall([("q", batch.num_rows)]), batch)
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
     assert rig.broker.stats("q").ready == 0
@@ -160,7 +160,7 @@ def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig, 
 
 def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
     batch = pa.record_batch({"payload": pa.array([b"1"])})
-    assert rig.channel("enqueue", schema=batch.schema).call(EnqueueCall([("q", 1)]), batch)[0].error is None
+    assert rig.channel("enqueue").call(EnqueueCall([("q", 1)]), batch)[0].error is None
     (delivery,) = rig.broker.claim("q")
     assert (delivery.fairness_key, delivery.weight, delivery.headers) == ("default", 1, {})
 

@@ -71,14 +71,14 @@ def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(
     for name, ttl, limit in (("long", "7d", 3), ("short", "1d", 2), ("idle", "1h", 0)):
         generation = consumers.register(name, "q", ttl=ttl).generation
         if limit:
-            consumers.claim(name, generation, 1, limit=limit)
+            consumers.claim(name, "q", generation, 1, limit=limit)
     shown = show(metrics)
     assert {name: shown[f"fairlead_queue_{name}{{queue=q}}"] for name in ("durable_consumers", "numbered_claims", "numbered_claim_messages")} == {
         "durable_consumers": 3, "numbered_claims": 2, "numbered_claim_messages": 5,
     }  # fmt: skip
-    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}"] == consumers.show("short").expires_at / 1000
+    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}"] == consumers.show("short", "q").expires_at / 1000
     for name in ("long", "short"):
-        consumers.close(name, consumers.show(name).generation, 1)
+        consumers.close(name, "q", consumers.show(name, "q").generation, 1)
     shown = show(metrics)
     assert "fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}" not in shown
     assert shown["fairlead_queue_numbered_claims{queue=q}"] == 0
@@ -89,9 +89,9 @@ def test_of_queues_that_share_a_label_the_first_end_of_a_consumer_shows(world: W
     for queue, ttl in (("b", "2d"), ("c", "1d"), ("d", "3d")):
         world.broker.create_queue(queue)
         world.fill(queue, count=1)
-        world.broker.consumers.claim(queue, world.broker.consumers.register(queue, queue, ttl=ttl).generation, 1)
+        world.broker.consumers.claim(queue, queue, world.broker.consumers.register(queue, queue, ttl=ttl).generation, 1)
     shown = show(metrics)
-    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=__other__}"] == world.broker.consumers.show("c").expires_at / 1000
+    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=__other__}"] == world.broker.consumers.show("c", "c").expires_at / 1000
     assert shown["fairlead_queue_numbered_claims{queue=__other__}"] == 3
 
 
@@ -100,7 +100,7 @@ def test_what_is_staged_shows_until_it_is_published(world: World, metrics: Metri
     shown = show(metrics)
     assert shown["fairlead_staged_writes"] == 1
     assert shown["fairlead_staged_bytes"] > 1000
-    world.broker.staging.publish("t", ["c"])
+    world.broker.staging.publish("t", "q", ["c"])
     shown = show(metrics)
     assert (shown["fairlead_staged_writes"], shown["fairlead_staged_bytes"]) == (0, 0)
 

@@ -28,23 +28,23 @@ class Reader:
         return self.generation
 
     def claim(self, number: int, **options: Any) -> NumberedClaim:
-        return self.world.broker.consumers.claim(self.name, self.generation, number, **options)
+        return self.world.broker.consumers.claim(self.name, self.queue, self.generation, number, **options)
 
     def read(self, number: int, **options: Any) -> list[Delivery]:
-        return list(self.world.broker.consumers.read(self.name, self.generation, number, **options))
+        return list(self.world.broker.consumers.read(self.name, self.queue, self.generation, number, **options))
 
     def record(self, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], part: str = "") -> None:
-        self.world.broker.consumers.record(self.name, self.generation, number, items, part=part)
+        self.world.broker.consumers.record(self.name, self.queue, self.generation, number, items, part=part)
 
     def take_up(self, number: int, **options: Any) -> tuple[bool, int]:
-        taken_up = self.world.broker.consumers.take_up(self.name, self.generation, number, **options)
+        taken_up = self.world.broker.consumers.take_up(self.name, self.queue, self.generation, number, **options)
         return taken_up.again, taken_up.failed
 
     def choose(self, number: int, parts: Sequence[str], **options: Any) -> None:
-        self.world.broker.consumers.choose(self.name, self.generation, number, parts, **options)
+        self.world.broker.consumers.choose(self.name, self.queue, self.generation, number, parts, **options)
 
     def close(self, number: int) -> CloseResult:
-        return self.world.broker.consumers.close(self.name, self.generation, number)
+        return self.world.broker.consumers.close(self.name, self.queue, self.generation, number)
 
     def take(self, number: int, **options: Any) -> list[Delivery]:
         """Claim it and read all of it."""

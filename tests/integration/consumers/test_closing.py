@@ -13,6 +13,7 @@ from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
 from fairlead.model.facts import Completed, ConsumerSaved, Fact
+from fairlead.model.names import Scoped
 from fairlead.model.settle import DeliveryRef, Settlement
 from fairlead.store.laws import check_laws
 from fairlead.store.memory import MemoryStore
@@ -119,7 +120,7 @@ def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_non
             reader.record(1, items)
     with pytest.raises(InvalidRequest):
         reader.record(1, [Extend(inside[0], "30s")])
-    assert world.store.inner.claim_outcomes("etl", 1, 0, 10) == []
+    assert world.store.inner.claim_outcomes(Scoped("q", "etl"), 1, 0, 10) == []
     with pytest.raises(ClaimNotNext):
         reader.record(2, [])
 
@@ -164,7 +165,7 @@ def test_a_reading_that_a_close_overtakes_is_told(world: World, monkeypatch: pyt
     world.fill("q", count=5)
     reader = Reader(world)
     reader.claim(1)
-    reading = world.broker.consumers.read("etl", reader.generation, 1)
+    reading = world.broker.consumers.read("etl", "q", reader.generation, 1)
     next(reading), next(reading)
     reader.close(1)
     with pytest.raises(ClaimClosed):
@@ -230,7 +231,7 @@ def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_agai
         answers = ask_hooks(core, items, closing=closing)
         asked.append(len(items))
         if len(asked) == 1:
-            assert consumer_close.run_step(core, "etl")
+            assert consumer_close.run_step(core, Scoped("q", "etl"))
         return answers
 
     monkeypatch.setattr(consumer_close, "ask_hooks", overtaken)
@@ -309,10 +310,10 @@ def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(world:
     assert 0 < before.leased < 11
     world.broker.run_due()
     assert world.counts("q") == (0, 0, 0, 3)
-    shown_now = world.broker.consumers.show("etl")
+    shown_now = world.broker.consumers.show("etl", "q")
     assert (shown_now.last_closed, shown_now.open) == (1, 0)
     assert reader.close(1).settled == {"completed": 8, "dead": 3}
-    assert world.store.inner.claim_members("etl", 1) == []
+    assert world.store.inner.claim_members(Scoped("q", "etl"), 1) == []
 
 
 def test_a_close_that_broke_off_is_finished_by_whoever_asks_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +348,7 @@ def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(monkey
         broker.create_queue("q")
         broker.enqueue_many("q", [NewMessage(b"") for _ in range(9)])
         generation = broker.consumers.register("etl", "q").generation
-        broker.consumers.claim("etl", generation, 1)
+        broker.consumers.claim("etl", "q", generation, 1)
         commits = itertools.count(1)
 
         def full_for_a_while(facts: Sequence[Fact]) -> None:
@@ -356,7 +357,7 @@ def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(monkey
 
         store.on_commit = full_for_a_while
         with pytest.raises(StoreFull):
-            broker.consumers.close("etl", generation, 1)
+            broker.consumers.close("etl", "q", generation, 1)
         wait_until(lambda: broker.stats("q").leased == 0)
 
 

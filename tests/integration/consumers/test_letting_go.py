@@ -10,13 +10,14 @@ from fairlead import Fail, NewMessage
 from fairlead.broker import consumer_close
 from fairlead.broker.core import Core
 from fairlead.errors import ClaimReleased, ConsumerNotFound, QueueNotFound, StoreFull
+from fairlead.model.names import Scoped
 from fairlead.store.laws import check_laws
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.consumers.test_closing import fail_after
 from tests.integration.world import World
 
 LOSE: dict[str, Callable[[World], object]] = {
-    "release": lambda world: world.broker.consumers.release("etl"),
+    "release": lambda world: world.broker.consumers.release("etl", "q"),
     "time to live": lambda world: world.clock.advance(ms=60_000),
     "time to live, away": lambda world: (world.restart(away_ms=60_000), world.broker.run_due()),
 }
@@ -48,7 +49,7 @@ def test_whoever_comes_with_its_number_is_told_that_it_is_lost_and_goes_on_with_
             call()
         assert (told.value.number, told.value.name) == (1, "etl")
     assert ("an operator" if how == "release" else "was not seen for 1m") in told.value.why
-    info = world.broker.consumers.show("etl")
+    info = world.broker.consumers.show("etl", "q")
     assert (info.lost, info.last_closed, info.open) == (1, 1, 0)
     assert reader.claim(2).count == 3
     settled = reader.close(2).settled
@@ -62,17 +63,17 @@ def test_a_message_that_is_claimed_by_number_again_knows_how_often_it_went_out(w
     reader = Reader(world)
     for number in (1, 2, 3):
         assert [delivery.deliveries for delivery in reader.take(number)] == [number] * 3
-        world.broker.consumers.release("etl")
+        world.broker.consumers.release("etl", "q")
 
 
 def test_releasing_says_how_many_and_with_nothing_in_hand_nothing_happens(world: World) -> None:
     world.fill("q", count=3)
     reader = Reader(world)
-    assert world.broker.consumers.release("etl") == 0
+    assert world.broker.consumers.release("etl", "q") == 0
     reader.claim(1, limit=2)
-    assert world.broker.consumers.release("etl") == 2
-    assert world.broker.consumers.release("etl") == 0
-    assert world.broker.consumers.show("etl").lost == 1
+    assert world.broker.consumers.release("etl", "q") == 2
+    assert world.broker.consumers.release("etl", "q") == 0
+    assert world.broker.consumers.show("etl", "q").lost == 1
 
 
 def test_a_consumer_with_nothing_in_hand_outlives_its_time(world: World) -> None:
@@ -81,7 +82,7 @@ def test_a_consumer_with_nothing_in_hand_outlives_its_time(world: World) -> None
     reader.claim(1)
     reader.close(1)
     world.clock.advance(ms=600_000)
-    info = world.broker.consumers.show("etl")
+    info = world.broker.consumers.show("etl", "q")
     assert (info.lost, info.last_closed) == (0, 1)
     world.fill("q", count=1)
     assert reader.claim(2).count == 1
@@ -96,9 +97,9 @@ def test_a_step_of_the_wall_clock_ends_nobody_in_this_process(world: World) -> N
     assert reader.claim(1).count == 1
     world.restart(jump_ms=-7200_000)
     world.clock.advance(ms=59_000)
-    assert world.broker.consumers.show("etl").open == 1
+    assert world.broker.consumers.show("etl", "q").open == 1
     world.clock.advance(ms=1001)
-    assert world.broker.consumers.show("etl").lost == 1
+    assert world.broker.consumers.show("etl", "q").lost == 1
 
 
 @pytest.mark.parametrize("dropping", [False, True])
@@ -108,7 +109,7 @@ def test_a_release_that_broke_off_is_finished_later(world: World, monkeypatch: p
     Reader(world).claim(1)
     fail_after(world, 3)
     with pytest.raises(StoreFull):
-        (world.broker.consumers.drop if dropping else world.broker.consumers.release)("etl")
+        (world.broker.consumers.drop if dropping else world.broker.consumers.release)("etl", "q")
     world.restart()
     assert check_laws(world.store.inner) == []
     assert world.counts("q") == (6, 0, 4, 0)
@@ -124,7 +125,7 @@ def test_a_dropped_consumer_is_forgotten_with_what_it_had_in_hand(world: World) 
     taken = reader.take(1)
     reader.record(1, [Fail(taken[0])])
     reader.choose(1, ["a"])
-    world.broker.consumers.drop("etl")
+    world.broker.consumers.drop("etl", "q")
     assert world.counts("q") == (3, 0, 0, 0)
     assert world.broker.consumers.list() == []
     with pytest.raises(ConsumerNotFound):
@@ -133,8 +134,8 @@ def test_a_dropped_consumer_is_forgotten_with_what_it_had_in_hand(world: World) 
     assert world.broker.consumers.list() == []
     again = Reader(world)
     assert again.claim(1).count == 3
-    assert world.store.inner.claim_outcomes("etl", 1, 0, 10) == []
-    assert world.store.inner.claim_choice("etl", 1) == ()
+    assert world.store.inner.claim_outcomes(Scoped("q", "etl"), 1, 0, 10) == []
+    assert world.store.inner.claim_choice(Scoped("q", "etl"), 1) == ()
 
 
 @pytest.mark.parametrize("queue", ["q", "q.dlq"])
@@ -143,7 +144,7 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(wo
     world.broker.quarantine("q", [NewMessage(b"")])
     reader = Reader(world, queue=queue)
     reader.claim(1)
-    half_read = world.broker.consumers.read("etl", reader.generation, 1)
+    half_read = world.broker.consumers.read("etl", queue, reader.generation, 1)
     world.broker.delete_queue("q")
     with pytest.raises(ClaimReleased, match=f"queue '{queue}' was deleted"):
         list(half_read)
@@ -155,7 +156,7 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(wo
     world.restart()
     assert check_laws(world.store.inner) == []
     assert world.store.inner.leases() == []
-    assert world.store.inner.claim_members("etl", 1) == []
+    assert world.store.inner.claim_members(Scoped(queue, "etl"), 1) == []
     world.broker.create_queue("q")
     with pytest.raises(QueueNotFound):
         reader.claim(2)
@@ -176,7 +177,7 @@ def test_a_queue_deleted_between_the_steps_of_a_close_leaves_no_step_behind(worl
     world.store.on_commit = lambda facts: None
     world.broker.delete_queue("q")
     world.broker.run_due()
-    info = world.broker.consumers.show("etl")
+    info = world.broker.consumers.show("etl", "q")
     assert (info.last_closed, info.lost, info.open) == (1, 0, 0)
     assert check_laws(world.store.inner) == []
 
@@ -187,7 +188,7 @@ def test_a_consumer_that_is_being_dropped_goes_with_its_queue(world: World, monk
     Reader(world).claim(1)
     fail_after(world, 2)
     with pytest.raises(StoreFull):
-        world.broker.consumers.drop("etl")
+        world.broker.consumers.drop("etl", "q")
     world.store.on_commit = lambda facts: None
     world.broker.delete_queue("q")
     assert world.broker.consumers.list() == []
@@ -219,7 +220,7 @@ def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
     begun: list[bool] = []
     monkeypatch.setattr(consumer_close, "run_step", overtaken)
     if call == "drop":
-        world.broker.consumers.drop("etl")
+        world.broker.consumers.drop("etl", "q")
         assert world.broker.consumers.list() == []
         assert world.counts("q") == (3, 0, 0, 0)
     elif call == "claim":

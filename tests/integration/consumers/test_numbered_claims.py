@@ -10,7 +10,6 @@ from fairlead.errors import (
     ClaimClosed,
     ClaimNotNext,
     ConsumerNotFound,
-    ConsumerTaken,
     InvalidRequest,
     QueueNotFound,
     StaleConsumer,
@@ -18,6 +17,7 @@ from fairlead.errors import (
 )
 from fairlead.model.consumer import NumberedClaim
 from fairlead.model.facts import ConsumerSaved, MembersPinned
+from fairlead.model.names import Scoped
 from fairlead.store.laws import check_laws
 from tests.integration.consumers.scene import Reader, payloads, shown
 from tests.integration.world import Background, World, wait_until
@@ -54,9 +54,9 @@ def test_nobody_else_gets_what_is_in_hand_and_its_lease_does_not_run_out(world: 
 
 def test_an_empty_claim_makes_nothing(world: World) -> None:
     reader = Reader(world)
-    before = world.broker.consumers.show("etl")
+    before = world.broker.consumers.show("etl", "q")
     assert reader.claim(1) == NumberedClaim(1, 0, 0)
-    assert world.broker.consumers.show("etl") == before
+    assert world.broker.consumers.show("etl", "q") == before
     world.fill("q", count=1)
     assert reader.claim(1).count == 1
 
@@ -103,36 +103,42 @@ def test_a_new_generation_goes_on_with_the_claim_in_hand_and_fences_the_old_one_
     old, new = Reader(world), Reader(world)
     assert new.generation == old.generation + 1
     new.claim(1)
-    half_read = world.broker.consumers.read("etl", new.generation, 1)
+    half_read = world.broker.consumers.read("etl", "q", new.generation, 1)
     for call in (lambda: old.claim(1), lambda: old.read(1), lambda: old.record(1, []), lambda: old.choose(1, []), lambda: old.close(1)):
         with pytest.raises(StaleConsumer, match=f"expected generation {new.generation}"):
             call()
     with pytest.raises(StaleConsumer):
-        world.broker.consumers.heartbeat("etl", old.generation)
+        world.broker.consumers.heartbeat("etl", "q", old.generation)
     with pytest.raises(StaleConsumer):
-        world.broker.consumers.ceiling("etl", old.generation)
+        world.broker.consumers.ceiling("etl", "q", old.generation)
     newest = Reader(world)
     with pytest.raises(StaleConsumer):
         list(half_read)
     assert newest.claim(1).count == 3
 
 
-def test_a_name_belongs_to_one_queue_until_it_is_dropped(world: World) -> None:
+def test_the_same_name_in_another_queue_is_another_consumer(world: World) -> None:
     world.broker.create_queue("other")
-    reader = Reader(world)
-    with pytest.raises(ConsumerTaken, match="reads 'q'"):
-        world.broker.consumers.register("etl", "other")
-    world.broker.consumers.drop("etl")
-    again = world.broker.consumers.register("etl", "other")
-    assert again.queue == "other"
-    assert again.generation > reader.generation
+    for queue, count in (("q", 3), ("other", 2)):
+        world.fill(queue, count=count)
+    here, there = Reader(world), Reader(world, queue="other")
+    assert (here.claim(1).count, there.claim(1).count) == (3, 2)
+    assert here.close(1).settled == {"completed": 3}
+    world.restart()
+    (message,) = world.broker.peek("other", where="leased", limit=1)
+    assert "consumer release other etl" in str(world.broker.explain(message.id))
+    assert [delivery.queue for delivery in there.read(1)] == ["other", "other"]
+    assert [(info.queue, info.name, info.open) for info in world.broker.consumers.list()] == [("other", "etl", 1), ("q", "etl", 0)]
+    world.broker.consumers.drop("etl", "q")
+    assert world.broker.consumers.release("etl", "other") == 2
+    assert Reader(world).generation > here.generation
 
 
 def test_an_older_generation_of_a_dropped_consumer_never_counts_again(world: World) -> None:
     old = Reader(world)
     for _ in range(3):
         old.register()
-    world.broker.consumers.drop("etl")
+    world.broker.consumers.drop("etl", "q")
     new = Reader(world)
     assert new.generation > old.generation
     with pytest.raises(StaleConsumer):
@@ -141,10 +147,10 @@ def test_an_older_generation_of_a_dropped_consumer_never_counts_again(world: Wor
 
 def test_unknown_names_and_queues_are_said_so(world: World) -> None:
     for call in (
-        lambda: world.broker.consumers.claim("nobody", 1, 1),
-        lambda: world.broker.consumers.show("nobody"),
-        lambda: world.broker.consumers.release("nobody"),
-        lambda: world.broker.consumers.drop("nobody"),
+        lambda: world.broker.consumers.claim("nobody", "q", 1, 1),
+        lambda: world.broker.consumers.show("nobody", "q"),
+        lambda: world.broker.consumers.release("nobody", "q"),
+        lambda: world.broker.consumers.drop("nobody", "q"),
     ):
         with pytest.raises(ConsumerNotFound, match=r"consumers\.register"):
             call()
@@ -157,23 +163,25 @@ def test_unknown_names_and_queues_are_said_so(world: World) -> None:
     [
         ("name", lambda c: c.register("", "q")),
         ("name", lambda c: c.register("x" * 257, "q")),
+        ("queue", lambda c: c.show("etl", "no such name")),
+        ("queue", lambda c: c.claim("etl", 1, 1, 1)),
         ("ttl", lambda c: c.register("etl", "q", ttl="999ms")),
         ("ttl", lambda c: c.register("etl", "q", ttl=5)),
-        ("generation", lambda c: c.claim("etl", "1", 1)),
-        ("number", lambda c: c.claim("etl", 1, 0)),
-        ("limit", lambda c: c.claim("etl", 1, 1, limit=100_001)),
-        ("max_bytes", lambda c: c.claim("etl", 1, 1, max_bytes=256 * 1024 * 1024 + 1)),
-        ("wait", lambda c: c.claim("etl", 1, 1, wait=3)),
-        ("up_to", lambda c: c.claim("etl", 1, 1, up_to=-1)),
-        ("slices", lambda c: c.read("etl", 1, 1, slices=0)),
-        ("slice", lambda c: c.read("etl", 1, 1, slice=2, slices=2)),
-        ("items", lambda c: c.record("etl", 1, 1, "abc")),
-        ("items", lambda c: c.record("etl", 1, 1, [object()])),
-        ("part", lambda c: c.record("etl", 1, 1, [], part=3)),
-        ("parts", lambda c: c.choose("etl", 1, 1, "abc")),
-        ("parts", lambda c: c.choose("etl", 1, 1, [""])),
-        ("add", lambda c: c.choose("etl", 1, 1, [], add=1)),
-        ("up_to", lambda c: c.close("etl", 1, None)),
+        ("generation", lambda c: c.claim("etl", "q", "1", 1)),
+        ("number", lambda c: c.claim("etl", "q", 1, 0)),
+        ("limit", lambda c: c.claim("etl", "q", 1, 1, limit=100_001)),
+        ("max_bytes", lambda c: c.claim("etl", "q", 1, 1, max_bytes=256 * 1024 * 1024 + 1)),
+        ("wait", lambda c: c.claim("etl", "q", 1, 1, wait=3)),
+        ("up_to", lambda c: c.claim("etl", "q", 1, 1, up_to=-1)),
+        ("slices", lambda c: c.read("etl", "q", 1, 1, slices=0)),
+        ("slice", lambda c: c.read("etl", "q", 1, 1, slice=2, slices=2)),
+        ("items", lambda c: c.record("etl", "q", 1, 1, "abc")),
+        ("items", lambda c: c.record("etl", "q", 1, 1, [object()])),
+        ("part", lambda c: c.record("etl", "q", 1, 1, [], part=3)),
+        ("parts", lambda c: c.choose("etl", "q", 1, 1, "abc")),
+        ("parts", lambda c: c.choose("etl", "q", 1, 1, [""])),
+        ("add", lambda c: c.choose("etl", "q", 1, 1, [], add=1)),
+        ("up_to", lambda c: c.close("etl", "q", 1, None)),
     ],
 )
 def test_what_cannot_be_meant_so_is_refused_by_its_name(memory_world: World, field: str, call: object) -> None:
@@ -296,7 +304,7 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(world: 
         reader.read(1)
     with pytest.raises(ClaimNotNext):
         reader.close(1)
-    assert world.broker.consumers.show("etl").messages == 6
+    assert world.broker.consumers.show("etl", "q").messages == 6
     world.restart()
     assert check_laws(world.store.inner) == []
     reader.register()
@@ -339,7 +347,8 @@ def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(world: W
     monkeypatch.setattr(consumer_claims, "PIECE", 2)
     world.fill("q", count=20)
     reader = Reader(world)
-    slow = consumer_claims._Filling(world.broker._core, consumer_claims.Wanted("etl", reader.generation, 1, 20, 1 << 20, None, 100))
+    wanted = consumer_claims.Wanted(Scoped("q", "etl"), reader.generation, 1, 20, 1 << 20, None, 100)
+    slow = consumer_claims._Filling(world.broker._core, wanted)
     with world.broker._core.lock:
         assert slow.piece() is not None
     assert reader.claim(1, limit=5).count == 5
@@ -367,7 +376,7 @@ def test_nothing_that_came_after_the_ceiling_is_taken_up_to_it(world: World) -> 
     world.fill("q", key="a", count=3, payload=b"before")
     world.fill("q", key="b", count=2, payload=b"before", throttle_keys=["t"])
     reader = Reader(world)
-    ceiling = world.broker.consumers.ceiling("etl", reader.generation)
+    ceiling = world.broker.consumers.ceiling("etl", "q", reader.generation)
     world.fill("q", key="a", count=3, payload=b"after")
     world.fill("q", key="c", count=3, payload=b"after")
     assert payloads(reader.take(1, up_to=ceiling)) == [b"before"] * 5
@@ -380,7 +389,7 @@ def test_a_stream_stops_at_the_ceiling_and_a_retry_stands_behind_it(world: World
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(3)])
     world.fill("q", count=1, payload=b"fails")
     reader = Reader(world)
-    ceiling = world.broker.consumers.ceiling("etl", reader.generation)
+    ceiling = world.broker.consumers.ceiling("etl", "q", reader.generation)
     world.broker.enqueue("q", b"late", stream="s")
     taken = reader.take(1, up_to=ceiling)
     assert sorted(payloads(taken)) == [b"0", b"1", b"2", b"fails"]
@@ -393,7 +402,7 @@ def test_a_stream_stops_at_the_ceiling_and_a_retry_stands_behind_it(world: World
 def test_a_ceiling_leaves_the_order_of_what_it_holds_back_alone(world: World) -> None:
     world.fill("q", key="a", count=1)
     reader = Reader(world)
-    ceiling = world.broker.consumers.ceiling("etl", reader.generation)
+    ceiling = world.broker.consumers.ceiling("etl", "q", reader.generation)
     ids = [world.fill("q", key=key, count=2) for key in ("b", "c", "a")]
     reader.take(1, up_to=ceiling)
     reader.close(1)
@@ -441,7 +450,7 @@ def test_consumers_are_listed_with_what_they_have_in_hand(world: World) -> None:
     assert (second.name, second.queue, second.open, second.messages, second.bytes, second.last_closed) == ("etl", "q", 1, 2, 10, 0)
     assert second.expires_at == world.clock.now_ms() + 7 * 24 * 3600 * 1000
     reader.close(1)
-    shown_now = world.broker.consumers.show("etl")
+    shown_now = world.broker.consumers.show("etl", "q")
     assert (shown_now.open, shown_now.messages, shown_now.last_closed, shown_now.lost) == (0, 0, 1, 0)
     assert other.claim(1).count == 1
 
@@ -455,15 +464,15 @@ def test_every_call_with_the_current_generation_shows_that_the_consumer_lives(wo
         lambda: reader.read(1),
         lambda: reader.record(1, [Complete(delivery) for delivery in reader.read(1)]),
         lambda: reader.choose(1, ["p"]),
-        lambda: world.broker.consumers.heartbeat("etl", reader.generation),
+        lambda: world.broker.consumers.heartbeat("etl", "q", reader.generation),
         lambda: reader.register(),
     ]
     for call in calls:
         world.clock.advance(ms=9000)
         call()
-        assert world.broker.consumers.show("etl").seen_at == world.clock.now_ms()
+        assert world.broker.consumers.show("etl", "q").seen_at == world.clock.now_ms()
     world.clock.advance(ms=9000)
-    assert world.broker.consumers.show("etl").open == 1
+    assert world.broker.consumers.show("etl", "q").open == 1
 
 
 def test_a_heartbeat_rewrites_no_lease(world: World) -> None:
@@ -472,5 +481,5 @@ def test_a_heartbeat_rewrites_no_lease(world: World) -> None:
     reader.claim(1)
     kinds: list[type] = []
     world.store.on_commit = lambda facts: kinds.extend(type(fact) for fact in facts)
-    world.broker.consumers.heartbeat("etl", reader.generation)
+    world.broker.consumers.heartbeat("etl", "q", reader.generation)
     assert kinds == [ConsumerSaved]

@@ -13,7 +13,7 @@ from fairlead.model.delivery import Delivery
 from tests.integration.consumers.scene import Reader, shown
 from tests.integration.world import World
 
-WHY = "in claim 1 of consumer 'etl': `fairlead consumer release etl` lets go of it"
+WHY = "in claim 1 of consumer 'etl': `fairlead consumer release q etl` lets go of it"
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_whoever_looks_is_told_where_it_is(world: World, reader: Reader) -> None
     said = world.broker.explain(first.id)
     assert said.summary == "in a numbered claim, until that is closed"
     assert WHY in said.reasons[0].text
-    ends_at = world.broker.consumers.show("etl").expires_at
+    ends_at = world.broker.consumers.show("etl", "q").expires_at
     assert said.reasons[0].until_ms == ends_at
     info = world.broker.find(first.id)
     assert (info.where, info.consumer, info.lease_until) == ("leased", "etl", ends_at)

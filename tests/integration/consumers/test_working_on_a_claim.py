@@ -10,6 +10,7 @@ from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StoreFul
 from fairlead.model.facts import ConsumerSaved, Moved
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
+from fairlead.model.names import Scoped
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.world import World
 
@@ -47,7 +48,7 @@ def test_a_stream_goes_on_behind_what_failed_in_its_order(world: World) -> None:
 def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_is_open(world: World) -> None:
     reader = worker(world, 3)
     consumers = world.broker.consumers
-    assert (consumers.show("etl").unspoken, consumers.register("audit", "q").unspoken) == ("release", "complete")
+    assert (consumers.show("etl", "q").unspoken, consumers.register("audit", "q").unspoken) == ("release", "complete")
     reader.claim(1, limit=1)
     with pytest.raises(InvalidRequest, match="'release' while claim 1 is open: close it, or let go of it"):
         consumers.register("etl", "q")
@@ -134,7 +135,7 @@ def test_what_gets_its_outcome_while_a_reader_is_on_its_way_is_not_read_any_more
     reader = worker(world, 7, stream="s")
     taken = reader.take(1)
     reader.record(1, [Complete(one) for one in taken[:4]])
-    pages = world.broker.consumers.read_pages("etl", reader.generation, 1, unsettled=True)
+    pages = world.broker.consumers.read_pages("etl", "q", reader.generation, 1, unsettled=True)
     assert payloads(next(pages)) == [b"4", b"5"]
     reader.record(1, [Fail(taken[4])])
     assert list(pages) == []
@@ -145,10 +146,10 @@ def test_a_reader_that_begins_behind_a_message_gets_what_is_left_behind_it(world
     taken = reader.take(1)
     reader.record(1, [Complete(taken[0]), Complete(taken[2]), Complete(taken[4])])
     for at, left in ((2, [b"3", b"5"]), (3, [b"5"])):
-        pages = world.broker.consumers.read_pages("etl", reader.generation, 1, unsettled=True, after=taken[at].message.id)
+        pages = world.broker.consumers.read_pages("etl", "q", reader.generation, 1, unsettled=True, after=taken[at].message.id)
         assert [payloads(page) for page in pages] == [left]
     with pytest.raises(InvalidRequest, match="a message of claim 1"):
-        world.broker.consumers.read_pages("etl", reader.generation, 1, after=b"?" * 16)
+        world.broker.consumers.read_pages("etl", "q", reader.generation, 1, after=b"?" * 16)
 
 
 def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_is_settled(world: World) -> None:
@@ -243,7 +244,7 @@ def test_slices_are_taken_up_of_an_open_claim_by_its_consumer(world: World) -> N
         reader.take_up(1, slice=2, slices=2)
     old, reader.generation = reader.generation, reader.register()
     with pytest.raises(StaleConsumer):
-        world.broker.consumers.take_up("etl", old, 1)
+        world.broker.consumers.take_up("etl", "q", old, 1)
     reader.close(1)
     with pytest.raises(ClaimClosed):
         reader.take_up(1)
@@ -334,7 +335,7 @@ def test_words_that_are_wrong_spoil_the_call(world: World) -> None:
         with pytest.raises(InvalidRequest, match=why):
             reader.record(1, items, part)  # type: ignore[arg-type]
     assert payloads(reader.read(1, unsettled=True)) == [b"0", b"1"]
-    assert world.store.inner.claim_outcomes("etl", 1, 0, 10) == []
+    assert world.store.inner.claim_outcomes(Scoped("q", "etl"), 1, 0, 10) == []
 
 
 def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> None:

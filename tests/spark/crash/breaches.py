@@ -33,7 +33,7 @@ class _ClosingReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
         yield from super().read(partition)
-        client_for(self._options).consumers.close(partition.consumer, partition.generation, partition.number)
+        client_for(self._options).consumers.close(partition.consumer, self._options.queue, partition.generation, partition.number)
 
 
 class TokenByChance(FairleadDataSource):

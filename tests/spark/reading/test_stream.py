@@ -27,15 +27,16 @@ def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_i
 
     def look(frame: DataFrame, batch: int) -> None:
         now = client.stats(queue)
-        seen.append((batch, now.totals.completed, now.leased, now.ready, client.consumers.show(queue).last_closed))
+        seen.append((batch, now.totals.completed, now.leased, now.ready, client.consumers.show(queue, queue).last_closed))
 
     batches = query.run(look, maxMessagesPerTrigger=100)
     assert seen == [(0, 0, 100, 150, 0), (1, 100, 100, 50, 1), (2, 200, 50, 0, 2)]
     assert payloads(batches) == list(range(250))
     assert client.stats(queue).totals.completed == 250
-    assert client.consumers.show(queue).open == 0
-    generation = client.consumers.show(queue).generation
-    assert [{row.receipt.rsplit("/", 1)[0] for row in rows} for rows in batches] == [{f"{queue}/{generation}/{number}"} for number in (1, 2, 3)]
+    assert client.consumers.show(queue, queue).open == 0
+    generation = client.consumers.show(queue, queue).generation
+    claims = [{row.receipt.rsplit("/", 1)[0] for row in rows} for rows in batches]
+    assert claims == [{f"{queue}:{queue}/{generation}/{number}"} for number in (1, 2, 3)]
 
 
 def test_a_query_that_begins_with_an_empty_queue_reads_what_comes_later(query: Query, client: fairlead.Client, queue: str):
@@ -108,15 +109,15 @@ def test_a_claim_outlives_the_time_to_live_while_its_query_is_at_work(query: Que
         # Another consumer with the same time to live, which nobody keeps alive: it tells when that time is over.
         other = client.consumers.register(f"{queue}-other", queue, ttl="4s")
         put(client, queue, 1, first=99)
-        assert client.consumers.claim(other.name, other.generation, 1, wait="1m").count == 1
-        wait_until("the other consumer is over", lambda: client.consumers.show(other.name).lost == 1)
+        assert client.consumers.claim(other.name, queue, other.generation, 1, wait="1m").count == 1
+        wait_until("the other consumer is over", lambda: client.consumers.show(other.name, queue).lost == 1)
         late.set()
 
     running = query.start(work, consumerTtl="4s")
     wait_until("the time is over", late.is_set)
     wait_until("the batch is completed", lambda: client.stats(queue).totals.completed >= 5)
     assert running.isActive
-    assert client.consumers.show(queue).lost == 0
+    assert client.consumers.show(queue, queue).lost == 0
 
 
 def test_a_query_waits_for_a_broker_that_is_away_for_a_while(query: Query, client: fairlead.Client, queue: str):

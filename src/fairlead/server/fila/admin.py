@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from fairlead.errors import InvalidRequest, NotADeadLetterQueue, QueueNotFound
+from fairlead.errors import NotADeadLetterQueue, QueueNotFound
 from fairlead.model.names import check_queue_name, is_dead_letter_name
 from fairlead.server.fila.calls import caller
 from fairlead.server.fila.config_keys import MAX_LISTED, ConfigKeys
@@ -12,9 +12,6 @@ from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.keys import Keys
 from fairlead.server.fila.v1 import admin_pb2 as pb
 from fairlead.server.fila.v1 import admin_pb2_grpc
-
-#: The shortest visibility timeout that Fila takes; 0 means the default.
-_MIN_TIMEOUT_MS = 1000
 
 
 class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
@@ -25,8 +22,7 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
 
     def CreateQueue(self, request: pb.CreateQueueRequest, context: grpc.ServicerContext) -> pb.CreateQueueResponse:
         config, options = request.config, {}
-        if 0 < config.visibility_timeout_ms < _MIN_TIMEOUT_MS:
-            raise InvalidRequest("visibility_timeout_ms", f"0 for the default, or at least {_MIN_TIMEOUT_MS}", config.visibility_timeout_ms)
+        # 0 asks for the default, as in Fila.
         if config.visibility_timeout_ms:
             options["visibility_timeout"] = f"{config.visibility_timeout_ms}ms"
         if config.on_enqueue_script:

@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.server.access import Access
 from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import Limits
@@ -114,19 +115,17 @@ def caller() -> GuardedBroker:
 
 
 def _read(read: Callable[[bytes], Any], raw: bytes) -> Any:
+    """`read` is the `FromString` of a message class. gRPC itself would answer INTERNAL, which says that the server failed."""
     try:
         return read(raw)
-    except Exception as wrong:
-        raise _Unreadable() from wrong
+    except DecodeError:
+        expected = read.__self__.DESCRIPTOR.full_name  # type: ignore[attr-defined]
+        raise InvalidRequest("the request", f"a {expected} in protobuf encoding", f"{len(raw)} bytes that are none") from None
 
 
 def _read_all(read: Callable[[bytes], Any], requests: Iterator[bytes]) -> Iterator[Any]:
     for raw in requests:
         yield _read(read, raw)
-
-
-class _Unreadable(Exception):
-    """It is no message of that kind."""
 
 
 class _CallerGone(Exception):
@@ -137,9 +136,6 @@ def refuse(context: grpc.ServicerContext, error: Exception) -> Any:
     """End the call with the status that the error has at every door."""
     if isinstance(error, _CallerGone):
         context.abort(grpc.StatusCode.CANCELLED, "the call was over before its turn came; nothing was carried out")
-    if isinstance(error, _Unreadable):
-        # In gRPC's own words.
-        context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
     if isinstance(error, NotImplementedError):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
     if not isinstance(error, FairleadError):

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -74,14 +75,17 @@ class Consumption:
                     self._claim(wait=opened)
                     if not opened:
                         # The queue is there: tell the client so now, not with the first message. Some wait for it.
-                        self._context.send_initial_metadata(())
+                        # A client that has left meanwhile is noticed by `is_active`.
+                        with suppress(grpc.RpcError):
+                            self._context.send_initial_metadata(())
                         opened = True
                     continue
                 # What was claimed ahead is not for a key that has been revoked since.
                 self._broker.need(Right.CONSUME, self._queue)
                 delivery = self._ahead[0]
                 if self._make_ready(delivery):
-                    self._sent.remember(self._connection, delivery, self._clock.now_ms())
+                    lease_end_ms = self._claimed_monotonic_ms + delivery.lease_until - self._claimed_at_ms
+                    self._sent.remember(self._connection, delivery, lease_end_ms=lease_end_ms, now_ms=self._clock.monotonic_ms())
                     self._ahead.popleft()
                     yield self._response(delivery)
                 else:
@@ -96,7 +100,7 @@ class Consumption:
             claimed, self._started = self._broker.claim(self._queue, limit=self._room, consumer=self._consumer, started=False), False
         if not claimed and (wait or self._room == 1):
             claimed, self._started = self._broker.claim(self._queue, wait=_WAIT if wait else None, consumer=self._consumer), True
-        self._claimed_at_ms, self._claimed_monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        self._claimed_at_ms, self._claimed_monotonic_ms = self._broker.now_ms(), self._clock.monotonic_ms()
         self._ahead.extend(claimed)
         if claimed:
             largest = max(delivery.message.size for delivery in claimed)

@@ -36,9 +36,10 @@ class SentDeliveries:
         with self._lock:
             return len(self._sent)
 
-    def remember(self, connection: str, delivery: Delivery, now_ms: int) -> None:
+    def remember(self, connection: str, delivery: Delivery, *, lease_end_ms: int, now_ms: int) -> None:
+        """Both times are steady: a step of the wall clock makes nothing forgotten."""
         key = connection, delivery.raw_id
-        sent = _Sent(delivery.claim_id, delivery.queue, delivery.lease_until + KEEP_AFTER_LEASE_MS)
+        sent = _Sent(delivery.claim_id, delivery.queue, lease_end_ms + KEEP_AFTER_LEASE_MS)
         with self._lock:
             self._sent[key] = sent
             self._sent.move_to_end(key)

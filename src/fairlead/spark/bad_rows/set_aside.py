@@ -90,7 +90,7 @@ class BadRows:
                 stage(chunk.wire)
         for chunk in chunker.rest():
             stage(chunk.wire)
-        staging.publish(token, names)
+        staging.publish(token, self._options.queue, names)
 
     def close(self) -> None:
         if self._file is not None:

@@ -45,8 +45,13 @@ class Receipt(NamedTuple):
     """The claim a row was read from; the lease within it says which delivery."""
 
     consumer: str
+    queue: str
     generation: int
     number: int
+
+    def __str__(self) -> str:
+        """As a row has it, without the lease. No queue's name has a colon, so it is told from the consumer's name."""
+        return f"{self.queue}:{self.consumer}/{self.generation}/{self.number}"
 
 
 def check_settled(schema: StructType) -> None:
@@ -101,8 +106,9 @@ def _claims(column: pa.Array, faults: Faults) -> _Claims:
     receipts, leases, wrong = [], [], {}
     for at, text in enumerate(encoded.dictionary.to_pylist()):
         try:
-            consumer, generation, number, lease = text.rsplit("/", 3)
-            receipts.append(Receipt(consumer, int(generation), int(number)))
+            who, generation, number, lease = text.rsplit("/", 3)
+            queue, consumer = who.split(":", 1)
+            receipts.append(Receipt(consumer, queue, int(generation), int(number)))
             leases.append(int(lease))
         except ValueError:
             wrong[at] = str(InvalidRequest("receipt", "as it was read", text))

@@ -48,26 +48,30 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True)
 class Offset:
-    """`number` is of the last claim in hand. `resets` counts how often numbers began anew, so that no offset is met twice.
+    """`number` is of the last claim in hand of `consumer`, which reads `queue`. `resets` counts how often numbers began anew, so that
+    no offset is met twice.
 
     `initial`: the query has none in hand yet, and `number` is where it begins behind. Spark makes a batch up to it where nothing is there.
     """
 
     consumer: str
+    queue: str
     number: int
     resets: int = 0
     initial: bool = False
 
     def as_json(self) -> dict[str, Any]:
         more = ({"resets": self.resets} if self.resets else {}) | ({"initial": True} if self.initial else {})
-        return {"consumer": self.consumer, "number": self.number} | more
+        return {"consumer": self.consumer, "queue": self.queue, "number": self.number} | more
 
     @classmethod
-    def of(cls, json: Mapping[str, Any], consumer: str) -> Offset:
-        if json.get("consumer") != consumer:
-            why = f"{json.get('consumer')!r}, whose place this checkpoint has; or give the query a new checkpoint"
-            raise InvalidRequest("option consumer", why, consumer)
-        return cls(consumer, int(json["number"]), int(json.get("resets", 0)), bool(json.get("initial", False)))
+    def of(cls, json: Mapping[str, Any], options: Options) -> Offset:
+        """Refuses a checkpoint of another consumer: its numbers would be taken for those of this one."""
+        for option, given in (("consumer", options.consumer), ("queue", options.queue)):
+            if json.get(option) != given:
+                expected = f"{json.get(option)!r}, whose place this checkpoint has; or give the query a new checkpoint"
+                raise InvalidRequest(f"option {option}", expected, given)
+        return cls(options.consumer, options.queue, int(json["number"]), int(json.get("resets", 0)), bool(json.get("initial", False)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins: behind what is closed. Asked twice, and again until batch 0 is committed."""
         if self._initial is None:
             last_closed = self._consumer().last_closed
-            self._initial = Offset(self._options.consumer, last_closed, initial=True)
+            self._initial = Offset(self._options.consumer, self._options.queue, last_closed, initial=True)
             # Nothing of this query is closed or lost yet, whatever an earlier one left behind.
             self._settled = (self._initial, last_closed + 1)
         return self._initial.as_json()
@@ -128,12 +132,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is released goes back to its place before the ceiling: counting ends a query that would release it again and again."""
-        self._ceiling = self._consumers.ceiling(self._options.consumer, self._consumer().generation)
+        self._ceiling = self._consumers.ceiling(self._options.consumer, self._options.queue, self._consumer().generation)
         there = client_for(self._options).stats(self._options.queue)
         self._left = there.ready + there.leased
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        at = Offset.of(start, self._options.consumer)
+        at = Offset.of(start, self._options)
         number = self._close(at)
         messages, size = self._limits(limit)
         if self._ceiling is not None and self._left <= 0 and number != self._in_hand:
@@ -141,19 +145,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Up to the ceiling nothing is going to come that is not there already.
         wait = _IDLE_WAIT if self._ceiling is None else None
         claim = self._consumers.claim(
-            self._options.consumer, self._consumer().generation, number, limit=messages, max_bytes=size, wait=wait, up_to=self._ceiling
-        )
+            self._options.consumer, self._options.queue, self._consumer().generation, number,
+            limit=messages, max_bytes=size, wait=wait, up_to=self._ceiling,
+        )  # fmt: skip
         if not claim.count:
             return start
         if number != self._in_hand:
             self._left -= claim.count
         self._take_up(number)
         # A consumer that was made anew counts from 1: its claims must not be taken for those that the checkpoint has seen.
-        return Offset(at.consumer, number, at.resets + (number <= at.number)).as_json()
+        return Offset(at.consumer, at.queue, number, at.resets + (number <= at.number)).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One claim is one batch: which one it is, `end` says alone."""
-        upto = Offset.of(end, self._options.consumer)
+        upto = Offset.of(end, self._options)
         if upto.initial:
             return []
         number = upto.number
@@ -189,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _beat(self, generation: int, every_s: float, stopped: threading.Event) -> None:
         while not stopped.wait(every_s):
             try:
-                self._consumers.heartbeat(self._options.consumer, generation)
+                self._consumers.heartbeat(self._options.consumer, self._options.queue, generation)
             except Rejected as refused:
                 # The query's next call hears it too, and ends with it.
                 log.warning("no more heartbeats of consumer %s: %s", self._options.consumer, refused)
@@ -201,17 +206,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Closes everything up to `at`, whose batch Spark has committed, and gives the number of the next claim."""
         if self._settled is not None and self._settled[0] == at:
             return self._settled[1]
-        name, generation = self._options.consumer, self._consumer().generation
+        name, queue, generation = self._options.consumer, self._options.queue, self._consumer().generation
         try:
             # What was before this query is not its own to close, nor its loss.
-            known = self._consumers.heartbeat(name, generation) if at.initial else self._consumers.close(name, generation, at.number)
-            last_closed = known.last_closed
+            if at.initial:
+                last_closed = self._consumers.heartbeat(name, queue, generation).last_closed
+            else:
+                last_closed = self._consumers.close(name, queue, generation, at.number).last_closed
         except _LOST as lost:
             self._lose(lost)
-            last_closed = self._consumers.heartbeat(name, generation).last_closed
+            last_closed = self._consumers.heartbeat(name, queue, generation).last_closed
         else:
             if last_closed > at.number:
-                now = self._consumers.heartbeat(name, generation)
+                now = self._consumers.heartbeat(name, queue, generation)
                 # One that was claimed and let go of before Spark knew of it is no loss.
                 if not now.lost == last_closed == at.number + 1:
                     self._lose(ClaimClosed(name, at.number + 1, last_closed))
@@ -221,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_open(self, number: int) -> bool:
         """Of a batch that is read again, after a restart. Not asked by claiming it: that could make another claim of the same number."""
         name = self._options.consumer
-        now = self._consumers.heartbeat(name, self._consumer().generation)
+        now = self._consumers.heartbeat(name, self._options.queue, self._consumer().generation)
         if now.open == number:
             return True
         if now.lost == number:
@@ -236,7 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What was chosen in a run that this one repeats must not count beside what this one is going to choose."""
         known = self._consumer()
         if number != self._in_hand and number == known.open:
-            self._consumers.choose(known.name, known.generation, number, [])
+            self._consumers.choose(known.name, known.queue, known.generation, number, [])
         self._in_hand = number
 
     def _lose(self, lost: FairleadError) -> None:
@@ -259,13 +266,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from fairlead.spark.data_source.rows import Rows
+        from fairlead.spark.data_source.settle_columns import Receipt
 
         assert isinstance(partition, Slice)
-        name, generation, number = partition.consumer, partition.generation, partition.number
-        rows = Rows(self._schema, self._options.queue, receipt=f"{name}/{generation}/{number}", headers=self._options.include_headers)
+        claim = Receipt(partition.consumer, self._options.queue, partition.generation, partition.number)
+        rows = Rows(self._schema, self._options.queue, receipt=str(claim), headers=self._options.include_headers)
         try:
             for batch in self._consumers.read_batches(
-                name, generation, number, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
+                *claim, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
             ):
                 yield rows.of(batch)
         except _LOST as lost:

@@ -127,7 +127,7 @@ def publish(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
     folder = RejectsFolder(options.rejects, token) if rejects else None
     if folder is not None:
         folder.check(rejects)
-    client_for(options).staging.publish(token, [chunk for message in staged for chunk in message.chunks])
+    client_for(options).staging.publish(token, options.queue, [chunk for message in staged for chunk in message.chunks])
     if folder is not None:
         folder.keep(rejects)
 
@@ -136,14 +136,14 @@ def discard(options: Options, token: str) -> None:
     """On the driver, after a failure that is told already: what cannot be discarded now goes with its time to live."""
     hasty = replace(options, timeout=_ABORT_TIMEOUT) if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout") else options
     with suppress(FairleadError):
-        client_for(hasty).staging.discard(token)
+        client_for(hasty).staging.discard(token, options.queue)
     if options.rejects:
         with suppress(FairleadError, OSError):
             RejectsFolder(options.rejects, token).drop()
 
 
 def _own_token(options: Options) -> str:
-    """With the queue in it: a foreachBatch that writes to two of them may give both the same token."""
+    """With the queue in it: files of refused rows are kept by token, and writes to two queues may share a folder for them."""
     room = MAX_STAGING_NAME_BYTES - len(f"{options.queue}/".encode())
     size = len(options.dedupe_token.encode())
     if size > room:

@@ -192,7 +192,9 @@ class SparkWorker:
         number = self._info.last_closed + 1  # the claim that is open, if one is; asked for again, it is the same
         asked, wait = self._size, None if self._burst else _POLL
         claim = self._patiently(
-            lambda: self._consumers.claim(self._name, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run)
+            lambda: self._consumers.claim(
+                self._name, self._info.queue, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run
+            )
         )
         if not claim.count:
             self._tell()
@@ -244,7 +246,7 @@ class SparkWorker:
                     raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
 
     def _run_job(self, number: int, count: int, slices: int, reruns: int) -> Sequence[SliceRow]:
-        work = RunSlice(self._options, self._name, self._info.generation, number, slices, self._job, self._shipped, reruns)
+        work = RunSlice(self._options, self._name, self._info.queue, self._info.generation, number, slices, self._job, self._shipped, reruns)
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
         told = 0.0
@@ -270,7 +272,7 @@ class SparkWorker:
     def _dismiss_tasks(self) -> None:
         """What may be left of a job hears within a second that it is no longer wanted. Raises `StaleConsumer` if it is we who are not."""
         with suppress(Unavailable):
-            self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.generation))
+            self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation))
             self._register()
         time.sleep(_FIRST_PAUSE_S)
 
@@ -284,7 +286,7 @@ class SparkWorker:
         """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held for them."""
         errors = [error_of(row.error) for row in rows if row.error is not None]
         try:
-            closed = self._patiently(lambda: self._consumers.close(self._name, self._info.generation, number))
+            closed = self._patiently(lambda: self._consumers.close(self._name, self._info.queue, self._info.generation, number))
         except Unavailable:
             _log.warning("the broker is away; the claim stays open for the next run", extra={"fields": {"claim": number}})
             return
@@ -348,14 +350,14 @@ class SparkWorker:
 
     def _look_again(self, gone: FairleadError) -> None:
         _log.warning("a claim is gone, going on with the next", extra={"fields": {"worker": self._job.name, "why": str(gone)}})
-        self._known = self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.generation))
+        self._known = self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation))
 
     def _beat(self) -> None:
         every_s = min(to_ms(self._ttl, "ttl") / 4000, _LONGEST_BEAT_S)
         while not self._ended.wait(every_s):
             try:
                 with self._one_voice:
-                    self._consumers.heartbeat(self._name, self._info.generation)
+                    self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
             except Rejected as refused:
                 self._refused = refused
                 return

@@ -52,6 +52,7 @@ class RunSlice:
 
     options: Options
     consumer: str
+    queue: str
     generation: int
     number: int
     slices: int
@@ -66,7 +67,7 @@ class RunSlice:
     def _run(self, at: int) -> SliceRow:
         began = time.monotonic()
         job = replace(self.job, base=_base(self.shipped)) if self.shipped else self.job
-        part = Slice(self.consumer, self.generation, self.number, at, self.slices, self.reruns + _tries_before())
+        part = Slice(self.consumer, self.queue, self.generation, self.number, at, self.slices, self.reruns + _tries_before())
         try:
             said, worked = work_here(part, (job, self.options), job, lambda: client_for(self.options).consumers, _MOST_S)
         except FairleadError as error:

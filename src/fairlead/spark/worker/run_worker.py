@@ -86,7 +86,7 @@ def run_worker(
     `StaleConsumer`. `ttl` after the last sign of life the broker gives back what was claimed. `follow` is asked between claims for a
     changed runbook. `connection` are the options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca, ...
 
-    Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`, `StepNotLoaded`, `ConsumerTaken`.
+    Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`, `StepNotLoaded`.
     """
     if found_version("pyspark") is None:
         raise EngineNotInstalled(name, "spark")

@@ -37,15 +37,15 @@ _SHORT_ERROR = 200
 class Consumers(Protocol):
     """The verbs of `client.consumers`, or of a broker's, that a slice needs."""
 
-    def take_up(self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Any: ...
+    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Any: ...
 
     def read(
-        self, name: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
     ) -> Iterator[Delivery]: ...
 
-    def record(self, name: str, generation: int, number: int, items: Sequence[Any], *, part: str = "") -> None: ...
+    def record(self, name: str, queue: str, generation: int, number: int, items: Sequence[Any], *, part: str = "") -> None: ...
 
-    def show(self, name: str) -> ConsumerInfo: ...
+    def show(self, name: str, queue: str) -> ConsumerInfo: ...
 
 
 class Slice(NamedTuple):
@@ -55,6 +55,7 @@ class Slice(NamedTuple):
     """
 
     consumer: str
+    queue: str
     generation: int
     number: int
     slice: int
@@ -117,9 +118,9 @@ class SliceTarget:
 
     def begin(self, part: Slice, most_s: float = math.inf) -> None:
         """Take the slice up, and read what is left of it. After `most_s` nothing more of it is handed out, and what is left stays unspoken."""
-        taken = self._consumers.take_up(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices)
+        taken = self._consumers.take_up(part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices)
         found = list(
-            self._consumers.read(part.consumer, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
+            self._consumers.read(part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
         )
         if taken.again:
             # One of those that were in hand may have killed its process. One that came back without a word is started before it begins, and
@@ -178,7 +179,7 @@ class SliceTarget:
             passed = self._pass_on(said)
         if said and part is not None:
             try:
-                self._consumers.record(part.consumer, part.generation, part.number, [*said, *passed])
+                self._consumers.record(part.consumer, part.queue, part.generation, part.number, [*said, *passed])
             except Unavailable:
                 raise
             except FairleadError as error:
@@ -211,7 +212,7 @@ class SliceTarget:
         return [_Queue(prefix)]
 
     def _check(self, part: Slice) -> None:
-        there = self._consumers.show(part.consumer)
+        there = self._consumers.show(part.consumer, part.queue)
         if there.generation != part.generation:
             raise StaleConsumer(part.consumer, part.generation, there.generation)
         if there.lost == part.number:

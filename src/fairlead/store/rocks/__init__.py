@@ -25,20 +25,22 @@ The first byte of every value is the version of its record.
 | `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
 | `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
 | `config`       | configuration key       | its value                                                        |
+| `clock`        | `mark`                  | the store's time, wall time and steady time of one moment (msgpack array) |
+| `buckets`      | throttle key            | tokens, when, rate, burst: what a token bucket held              |
 | `intents`      | intent id (8)           | the intent (msgpack map)                                         |
 | `meta`         | a name                  | a number: `boot`, `last_commit`, `last_queue_id`                 |
 | `keys`         | key id                  | an API key (msgpack map), with a digest in place of its secret   |
 | `audit`        | number (8)              | who did what (msgpack map)                                       |
 | `runbooks`     | project                 | the runbook in force                                             |
-| `consumers`    | name                    | a durable consumer and the claim it has in hand (msgpack map)    |
-| `claim_members` | name, number, page (8) | ids of a numbered claim, in its order; gone when it is over      |
-| `claim_outcomes` | name, number, call (8) | part, and what was said about members (msgpack arrays)          |
-| `claim_choices` | name, number           | the parts whose outcomes count (msgpack array)                   |
-| `staged`       | token, chunk            | the checked messages of a chunk (msgpack array)                  |
-| `staged_chunks`| token, chunk            | queue, counts, sizes, times of a chunk (msgpack array)           |
-| `publishing`   | token                   | a published write that is not yet all messages: chunks to come, offset (msgpack array) |
-| `published`    | token                   | a write that is done (msgpack array)                             |
-| `published_end`| until, token            | nothing; when it is forgotten                                    |
+| `consumers`    | queue, name             | a durable consumer and the claim it has in hand (msgpack map)    |
+| `claim_members` | consumer, number, page (8) | ids of a numbered claim, in its order; gone when it is over      |
+| `claim_outcomes` | consumer, number, call (8) | part, and what was said about members (msgpack arrays)          |
+| `claim_choices` | consumer, number        | the parts whose outcomes count (msgpack array)                   |
+| `staged`       | queue, token, chunk     | the checked messages of a chunk (msgpack array)                  |
+| `staged_chunks`| queue, token, chunk     | queue, counts, sizes, times of a chunk (msgpack array)           |
+| `publishing`   | queue, token            | a published write that is not yet all messages: chunks to come, offset (msgpack array) |
+| `published`    | queue, token            | a write that is done (msgpack array)                             |
+| `published_end`| until, queue, token     | nothing; when it is forgotten                                    |
 """
 
 from fairlead.store.rocks.store import RocksStore

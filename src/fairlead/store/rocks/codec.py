@@ -13,11 +13,13 @@ import msgspec
 
 from fairlead.errors import StoreCorrupt
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import Intent
 from fairlead.model.lane import lane_end
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import Message, MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.queue import QueueRecord
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
@@ -37,6 +39,8 @@ _LEASE_LANE = LEASE.size + 15
 DEDUP = struct.Struct(">B16sQ")
 #: version, ready, waiting, leased, done, bytes
 COUNTERS = struct.Struct(">BQQQQQ")
+#: version, tokens, at_ms, rate, burst
+BUCKET = struct.Struct(">BdQdd")
 #: version, value
 META = struct.Struct(">BQ")
 
@@ -135,6 +139,11 @@ def decode_fixed(family: str, key: bytes, raw: bytes, shape: struct.Struct) -> t
     return shape.unpack(raw)[1:]
 
 
+def decode_bucket(key: bytes, raw: bytes) -> BucketLevel:
+    tokens, at_ms, rate, burst = decode_fixed("buckets", key, raw, BUCKET)
+    return BucketLevel(decode_text("buckets", key, V1 + key), tokens, at_ms, rate, burst)
+
+
 def packed_decoder(family: str, kind: type[T]) -> Callable[[bytes, bytes], T]:
     decode = msgspec.msgpack.Decoder(kind).decode
 
@@ -153,6 +162,7 @@ decode_state = packed_decoder("state", MessageState)
 decode_claim = packed_decoder("lease_expiry", Claim)
 decode_queue = packed_decoder("queues", QueueRecord)
 decode_intent = packed_decoder("intents", Intent)
+decode_clock_mark = packed_decoder("clock", ClockMark)
 decode_key = packed_decoder("keys", KeyRecord)
 decode_audit = packed_decoder("audit", AuditRecord)
 decode_stream = packed_decoder("streams", StreamRecord)
@@ -169,6 +179,16 @@ def decode_members(key: bytes, raw: bytes) -> list[bytes]:
 decode_chunk = packed_decoder("staged_chunks", StagedChunk)
 decode_publishing = packed_decoder("publishing", Publishing)
 decode_published = packed_decoder("published", Published)
+
+
+def decode_scoped(family: str, key: bytes) -> Scoped:
+    queue, separator, name = key.partition(b"\0")
+    if not separator:
+        raise undecodable(family, key, "expected a queue, a NUL and a name")
+    try:
+        return Scoped(queue.decode(), name.decode())
+    except UnicodeDecodeError as why:
+        raise undecodable(family, key, why) from None
 
 
 def decode_text(family: str, key: bytes, raw: bytes) -> str:

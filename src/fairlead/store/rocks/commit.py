@@ -18,8 +18,23 @@ from fairlead.model.lane import DEAD_LETTER_LANE, Flag, row_flags, row_size
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message
 from fairlead.model.queue import QueueRecord
-from fairlead.store.rocks.codec import COUNTERS, DEDUP, LEASE, MESSAGE, META, READY, V1, VERSION, encode, encode_extras, encode_lease, encode_message
+from fairlead.store.rocks.codec import (
+    BUCKET,
+    COUNTERS,
+    DEDUP,
+    LEASE,
+    MESSAGE,
+    META,
+    READY,
+    V1,
+    VERSION,
+    encode,
+    encode_extras,
+    encode_lease,
+    encode_message,
+)
 from fairlead.store.rocks.layout import (
+    CLOCK_MARK,
     after_prefix,
     chunk_key,
     dedup_end_key,
@@ -30,6 +45,7 @@ from fairlead.store.rocks.layout import (
     published_end_key,
     queue_key,
     ready_key,
+    scoped_key,
     stream_key,
     stream_row_key,
     timed_key,
@@ -339,6 +355,15 @@ class Draft:
     def _config_deleted(self, fact: f.ConfigDeleted) -> None:
         self._delete("config", fact.key.encode())
 
+    def _clock_marked(self, fact: f.ClockMarked) -> None:
+        self._put("clock", CLOCK_MARK, V1 + encode(fact.mark))
+
+    def _buckets_saved(self, fact: f.BucketsSaved) -> None:
+        for level in fact.levels:
+            self._put("buckets", level.key.encode(), BUCKET.pack(VERSION, level.tokens, level.at_ms, level.rate, level.burst))
+        for key in fact.forgotten:
+            self._delete("buckets", key.encode())
+
     def _key_saved(self, fact: f.KeySaved) -> None:
         self._put("keys", fact.record.key_id.encode(), V1 + encode(fact.record))
 
@@ -355,23 +380,23 @@ class Draft:
         self._put("runbooks", fact.project.encode(), V1 + fact.text.encode())
 
     def _consumer_saved(self, fact: f.ConsumerSaved) -> None:
-        self._put("consumers", fact.record.name.encode(), V1 + encode(fact.record))
+        self._put("consumers", scoped_key(fact.record.key), V1 + encode(fact.record))
 
     def _consumer_dropped(self, fact: f.ConsumerDropped) -> None:
-        self._delete("consumers", fact.name.encode())
+        self._delete("consumers", scoped_key(fact.consumer))
 
     def _members_pinned(self, fact: f.MembersPinned) -> None:
-        self._put("claim_members", numbered_key(fact.name, fact.number) + number(fact.page), V1 + fact.ids)
+        self._put("claim_members", numbered_key(fact.consumer, fact.number) + number(fact.page), V1 + fact.ids)
 
     def _outcomes_recorded(self, fact: f.OutcomesRecorded) -> None:
-        self._put("claim_outcomes", numbered_key(fact.name, fact.number) + number(fact.at), V1 + encode((fact.part, fact.outcomes)))
+        self._put("claim_outcomes", numbered_key(fact.consumer, fact.number) + number(fact.at), V1 + encode((fact.part, fact.outcomes)))
 
     def _parts_chosen(self, fact: f.PartsChosen) -> None:
-        self._put("claim_choices", numbered_key(fact.name, fact.number), V1 + encode(fact.parts))
+        self._put("claim_choices", numbered_key(fact.consumer, fact.number), V1 + encode(fact.parts))
 
     def _numbered_claim_forgotten(self, fact: f.NumberedClaimForgotten) -> None:
         """Key by key: tombstones of ranges, one more with each claim, would be looked through by every later scan."""
-        prefix = numbered_key(fact.name, fact.number)
+        prefix = numbered_key(fact.consumer, fact.number)
         for page in range(fact.pages):
             self._delete("claim_members", prefix + number(page))
         if fact.calls > _MANY_CALLS:
@@ -404,29 +429,29 @@ class Draft:
         self._delete("intents", number(fact.intent_id))
 
     def _chunk_staged(self, fact: f.ChunkStaged) -> None:
-        key = chunk_key(fact.chunk.token, fact.chunk.chunk)
+        key = chunk_key(fact.chunk.write, fact.chunk.chunk)
         self._put("staged", key, V1 + fact.body)
         self._put("staged_chunks", key, V1 + encode(fact.chunk))
 
     def _chunks_dropped(self, fact: f.ChunksDropped) -> None:
         for name in fact.chunks:
-            key = chunk_key(fact.token, name)
+            key = chunk_key(fact.write, name)
             self._delete("staged", key)
             self._delete("staged_chunks", key)
 
     def _publish_saved(self, fact: f.PublishSaved) -> None:
-        self._put("publishing", fact.record.token.encode(), V1 + encode(fact.record))
+        self._put("publishing", scoped_key(fact.record.write), V1 + encode(fact.record))
 
     def _publish_ended(self, fact: f.PublishEnded) -> None:
-        token = fact.record.token
-        self._delete("publishing", token.encode())
-        self._put("published", token.encode(), V1 + encode(fact.record))
-        self._put_timed("published_end", 0, published_end_key(fact.record.until_ms, token), V1)
+        key = scoped_key(fact.record.write)
+        self._delete("publishing", key)
+        self._put("published", key, V1 + encode(fact.record))
+        self._put_timed("published_end", 0, published_end_key(fact.record.until_ms, fact.record.write), V1)
 
     def _publishes_forgotten(self, fact: f.PublishesForgotten) -> None:
-        for until_ms, token in fact.rows:
-            self._delete("published_end", published_end_key(until_ms, token))
-            self._delete("published", token.encode())
+        for until_ms, write in fact.rows:
+            self._delete("published_end", published_end_key(until_ms, write))
+            self._delete("published", scoped_key(write))
 
 
 def _waiting_value(row: bytes, lane: bytes) -> bytes:
@@ -464,6 +489,8 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.QueueCleared: Draft._queue_cleared,
     f.ConfigSet: Draft._config_set,
     f.ConfigDeleted: Draft._config_deleted,
+    f.ClockMarked: Draft._clock_marked,
+    f.BucketsSaved: Draft._buckets_saved,
     f.KeySaved: Draft._key_saved,
     f.KeyDropped: Draft._key_dropped,
     f.AuditSaved: Draft._audit_saved,

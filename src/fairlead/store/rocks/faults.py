@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
 
 from fairlead.errors import FairleadError, StoreCorrupt, StoreFailed, StoreFull, StoreLocked
+from fairlead.store.rocks.reserve import REOPEN_BYTES
 
 _FILE = re.compile(r"(\d{6}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json)")
 #: What damaged or missing files say, besides "Corruption". A damaged CURRENT comes as an invalid argument.
@@ -22,12 +24,12 @@ def is_refused_after_full(trouble: BaseException) -> bool:
     return "Writer has previous error" in str(trouble) or "While appending" in str(trouble)
 
 
-def named(trouble: BaseException, path: Path, reserve_bytes: int, family: str = "") -> FairleadError:
+def named(trouble: BaseException, path: Path, family: str = "") -> FairleadError:
     """The error to raise for what RocksDB said. `family` is where we looked when the text names no file."""
     # Words in the directory's own name prove nothing.
     text = str(trouble).replace(str(path), "")
     if is_full(trouble):
-        return StoreFull(str(path), free_bytes(path), reserve_bytes)
+        return StoreFull(str(path), free_bytes(path), logs=log_bytes(path), request=REOPEN_BYTES)
     if "LOCK" in text and ("lock hold" in text or "lock file" in text or "No locks available" in text or "Resource temporarily" in text):
         return StoreLocked(str(path))
     if any(word in text for word in _CORRUPT):
@@ -39,3 +41,13 @@ def named(trouble: BaseException, path: Path, reserve_bytes: int, family: str = 
 def free_bytes(path: Path) -> int:
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
+
+
+def log_bytes(path: Path) -> int:
+    """The size of the logs: opening writes at most as much again, because it turns logs into tables."""
+    size = 0
+    for log in path.glob("*.log"):
+        # RocksDB deletes logs in the background.
+        with contextlib.suppress(FileNotFoundError):
+            size += log.stat().st_size
+    return size

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from pathlib import Path
 
 from fairlead.errors import FormatTooNew, InvalidRequest, StoreCorrupt
 from fairlead.store.modes import DIRECTORY_MODE, open_private
+from fairlead.store.rocks.marks import MARKS_FILE
 
 FORMAT = 1
 FORMAT_FILE = "FAIRLEAD_FORMAT"
 _UNFINISHED = FORMAT_FILE + ".tmp"
 
 
-def prepare_directory(path: Path) -> None:
-    """Make a new data directory, or check that an existing one is ours and readable by this version."""
+def make_directory(path: Path) -> None:
+    """Make the directory unless it exists."""
     try:
         if path.exists() and not path.is_dir():
             raise InvalidRequest("path", "a directory", str(path))
@@ -23,27 +25,44 @@ def prepare_directory(path: Path) -> None:
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     except OSError as trouble:
         raise InvalidRequest("path", f"a directory that is there or can be made ({trouble.strerror})", str(path)) from trouble
-    if (path / FORMAT_FILE).exists():
-        check_format(path)
-    elif set(os.listdir(path)) <= {_UNFINISHED}:
-        write_format(path)
-    else:
-        raise InvalidRequest("path", f"a new or empty directory, or one with a {FORMAT_FILE} file", str(path))
+
+
+def is_new(path: Path) -> bool:
+    """Whether a data directory can be made here. A directory that holds one, whole or damaged, or anything else, is not new."""
+    present = set(os.listdir(path))
+    if FORMAT_FILE in present:
+        return False
+    if present <= {_UNFINISHED, MARKS_FILE}:
+        return True
+    if MARKS_FILE in present:
+        raise StoreCorrupt(str(path / FORMAT_FILE), "the file is missing")
+    raise InvalidRequest("path", f"a new or empty directory, or one with a {FORMAT_FILE} file", str(path))
 
 
 def check_format(path: Path) -> None:
-    file = path / FORMAT_FILE
-    if not file.exists():
+    if not (path / FORMAT_FILE).exists() and (not path.is_dir() or is_new(path)):
         raise InvalidRequest("path", f"a data directory with a {FORMAT_FILE} file", str(path))
-    text = file.read_bytes()[:64].strip()
-    if not text.isdigit() or int(text) == 0:
-        raise StoreCorrupt(str(file), f"expected a format number, got {text!r}")
-    if int(text) > FORMAT:
-        raise FormatTooNew(str(path), int(text), FORMAT)
+    found = read_format(path)
+    if found > FORMAT:
+        raise FormatTooNew(str(path), found, FORMAT)
     present = os.listdir(path)
     # RocksDB would take a directory without CURRENT for a new one, and start empty.
     if "CURRENT" not in present and any(map(_holds_data, present)):
         raise StoreCorrupt(str(path / "CURRENT"), "the file is missing")
+
+
+def read_format(path: Path) -> int:
+    file = path / FORMAT_FILE
+    content = file.read_bytes()[:64]
+    number, _, _ = content.partition(b" ")
+    if not number.isdigit() or content != _content(int(number)):
+        raise StoreCorrupt(str(file), f"expected a format number and its checksum, got {content!r}")
+    return int(number)
+
+
+def _content(number: int) -> bytes:
+    """The checksum tells a damaged number from a newer one."""
+    return b"%d %08x\n" % (number, zlib.crc32(b"%d" % number))
 
 
 def _holds_data(name: str) -> bool:
@@ -63,7 +82,7 @@ def mirror(path: Path, into: Path) -> None:
 def write_format(path: Path) -> None:
     unfinished = path / _UNFINISHED
     with open(unfinished, "wb", opener=open_private) as file:
-        file.write(f"{FORMAT}\n".encode())
+        file.write(_content(FORMAT))
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path / FORMAT_FILE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 
+from fairlead.model.names import Scoped
+
 FAMILIES = (
     "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
-    "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "intents", "meta",
+    "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "clock", "buckets", "intents", "meta",
     "keys", "audit", "runbooks",
     "consumers", "claim_members", "claim_outcomes", "claim_choices",
     "staged", "staged_chunks", "publishing", "published", "published_end",
@@ -20,6 +22,8 @@ timed_key = struct.Struct(">IQ16s").pack  # queue_id, time, id: waiting, done, t
 read_timed_key = struct.Struct(">IQ16s").unpack
 timed_prefix = struct.Struct(">IQ").pack
 
+#: The one row of the family `clock`.
+CLOCK_MARK = b"mark"
 LAST_PLACE = b"\xff" * 8
 
 
@@ -44,18 +48,23 @@ def stream_row_key(queue_id: int, name: str, seq: int) -> bytes:
     return stream_key(queue_id, name) + number(seq)
 
 
-def chunk_key(token: str, chunk: str) -> bytes:
-    raw = token.encode()
+def scoped_key(scoped: Scoped) -> bytes:
+    """Sorts by queue, then by name: no queue's name has a NUL."""
+    return b"\0".join([scoped.queue.encode(), scoped.name.encode()])
+
+
+def chunk_key(write: Scoped, chunk: str) -> bytes:
+    raw = scoped_key(write)
     return len(raw).to_bytes(2, "big") + raw + chunk.encode()
 
 
-def published_end_key(until_ms: int, token: str) -> bytes:
-    return number(until_ms) + token.encode()
+def published_end_key(until_ms: int, write: Scoped) -> bytes:
+    return number(until_ms) + scoped_key(write)
 
 
-def numbered_key(name: str, claim_number: int) -> bytes:
+def numbered_key(consumer: Scoped, claim_number: int) -> bytes:
     """What the keys of a numbered claim's rows begin with."""
-    raw = name.encode()
+    raw = scoped_key(consumer)
     return len(raw).to_bytes(2, "big") + raw + number(claim_number)
 
 

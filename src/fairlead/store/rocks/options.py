@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
 
 from fairlead.store.rocks.layout import FAMILIES
@@ -15,20 +18,41 @@ MEMTABLE_BYTES = 64 * MIB
 #: Families with a write per message get room for rows to be written and deleted before they are flushed.
 _WRITE_BUFFER = {"messages": 32 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
 _SMALL_WRITE_BUFFER = 4 * MIB
+#: Small tables and levels, so that one compaction needs little space: it writes its output before its input goes.
+_TABLE_BYTES = 8 * MIB
+_FIRST_LEVEL_BYTES = 64 * MIB
+_FIRST_LEVEL_TRIGGER = 4
+#: The largest compaction: all flushed memtables of the largest family, with all of the first level.
+COMPACTION_BYTES = _FIRST_LEVEL_TRIGGER * max(_WRITE_BUFFER.values()) + _FIRST_LEVEL_BYTES
+#: How a family is compacted: as usual, after each flush, or not at all.
+COMPACTION_MODES = {
+    "usual": {"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": str(_FIRST_LEVEL_TRIGGER)},
+    "eager": {"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": "1"},
+    "off": {"disable_auto_compactions": "true"},
+}
 _POINT_LOOKUPS = ("messages", "state", "leases", "dedup", "published")
+_TRACKING = """\
+[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
 #: Rows here are deleted from the front while a scan starts at the front.
 _QUEUE_SHAPED = ("ready", "waiting", "ttl", "dedup_end", "published_end")
 
 
 def database_options(cache: Cache) -> Options:
-    options = _family_options("default", cache)
+    options = _family_options("default", cache, _tracking_options())
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(WAL_BYTES)
     options.set_db_write_buffer_size(MEMTABLE_BYTES)
-    # The default mode stops at the first bad record and silently drops confirmed commits behind it.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    # The census has cut off what a crash left unfinished, so every other defect in a log is damage.
+    options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     options.set_paranoid_checks(True)
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(8 * MIB)
@@ -37,14 +61,29 @@ def database_options(cache: Cache) -> Options:
     return options
 
 
-def family_options(cache: Cache) -> dict[str, Options]:
-    return {name: _family_options(name, cache) for name in FAMILIES}
+def family_options(cache: Cache, *, compacts: bool = True) -> dict[str, Options]:
+    families = {name: _family_options(name, cache, Options(raw_mode=True)) for name in FAMILIES}
+    for options in families.values():
+        options.set_disable_auto_compactions(not compacts)
+    return families
 
 
-def _family_options(name: str, cache: Cache) -> Options:
-    options = Options(raw_mode=True)
+def _tracking_options() -> Options:
+    """RocksDB then notes in its manifest which closed logs must exist. rocksdict can set this only by reading a file."""
+    with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
+        Path(folder, "OPTIONS-000001").write_text(_TRACKING)
+        Path(folder, "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
+        options, _ = Options.load_latest(folder)
+    return options
+
+
+def _family_options(name: str, cache: Cache, options: Options) -> Options:
     options.set_write_buffer_size(_WRITE_BUFFER.get(name, _SMALL_WRITE_BUFFER))
     options.set_max_write_buffer_number(3)
+    options.set_target_file_size_base(_TABLE_BYTES)
+    options.set_max_bytes_for_level_base(_FIRST_LEVEL_BYTES)
+    options.set_max_compaction_bytes(_FIRST_LEVEL_BYTES)
+    options.set_level_zero_file_num_compaction_trigger(_FIRST_LEVEL_TRIGGER)
     # One thread writes at a time, so there is nothing to gain from the slower concurrent skip list.
     options.set_allow_concurrent_memtable_write(False)
     options.set_compression_per_level([DBCompressionType.none(), DBCompressionType.none(), DBCompressionType.lz4()])

@@ -10,24 +10,29 @@ from rocksdict import Rdict, ReadOptions
 
 from fairlead.errors import FairleadError
 from fairlead.model.access import AuditRecord, KeyRecord
+from fairlead.model.clock_mark import BucketLevel, ClockMark
 from fairlead.model.consumer import ConsumerRecord
 from fairlead.model.facts import InDone, InReady, Intent, InWaiting
 from fairlead.model.lane import lane_end, row_id
 from fairlead.model.lease import Claim, Lease
 from fairlead.model.message import HELD, Message, MessageState
+from fairlead.model.names import Scoped
 from fairlead.model.staging import Published, Publishing, StagedChunk
 from fairlead.model.stream import StreamRecord, StreamRow
 from fairlead.store.rocks import codec
 from fairlead.store.rocks.layout import (
+    CLOCK_MARK,
     LAST_PLACE,
     after_prefix,
     chunk_key,
     dedup_key,
     number,
     numbered_key,
+    published_end_key,
     queue_key,
     read_expiry_key,
     read_timed_key,
+    scoped_key,
     stream_key,
     timed_key,
     timed_prefix,
@@ -54,6 +59,13 @@ class Questions:
         raw = prefix.encode()
         rows = self._scan("config", raw, after_prefix(raw) if raw else None, EVERYTHING)
         return {codec.decode_text("config", key, b"\1" + key): codec.decode_text("config", key, value) for key, value in rows}
+
+    def clock_mark(self) -> ClockMark | None:
+        rows = self._scan("clock", CLOCK_MARK, None, 1)
+        return codec.decode_clock_mark(*rows[0]) if rows else None
+
+    def bucket_levels(self) -> list[BucketLevel]:
+        return [codec.decode_bucket(key, raw) for key, raw in self._scan("buckets", b"", None, EVERYTHING)]
 
     def intents(self) -> list[Intent]:
         return [codec.decode_intent(key, raw) for key, raw in self._scan("intents", b"", None, EVERYTHING)]
@@ -82,18 +94,18 @@ class Questions:
     def consumers(self) -> list[ConsumerRecord]:
         return [codec.decode_consumer(key, raw) for key, raw in self._scan("consumers", b"", None, EVERYTHING)]
 
-    def claim_members(self, name: str, number: int) -> list[bytes]:
-        prefix = numbered_key(name, number)
+    def claim_members(self, consumer: Scoped, number: int) -> list[bytes]:
+        prefix = numbered_key(consumer, number)
         pages = self._scan("claim_members", prefix, after_prefix(prefix), EVERYTHING)
         return [member for key, raw in pages for member in codec.decode_members(key, raw)]
 
-    def claim_outcomes(self, name: str, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
-        prefix = numbered_key(name, number)
+    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+        prefix = numbered_key(consumer, number)
         rows = self._scan("claim_outcomes", prefix + start.to_bytes(8, "big"), after_prefix(prefix), limit)
         return [codec.decode_outcomes(key, raw) for key, raw in rows]
 
-    def claim_choice(self, name: str, number: int) -> tuple[str, ...]:
-        key = numbered_key(name, number)
+    def claim_choice(self, consumer: Scoped, number: int) -> tuple[str, ...]:
+        key = numbered_key(consumer, number)
         (raw,) = self._get("claim_choices", [key])
         return () if raw is None else codec.decode_choice(key, raw)
 
@@ -129,14 +141,6 @@ class Questions:
         prefix = queue_key(queue_id) + lane_prefix
         start = prefix if after is None else max(prefix, queue_key(queue_id) + after.lane + after.row[:8] + b"\0")
         return [InReady(queue_id, key[4:-8], self._row(key, raw)) for key, raw in self._scan("ready", start, after_prefix(prefix), limit)]
-
-    def count_ready(self, queue_id: int, lane_prefix: bytes, limit: int) -> int:
-        prefix = queue_key(queue_id) + lane_prefix
-        return len(self._scan("ready", prefix, after_prefix(prefix), limit))
-
-    def count_ahead(self, queue_id: int, lane: bytes, place: int, limit: int) -> int:
-        prefix = queue_key(queue_id) + lane
-        return len(self._scan("ready", prefix, prefix + place.to_bytes(8, "big"), limit))
 
     def waiting(self, queue_id: int, after: InWaiting | None, limit: int) -> list[InWaiting]:
         prefix = queue_key(queue_id)
@@ -262,8 +266,8 @@ class Questions:
     def staged_chunks(self) -> list[StagedChunk]:
         return [codec.decode_chunk(key, raw) for key, raw in self._scan("staged_chunks", b"", None, EVERYTHING)]
 
-    def staged_body(self, token: str, chunk: str) -> bytes | None:
-        key = chunk_key(token, chunk)
+    def staged_body(self, write: Scoped, chunk: str) -> bytes | None:
+        key = chunk_key(write, chunk)
         (raw,) = self._get("staged", [key])
         if raw is not None and raw[:1] != codec.V1:
             raise codec.undecodable("staged", key, f"version {raw[:1].hex() or 'none'}")
@@ -272,28 +276,29 @@ class Questions:
     def publishing(self) -> list[Publishing]:
         return [codec.decode_publishing(key, raw) for key, raw in self._scan("publishing", b"", None, EVERYTHING)]
 
-    def published(self, token: str) -> Published | None:
-        (raw,) = self._get("published", [token.encode()])
-        return None if raw is None else codec.decode_published(token.encode(), raw)
+    def published(self, write: Scoped) -> Published | None:
+        key = scoped_key(write)
+        (raw,) = self._get("published", [key])
+        return None if raw is None else codec.decode_published(key, raw)
 
-    def last_published(self, limit: int) -> list[Published]:
-        table, options = self._bounded("published_end", None)
-        tokens: list[bytes] = []
+    def last_published(self, limit: int, before: tuple[int, Scoped] | None = None) -> list[Published]:
+        table, options = self._bounded("published_end", None if before is None else published_end_key(*before))
+        keys: list[bytes] = []
         try:
             rows = table.iter(options)
             rows.seek_to_last()
-            while rows.valid() and len(tokens) < limit:
-                tokens.append(rows.key()[8:])
+            while rows.valid() and len(keys) < limit:
+                keys.append(rows.key()[8:])
                 rows.prev()
             rows.status()
         except Exception as trouble:
             raise self._fault(trouble, "published_end") from trouble
-        found = zip(tokens, self._get("published", tokens), strict=True)
-        return [codec.decode_published(token, raw) for token, raw in found if raw is not None]
+        found = zip(keys, self._get("published", keys), strict=True)
+        return [codec.decode_published(key, raw) for key, raw in found if raw is not None]
 
-    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, str]]:
+    def published_over(self, until_ms: int, limit: int) -> list[tuple[int, Scoped]]:
         rows = self._from_floor("published_end", 0, number(until_ms + 1), limit)
-        return [(int.from_bytes(key[:8], "big"), codec.decode_text("published_end", key, b"\1" + key[8:])) for key, _ in rows]
+        return [(int.from_bytes(key[:8], "big"), codec.decode_scoped("published_end", key[8:])) for key, _ in rows]
 
     def next_published_end(self) -> int | None:
         head = self._from_floor("published_end", 0, LAST_PLACE, 1)

@@ -50,7 +50,7 @@ def _check_page(store: Questions, family: str, page: list[tuple[bytes, bytes]], 
     if family == "dedup":
         _check_dedup(store, page, problems)
     if family in _OF_A_CLAIM:
-        in_hand = {numbered_key(record.name, record.number) for record in store.consumers() if record.phase != "idle"}
+        in_hand = {numbered_key(record.key, record.number) for record in store.consumers() if record.phase != "idle"}
         claims = [(key, key[: 10 + int.from_bytes(key[:2], "big")]) for key, _ in page]
         problems += [f"{family} {key.hex()} belongs to a claim that is over" for key, claim in claims if claim not in in_hand]
     if family in _TWINS:
@@ -100,6 +100,8 @@ def _at_least(family: str, key_bytes: int, value_bytes: int) -> Callable[[bytes,
 
 
 _DECODE: dict[str, Callable[[bytes, bytes], object]] = {
+    "clock": codec.decode_clock_mark,
+    "buckets": codec.decode_bucket,
     "messages": lambda key, raw: codec.decode_messages([key], [raw]),
     "state": codec.decode_state,
     "ready": _at_least("ready", 12, codec.READY.size),

@@ -1,0 +1,110 @@
+"""`fairlead repair`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.chosen import wants_json
+from fairlead.cli.lock_holder import refuse_if_open
+from fairlead.cli.output import clean, console, count_of, show
+from fairlead.errors import StoreCorrupt
+from fairlead.salvage.repair import repair as repair_directory
+from fairlead.salvage.report import DroppedEnd, RepairReport
+from fairlead.store.rocks.salvage import Damage, Gap
+from fairlead.wire.statuses import STATUSES
+
+#: More ids than this are only counted; `-o json` has all of them.
+_MOST_LINES = 50
+
+
+def register(app: typer.Typer) -> None:
+    app.command("repair")(repair)
+
+
+def repair(
+    damaged: Annotated[Path, typer.Argument(metavar="DAMAGED", help="The data directory. It is not written to.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="A new or empty directory for what can be saved.")],
+    cut_unsynced: Annotated[
+        bool,
+        typer.Option("--cut-unsynced", help="After a power failure: drop what no sync confirmed, from the first defect on."),
+    ] = False,
+) -> None:
+    """Save what can be read of a damaged data directory into a new one, and list what is gone.
+
+    The new directory gets its name when it is complete and checked: interrupted or killed, there is none. The exit code is 0 if
+    nothing that was confirmed is gone, else that of a corrupt store, also when the rest was saved.
+    """
+    refuse_if_open(damaged)
+    out = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"))
+    with Progress(*columns, console=out, disable=wants_json() or not out.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None, rows="")
+
+        def told(what: str, total: int, done: int) -> None:
+            rows = f"{done:,} rows" if done and not total else ""
+            progress.update(task, description=what, total=total or None, completed=done, rows=rows)
+
+        report = repair_directory(damaged, new, cut_unsynced=cut_unsynced, progress=told)
+    show({"damaged": str(damaged), "new": str(new), "ok": report.ok, **dataclasses.asdict(report)}, lambda: _view(damaged, new, report))
+    if not report.ok:
+        raise typer.Exit(STATUSES[StoreCorrupt].exit_code)
+
+
+def _view(damaged: Path, new: Path, report: RepairReport) -> RenderableType:
+    verdict = ("all there ", "bold green") if report.ok else ("something is gone ", "bold red")
+    saved = f"saved {count_of(report.messages, 'message')} of {clean(str(damaged))} to {clean(str(new))}"
+    parts: list[RenderableType] = [Text.assemble(verdict, saved)]
+    if report.queues:
+        parts.append(_queues(report))
+    parts += _list("files that cannot be read", [_damage(damage) for damage in report.damages])
+    parts += _list("commits that are gone", [_gap(gap) for gap in report.gaps])
+    parts += _list("dropped, confirmed by no sync", [_dropped(end) for end in report.dropped])
+    parts += _list("messages that are gone", [f"{gone.id} in {gone.queue}, key {gone.key}, {gone.where}" for gone in report.gone])
+    parts += _list("messages that may be delivered again", report.redelivered)
+    parts += _list("messages whose attempts and failures are lost", report.lost_history)
+    parts += _list("also", report.other)
+    return Group(*parts)
+
+
+def _queues(report: RepairReport) -> Table:
+    table = Table("queue", "counted", "saved", "known to be gone")
+    for queue in report.queues:
+        counted = "?" if queue.counted is None else str(queue.counted)
+        table.add_row(clean(queue.queue), counted, str(queue.saved), str(queue.gone))
+    return table
+
+
+def _damage(damage: Damage) -> str:
+    where = f"bytes {damage.start} to {damage.end}: " if damage.end else ""
+    return f"{damage.file}: {where}{damage.what}" + (" (no row is lost with it)" if damage.harmless else "")
+
+
+def _gap(gap: Gap) -> str:
+    rows = f"sequence numbers {gap.first_sequence} to {gap.last_sequence}"
+    first = str(gap.first_commit) if gap.first_commit else "an unknown one"
+    last = str(gap.last_commit) if gap.last_commit else "an unknown one"
+    return f"commits {first} to {last} ({rows}): messages they enqueued are gone, messages they completed may come back"
+
+
+def _dropped(end: DroppedEnd) -> str:
+    records = f"{count_of(end.rows, 'row')} in {count_of(end.batches, 'readable commit')}"
+    return f"{end.file}: {end.dropped_bytes} bytes from byte {end.kept_bytes} on, with {records}"
+
+
+def _list(title: str, lines: list[str]) -> list[RenderableType]:
+    if not lines:
+        return []
+    text = Text(f"{title}: {len(lines)}", style="bold")
+    for line in lines[:_MOST_LINES]:
+        text.append(f"\n  - {clean(line)}", style="not bold")
+    if len(lines) > _MOST_LINES:
+        text.append(f"\n  and {len(lines) - _MOST_LINES} more: fairlead -o json repair ... lists all", style="not bold")
+    return [text]

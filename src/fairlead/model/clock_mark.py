@@ -1,0 +1,30 @@
+"""What a store remembers of the time."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ClockMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Three readings of one moment: the store's own time, the wall clock, and steady time counted from `origin`.
+
+    `origin` is empty where nothing names the boot of the machine. `life` is the store's boot number. `closed` says that
+    this life ended here, with nothing after the mark.
+    """
+
+    store_ms: int
+    wall_ms: int
+    steady_ms: int
+    origin: bytes
+    life: int
+    closed: bool = False
+
+
+class BucketLevel(msgspec.Struct, frozen=True, gc=False):
+    """A token bucket held `tokens` at `at_ms`, in the store's time. `rate` and `burst` were in force until then."""
+
+    key: str
+    tokens: float
+    at_ms: int
+    rate: float
+    burst: float

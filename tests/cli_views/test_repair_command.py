@@ -1,0 +1,55 @@
+"""`fairlead repair` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fairlead
+from fairlead.errors import MessageNotFound
+from tests.cli_views.conftest import Run
+
+
+def damage(data: Path) -> None:
+    """A wrong byte in the middle of the largest table of a closed directory."""
+    table = max(data.glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(content)
+
+
+def fill(data: Path) -> None:
+    with fairlead.open(data, durability="os") as broker:
+        broker.create_queue("bodies")
+        for n in range(100):
+            broker.enqueue("bodies", bytes([n]) * 4000)
+
+
+def test_repair_lists_what_is_gone_and_says_so_by_its_exit_code(run: Run, data: Path, place: Path) -> None:
+    fill(data)
+    damage(data)
+    found = run("repair", data, place / "new", code=10)
+    assert "something is gone" in found.stdout
+    assert "a block has a wrong checksum" in found.stdout
+    again = run("-o", "json", "repair", data, place / "other", code=10)
+    report = json.loads(again.stdout)
+    assert not report["ok"]
+    with fairlead.open(place / "other", durability="os") as broker:
+        assert report["gone"]
+        for gone in report["gone"]:
+            with pytest.raises(MessageNotFound):
+                broker.find(gone["id"])
+        assert broker.stats("bodies").ready == 100 - len(report["gone"])
+
+
+def test_repair_of_a_sound_directory_says_that_all_is_there(run: Run, data: Path, place: Path) -> None:
+    fill(data)
+    assert "all there" in run("repair", data, place / "new").stdout
+    assert run("verify", place / "new").stdout.startswith("ok")
+
+
+def test_repair_refuses_a_target_with_content(run: Run, data: Path, place: Path) -> None:
+    fill(data)
+    run("repair", data, data.parent, code=3)
