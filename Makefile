@@ -41,13 +41,15 @@ test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn ane
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
 	@$(RUN) -m pytest tests/spark -n $(SPARK_JOBS) --dist loadfile $(ARGS)
 
-check: $(STAMP) ## Lint, check types, check the direction of imports
+check: $(STAMP) ## Check the format, lint, check types, check the direction of imports
+	@$(RUN) -m ruff format --check --quiet .
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
 
-fix: $(STAMP) ## Repair what the linter can repair by itself
+fix: $(STAMP) ## Format, and repair what the linter can repair
 	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
 
 bench: $(STAMP) ## Measure lifecycles per second beside bare RocksDB (minutes)
 	@$(RUN) -m bench $(ARGS)

@@ -1,4 +1,6 @@
-"""`python -m bench [--quick] [--only NAME] [--out docs/benchmarks.json]`, or `python -m bench --profile NAME`."""
+"""`python -m bench [--quick] [--only NAME] [--out docs/benchmarks.json]`, or `python -m bench --profile
+NAME`.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,49 @@ from bench.report import Figures, load_figures, save_figures, show, write_page
 from bench.spark import measure as spark
 from bench.spark import worker as spark_worker
 
-NAMES = ("in-step", "drain", "backlog", "hooks", "streams", "filters", "doors", "worker", "spark", "spark-worker")
+NAMES = (
+    "in-step",
+    "drain",
+    "backlog",
+    "hooks",
+    "streams",
+    "filters",
+    "doors",
+    "worker",
+    "spark",
+    "spark-worker",
+)
 #: With a load above this, somebody else is measured too.
 _QUIET = 0.5
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the engine beside bare RocksDB.")
-    parser.add_argument("--quick", action="store_true", help="less than a minute, for a first look; written to the docs only with --out")
-    parser.add_argument("--only", choices=NAMES, help="measure one group and keep the other figures as they are")
-    parser.add_argument("--out", type=Path, help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it")
-    parser.add_argument("--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)")
-    parser.add_argument("--dead", type=int, help="how many dead letters the group `filters` scans (default 100000)")
-    parser.add_argument("--profile", choices=(*hot.SHAPES, "doors"), help="print where the time goes, and measure nothing")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure the engine beside bare RocksDB."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="less than a minute, for a first look; written to the docs only with --out",
+    )
+    parser.add_argument(
+        "--only", choices=NAMES, help="measure one group and keep the other figures as they are"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the JSON file (default docs/benchmarks.json, none with --quick); the page is written beside it",
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="where data goes meanwhile (default: a new temporary directory)"
+    )
+    parser.add_argument(
+        "--dead", type=int, help="how many dead letters the group `filters` scans (default 100000)"
+    )
+    parser.add_argument(
+        "--profile", choices=(*hot.SHAPES, "doors"), help="print where the time goes, and measure nothing"
+    )
     options = parser.parse_args()
     console = Console()
     home = Path(tempfile.mkdtemp(prefix="fairlead-bench-", dir=options.dir))
@@ -72,29 +103,43 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     figures.quick = options.quick
     here = conditions_here()
     if here.load > _QUIET:
-        console.print(f"the machine is busy (load {here.load}): what is measured now says as much about its neighbours")
+        console.print(
+            f"the machine is busy (load {here.load}): what is measured now says as much about its neighbours"
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         if "in-step" in wanted:
-            figures.in_step = lifecycle.measure_in_step(plan, home, _ticker(progress, "in step", in_step_steps))
+            figures.in_step = lifecycle.measure_in_step(
+                plan, home, _ticker(progress, "in step", in_step_steps)
+            )
         if "drain" in wanted:
             figures.drain = lifecycle.measure_drain(plan, home, _ticker(progress, "drain", drain_steps))
         if "backlog" in wanted:
-            figures.backlog = backlog.measure(backlogs, home, _ticker(progress, "backlog", backlog.steps(backlogs)))
+            figures.backlog = backlog.measure(
+                backlogs, home, _ticker(progress, "backlog", backlog.steps(backlogs))
+            )
         if "hooks" in wanted:
             figures.hooks = hooks.measure(hooked, home, _ticker(progress, "hooks", hooks.steps(hooked)))
         if "streams" in wanted:
-            figures.streams = streams.measure(ordered, home, _ticker(progress, "streams", streams.steps(ordered)))
+            figures.streams = streams.measure(
+                ordered, home, _ticker(progress, "streams", streams.steps(ordered))
+            )
         if "filters" in wanted:
-            figures.filters = filters.measure(scanned, home, _ticker(progress, "filters", filters.steps(scanned)))
+            figures.filters = filters.measure(
+                scanned, home, _ticker(progress, "filters", filters.steps(scanned))
+            )
         if "doors" in wanted:
             figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
         if "worker" in wanted:
-            figures.worker = worker.measure(pipelines, home, _ticker(progress, "worker", worker.steps(pipelines)))
+            figures.worker = worker.measure(
+                pipelines, home, _ticker(progress, "worker", worker.steps(pipelines))
+            )
         if "spark" in wanted:
             figures.spark = spark.measure(sources, home, _ticker(progress, "spark", spark.steps(sources)))
         if "spark-worker" in wanted:
-            figures.spark_worker = spark_worker.measure(on_spark, home, _ticker(progress, "spark worker", spark_worker.steps(on_spark)))
+            figures.spark_worker = spark_worker.measure(
+                on_spark, home, _ticker(progress, "spark worker", spark_worker.steps(on_spark))
+            )
     figures.conditions.update(dict.fromkeys(wanted, here))
     return figures
 

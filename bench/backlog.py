@@ -1,9 +1,9 @@
 """Large backlogs: each is prepared once, by a process that is then killed, and measured in fresh processes.
 
-A measured process works on a copy of the directory (tables are hard links, the log is a real copy), so every round
-meets the same backlog: it reopens it as a crash left it, claims and completes 50,000 messages with their bodies read
-back from disk, and reports its time to reopen, its rate, and how far its resident memory grew above what it was
-before the directory was opened.
+A measured process works on a copy of the directory (tables are hard links, the log is a real copy), so every
+round meets the same backlog: it reopens it as a crash left it, claims and completes 50,000 messages with
+their bodies read back from disk, and reports its time to reopen, its rate, and how far its resident memory
+grew above what it was before the directory was opened.
 """
 
 from __future__ import annotations
@@ -38,10 +38,17 @@ class Backlog(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     rounds: int = 5
     claimed: int = 50_000
-    backlogs: tuple[Backlog, ...] = (Backlog(100_000), Backlog(100_000, waiting=100_000), Backlog(1_000_000), Backlog(5_000_000))
+    backlogs: tuple[Backlog, ...] = (
+        Backlog(100_000),
+        Backlog(100_000, waiting=100_000),
+        Backlog(1_000_000),
+        Backlog(5_000_000),
+    )
 
 
-QUICK = Plan(rounds=3, claimed=5_000, backlogs=(Backlog(10_000), Backlog(10_000, waiting=10_000), Backlog(100_000)))
+QUICK = Plan(
+    rounds=3, claimed=5_000, backlogs=(Backlog(10_000), Backlog(10_000, waiting=10_000), Backlog(100_000))
+)
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -78,19 +85,31 @@ def steps(plan: Plan) -> int:
 def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
     free = shutil.disk_usage(home).free
     if free < bytes_needed(plan):
-        raise SystemExit(f"expected {bytes_needed(plan) / 1e9:.1f} GB free at {home} for the backlogs, got {free / 1e9:.1f} GB; use --dir or --quick")
+        raise SystemExit(
+            f"expected {bytes_needed(plan) / 1e9:.1f} GB free at {home} for the backlogs, got {free / 1e9:.1f} GB; use --dir or --quick"
+        )
     bases: list[tuple[Path, float]] = []
     for number, backlog in enumerate(plan.backlogs):
         base = home / f"backlog-{number}"
         shutil.rmtree(base, ignore_errors=True)
-        bases.append((base, float(run_child("bench.backlog", "prepare", str(base), msgspec.json.encode(backlog).decode()))))
+        bases.append(
+            (
+                base,
+                float(
+                    run_child("bench.backlog", "prepare", str(base), msgspec.json.encode(backlog).decode())
+                ),
+            )
+        )
         tick(f"prepared {backlog.label}")
     visits: list[list[Visit]] = [[] for _ in plan.backlogs]
     for _ in range(plan.rounds):
         for number, backlog in enumerate(plan.backlogs):
             visits[number].append(visit_copy(bases[number][0], home / "visited", plan.claimed))
             tick(f"visited {backlog.label}")
-    found = [_sum_up(b, plan, base, rate, seen, visits[0]) for b, (base, rate), seen in zip(plan.backlogs, bases, visits, strict=True)]
+    found = [
+        _sum_up(b, plan, base, rate, seen, visits[0])
+        for b, (base, rate), seen in zip(plan.backlogs, bases, visits, strict=True)
+    ]
     for base, _ in bases:
         shutil.rmtree(base, ignore_errors=True)
     return found
@@ -100,16 +119,26 @@ def disk_mb(base: Path) -> float:
     return sum(f.stat().st_size for f in base.rglob("*") if f.is_file()) / 1e6
 
 
-def _sum_up(backlog: Backlog, plan: Plan, base: Path, prepared: float, seen: list[Visit], smallest: list[Visit]) -> Measured:
+def _sum_up(
+    backlog: Backlog, plan: Plan, base: Path, prepared: float, seen: list[Visit], smallest: list[Visit]
+) -> Measured:
     return Measured(
-        backlog.label, plan.claimed, disk_mb(base), prepared,
-        spread([v.reopen_s for v in seen]), spread([v.rate for v in seen]), ratio([v.rate for v in seen], [v.rate for v in smallest]),
-        spread([v.opened_mb for v in seen]), spread([v.grown_mb for v in seen]),
-    )  # fmt: skip
+        backlog.label,
+        plan.claimed,
+        disk_mb(base),
+        prepared,
+        spread([v.reopen_s for v in seen]),
+        spread([v.rate for v in seen]),
+        ratio([v.rate for v in seen], [v.rate for v in smallest]),
+        spread([v.opened_mb for v in seen]),
+        spread([v.grown_mb for v in seen]),
+    )
 
 
 def prepare(data: Path, backlog: Backlog) -> None:
-    """Fill a directory and die without closing it, as in a crash: the log is left for the next open to replay."""
+    """Fill a directory and die without closing it, as in a crash: the log is left for the next open to
+    replay.
+    """
     broker = fairlead.open(data, durability="os")
     broker.create_queue("work", visibility_timeout="10m")
     began = perf_counter()
@@ -119,7 +148,9 @@ def prepare(data: Path, backlog: Backlog) -> None:
     took_s = perf_counter() - began
     for at in range(0, backlog.waiting, 10_000):
         (drafts,) = drafts_over(KEYS, min(10_000, backlog.waiting - at), 10_000, first=at)
-        broker.enqueue_many("work", [fairlead.NewMessage(d.payload, fairness_key=d.fairness_key, delay="1d") for d in drafts])
+        broker.enqueue_many(
+            "work", [fairlead.NewMessage(d.payload, fairness_key=d.fairness_key, delay="1d") for d in drafts]
+        )
     print(backlog.ready / took_s, flush=True)
     os._exit(0)
 
@@ -154,7 +185,9 @@ def visit_copy(base: Path, copy: Path, claimed: int) -> Visit:
 
 
 def run_child(module: str, verb: str, *arguments: str) -> str:
-    return subprocess.run([sys.executable, "-m", module, verb, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-m", module, verb, *arguments], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def _copy(base: Path, copy: Path) -> None:

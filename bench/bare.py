@@ -1,6 +1,7 @@
 """RocksDB alone: the same ids and bodies through rocksdict with the options of the store's `messages` family.
 
-Ids and bodies are made beforehand, and nothing is encoded, indexed, scheduled or counted: no queue can be faster.
+Ids and bodies are made beforehand, and nothing is encoded, indexed, scheduled or counted: no queue can be
+faster.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Bare:
     def __enter__(self) -> Bare:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._column.close()
         self._db.close()
 

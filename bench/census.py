@@ -1,8 +1,10 @@
-"""What noticing damage costs: the census before an open, and the marks after commits and syncs. `python -m bench.census`.
+"""What noticing damage costs: the census before an open, and the marks after commits and syncs. `python -m
+bench.census`.
 
-The census is measured on logs of about 250 MB (RocksDB keeps at most 256 MiB of them) that a process left behind without
-closing: written in batches of 500, and message by message. Each round opens a copy in a fresh process. Processor time is
-of all threads. The marks are measured by enqueueing, beside a broker whose marks do nothing, in interleaved rounds.
+The census is measured on logs of about 250 MB (RocksDB keeps at most 256 MiB of them) that a process left
+behind without closing: written in batches of 500, and message by message. Each round opens a copy in a fresh
+process. Processor time is of all threads. The marks are measured by enqueueing, beside a broker whose marks
+do nothing, in interleaved rounds.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def visit(data: Path) -> Opened:
     assert census is not None
     began, began_cpu = perf_counter(), process_time()
     broker = fairlead.open(data, durability="os")
-    opened = Opened(census.sequence, census_s, census_cpu_s, perf_counter() - began, process_time() - began_cpu)
+    opened = Opened(
+        census.sequence, census_s, census_cpu_s, perf_counter() - began, process_time() - began_cpu
+    )
     broker.close()
     return opened
 
@@ -83,13 +87,20 @@ def measure_open(home: Path, rounds: int, megabytes: int, console: Console) -> N
     table = Table("written by", "logs MB", "census s", "census CPU s", "open in all s", "open in all CPU s")
     for batch in (500, 1):
         base, copy = home / f"batch-{batch}", home / "copy"
-        run_child("bench.census", "--prepare", str(base), "--batch", str(batch), "--megabytes", str(megabytes))
+        run_child(
+            "bench.census", "--prepare", str(base), "--batch", str(batch), "--megabytes", str(megabytes)
+        )
         seen: list[Opened] = []
         for _ in range(rounds):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(base, copy)
             seen.append(msgspec.json.decode(run_child("bench.census", "--visit", str(copy)), type=Opened))
-        columns = [[v.census_s for v in seen], [v.census_cpu_s for v in seen], [v.open_s for v in seen], [v.open_cpu_s for v in seen]]
+        columns = [
+            [v.census_s for v in seen],
+            [v.census_cpu_s for v in seen],
+            [v.open_s for v in seen],
+            [v.open_cpu_s for v in seen],
+        ]
         name = "single messages" if batch == 1 else f"batches of {batch}"
         table.add_row(name, f"{_log_bytes(base) / 1e6:.0f}", *(spread(column).show() for column in columns))
         shutil.rmtree(base)
@@ -97,19 +108,38 @@ def measure_open(home: Path, rounds: int, megabytes: int, console: Console) -> N
 
 
 def measure_marks(home: Path, rounds: int, console: Console) -> None:
-    table = Table("durability", "batch", "messages/s with marks", "without", "of without", "CPU µs a message", "without", "of without")
+    table = Table(
+        "durability",
+        "batch",
+        "messages/s with marks",
+        "without",
+        "of without",
+        "CPU µs a message",
+        "without",
+        "of without",
+    )
     for durability in DURABILITIES:
         for batch in BATCHES:
             marked, unmarked = _enqueue_both(home, durability, batch, rounds)
-            cells = [spread(marked.rates).show(0), spread(unmarked.rates).show(0), ratio(marked.rates, unmarked.rates).show()]
-            cells += [spread(marked.cpu_us).show(1), spread(unmarked.cpu_us).show(1), ratio(marked.cpu_us, unmarked.cpu_us).show()]
+            cells = [
+                spread(marked.rates).show(0),
+                spread(unmarked.rates).show(0),
+                ratio(marked.rates, unmarked.rates).show(),
+            ]
+            cells += [
+                spread(marked.cpu_us).show(1),
+                spread(unmarked.cpu_us).show(1),
+                ratio(marked.cpu_us, unmarked.cpu_us).show(),
+            ]
             table.add_row(durability, str(batch), *cells)
     console.print(table)
 
 
 def _enqueue_both(home: Path, durability: Durability, batch: int, rounds: int) -> tuple[Enqueued, Enqueued]:
     found = {True: Enqueued(), False: Enqueued()}
-    brokers = {with_marks: fairlead.open(home / f"marks-{with_marks}", durability=durability) for with_marks in found}
+    brokers = {
+        with_marks: fairlead.open(home / f"marks-{with_marks}", durability=durability) for with_marks in found
+    }
     count = _COUNT[durability, batch]
     brokers[False]._core.store._marks.__class__ = NoMarks  # type: ignore[attr-defined]
     for broker in brokers.values():
@@ -135,7 +165,11 @@ def _log_bytes(data: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.census", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.census",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=250)
     parser.add_argument("--batch", type=int, default=500, help=argparse.SUPPRESS)

@@ -13,7 +13,9 @@ import msgspec
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """`load` is how many processes wanted a core in the minute before: above 0.5 somebody else was measured too."""
+    """`load` is how many processes wanted a core in the minute before: above 0.5 somebody else was measured
+    too.
+    """
 
     machine: str
     cores: int
@@ -51,7 +53,9 @@ def _processor() -> str:
 
 def _commit() -> str:
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        ).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "../src")
     return (git("rev-parse", "--short", "HEAD") or "no commit") + (" with changes" if changed else "")

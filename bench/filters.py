@@ -1,7 +1,8 @@
 """How long an enqueue waits beside a scan by filter or a view, and how fast patterns are matched.
 
-One process, one thread that enqueues single messages with pauses, and the call that is measured in another. The dead letters
-have errors of 8,000 characters over `a` and `b`, for which the hostile pattern has as many states as it can.
+One process, one thread that enqueues single messages with pauses, and the call that is measured in another.
+The dead letters have errors of 8,000 characters over `a` and `b`, for which the hostile pattern has as many
+states as it can.
 """
 
 from __future__ import annotations
@@ -76,12 +77,20 @@ _NOTHING = DeadFilter(error="no error has this")
 def _looks(some_id: str) -> dict[str, Call]:
     """Calls that change nothing."""
     dry: dict[str, Call] = {
-        f"{verb} dry run, {name}": lambda broker, verb=verb, filter=filter: getattr(broker, verb)("q", filter=filter, dry_run=True)  # type: ignore[misc]
+        f"{verb} dry run, {name}": lambda broker, verb=verb, filter=filter: getattr(broker, verb)(
+            "q", filter=filter, dry_run=True
+        )  # type: ignore[misc]
         for verb in ("retry", "drop", "redrive")
-        for name, filter in {"hostile pattern": _REGEX, "error text": _NOTHING, "everything": DeadFilter()}.items()
+        for name, filter in {
+            "hostile pattern": _REGEX,
+            "error text": _NOTHING,
+            "everything": DeadFilter(),
+        }.items()
     }
     dry |= {
-        f"{verb} dry run, everything": lambda broker, verb=verb: getattr(broker, verb)("q", filter=DeadFilter(), dry_run=True)  # type: ignore[misc]
+        f"{verb} dry run, everything": lambda broker, verb=verb: getattr(broker, verb)(
+            "q", filter=DeadFilter(), dry_run=True
+        )  # type: ignore[misc]
         for verb in ("done", "bury", "hold", "unhold", "fail")
     }
     views: dict[str, Call] = {
@@ -149,7 +158,10 @@ def _fill(data: Path, count: int) -> None:
         broker.create_queue("other")
         for start in range(0, count, _BATCH):
             error = "".join(rng.choices("ab", k=ERROR_CHARACTERS))
-            messages = [fairlead.NewMessage(b"x" * 100, fairness_key=f"k{n % _KEYS}") for n in range(min(_BATCH, count - start))]
+            messages = [
+                fairlead.NewMessage(b"x" * 100, fairness_key=f"k{n % _KEYS}")
+                for n in range(min(_BATCH, count - start))
+            ]
             broker.quarantine("q", messages, reason="handler_exception", error=error)
 
 
@@ -181,7 +193,9 @@ def _beside(broker: fairlead.Broker, name: str, call: Call, plan: Plan, *, again
 
 
 def _matches() -> list[Matched]:
-    """Arrow's matcher has the same RE2 inside; it takes a column at a time, and has no bound for its memory or program."""
+    """Arrow's matcher has the same RE2 inside; it takes a column at a time, and has no bound for its memory
+    or program.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -192,13 +206,26 @@ def _matches() -> list[Matched]:
         "trace": ("Traceback: connection to 10.0.0.7:5432 refused after 30s; " * 200)[:ERROR_CHARACTERS],
         "a and b": "".join(rng.choices("ab", k=ERROR_CHARACTERS)),
     }
-    patterns = ["timeout", r"(?i)^timeout.*\d+s$", r"refused after \d+m|timed out", r"(x+x+)+y", HOSTILE, "a.{100}b.{100}c"]
+    patterns = [
+        "timeout",
+        r"(?i)^timeout.*\d+s$",
+        r"refused after \d+m|timed out",
+        r"(x+x+)+y",
+        HOSTILE,
+        "a.{100}b.{100}c",
+    ]
     found = []
     for pattern in patterns:
         compiled = ErrorPattern(pattern)
         for name, text in texts.items():
-            one, column = partial(compiled.search, text), partial(pc.match_substring_regex, pa.array([text] * 20), pattern)
-            rates = [spread([_microseconds(search, count) for _ in range(3)]) for search, count in ((one, 1), (column, 20))]
+            one, column = (
+                partial(compiled.search, text),
+                partial(pc.match_substring_regex, pa.array([text] * 20), pattern),
+            )
+            rates = [
+                spread([_microseconds(search, count) for _ in range(3)])
+                for search, count in ((one, 1), (column, 20))
+            ]
             found.append(Matched(pattern, name, *rates))
     return found
 

@@ -1,8 +1,9 @@
-"""What a hook costs: the same messages through a queue with a small script and through one without, turn and turn about.
+"""What a hook costs: the same messages through a queue with a small script and through one without, turn and
+turn about.
 
-*Enqueue* is the part where `on_enqueue` runs, *lifecycle* is enqueue, claim and complete, as in every other table;
-*fail* is the settle call in which `on_failure` runs. Without a hook the caller gives the key and the weight, and the
-queue's policy decides.
+*Enqueue* is the part where `on_enqueue` runs, *lifecycle* is enqueue, claim and complete, as in every other
+table; *fail* is the settle call in which `on_failure` runs. Without a hook the caller gives the key and the
+weight, and the queue's policy decides.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def steps(plan: Plan) -> int:
 def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
     data = home / "hooks"
     shutil.rmtree(data, ignore_errors=True)
-    rates: dict[str, dict[str, list[float]]] = {part: {queue: [] for queue in QUEUES} for part in ("enqueue", "lifecycle", "fail")}
+    rates: dict[str, dict[str, list[float]]] = {
+        part: {queue: [] for queue in QUEUES} for part in ("enqueue", "lifecycle", "fail")
+    }
     with fairlead.open(data, durability="os") as broker:
         policy = {"policy": "fixed", "cooldown": "1s", "attempts": 3}
         broker.create_queue("with", visibility_timeout="10m", on_enqueue=ON_ENQUEUE, on_failure=ON_FAILURE)
@@ -79,7 +82,14 @@ def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measure
                 raise AssertionError(f"{hook.function} failed: {hook.last_error}")
     shutil.rmtree(data, ignore_errors=True)
     return [
-        Measured(part, BATCH, plan.messages, spread(got["with"]), spread(got["without"]), ratio(got["with"], got["without"]))
+        Measured(
+            part,
+            BATCH,
+            plan.messages,
+            spread(got["with"]),
+            spread(got["without"]),
+            ratio(got["with"], got["without"]),
+        )
         for part, got in rates.items()
     ]
 
@@ -96,14 +106,20 @@ def _round(broker: fairlead.Broker, queue: str, count: int, turn: int) -> dict[s
         rest_s += perf_counter() - enqueued
     for some in _drafts(queue, count // 5, turn):
         broker.enqueue_many(queue, some)
-        failures = [fairlead.Fail(delivery, error="no connection") for delivery in broker.claim(queue, limit=BATCH)]
+        failures = [
+            fairlead.Fail(delivery, error="no connection") for delivery in broker.claim(queue, limit=BATCH)
+        ]
         began = perf_counter()
         results = broker.settle(failures)
         fail_s += perf_counter() - began
         if len(results) != BATCH or any(result.outcome != "retry" for result in results):
             raise AssertionError(f"expected {BATCH} retries, got {results[:1]}")
     broker.purge(queue)
-    return {"enqueue": count / enqueue_s, "lifecycle": count / (enqueue_s + rest_s), "fail": count // 5 / fail_s}
+    return {
+        "enqueue": count / enqueue_s,
+        "lifecycle": count / (enqueue_s + rest_s),
+        "fail": count // 5 / fail_s,
+    }
 
 
 def _drafts(queue: str, count: int, turn: int) -> list[list[fairlead.NewMessage]]:
@@ -112,7 +128,9 @@ def _drafts(queue: str, count: int, turn: int) -> list[list[fairlead.NewMessage]
         [
             fairlead.NewMessage(draft.payload, {"tenant": draft.fairness_key, "priority": "2"})
             if queue == "with"
-            else fairlead.NewMessage(draft.payload, {"tenant": draft.fairness_key, "priority": "2"}, draft.fairness_key, 2)
+            else fairlead.NewMessage(
+                draft.payload, {"tenant": draft.fairness_key, "priority": "2"}, draft.fairness_key, 2
+            )
             for draft in some
         ]
         for some in drafts_over(KEYS, max(BATCH, count // BATCH * BATCH), BATCH, first=turn * count)

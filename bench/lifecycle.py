@@ -1,7 +1,8 @@
 """Lifecycles per second: enqueue, claim, complete.
 
-`in_step` enqueues a batch, claims it and completes it, and so on: the queue stays short and bodies come from the cache.
-`drain` enqueues 100,000 messages first, so that all keys are active at once, and then claims and completes them.
+`in_step` enqueues a batch, claims it and completes it, and so on: the queue stays short and bodies come from
+the cache. `drain` enqueues 100,000 messages first, so that all keys are active at once, and then claims and
+completes them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ QUICK = Plan(rounds=3, share=0.1, batches=(1, 500), keys=(10, 100_000), drained=
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`rate` and `bare` are lifecycles per second; `of_bare` and `of_fewest_keys` are ratios of rates within a round.
+    """`rate` and `bare` are lifecycles per second; `of_bare` and `of_fewest_keys` are ratios of rates within
+    a round.
 
     `cpu_us` and `bare_cpu_us` are CPU time for one message; figures from before they were measured have none.
     """
@@ -65,13 +67,20 @@ def measure_in_step(plan: Plan, home: Path, tick: Callable[[str], None]) -> list
     found: list[Measured] = []
     for durability in plan.durabilities:
         for batch in plan.batches:
-            count = int((_SYNCED_COUNT if durability == "fsync" else _COUNT)[batch] * plan.share) // batch * batch or batch * 5
+            count = (
+                int((_SYNCED_COUNT if durability == "fsync" else _COUNT)[batch] * plan.share) // batch * batch
+                or batch * 5
+            )
             found += _measure("in step", plan, home, durability, batch, count, tick)
     return found
 
 
 def measure_drain(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
-    return [m for durability in plan.durabilities for m in _measure("drain", plan, home, durability, 500, plan.drained, tick)]
+    return [
+        m
+        for durability in plan.durabilities
+        for m in _measure("drain", plan, home, durability, 500, plan.drained, tick)
+    ]
 
 
 def steps(plan: Plan) -> tuple[int, int]:
@@ -96,11 +105,21 @@ def drain(broker: fairlead.Broker, queue: str, drafts: list[list[fairlead.NewMes
 def drafts_over(keys: int, count: int, batch: int, first: int = 0) -> list[list[fairlead.NewMessage]]:
     """Messages made beforehand, key after key, in batches."""
     bodies = _bodies()
-    made = [fairlead.NewMessage(next(bodies), fairness_key=f"k{n % keys}") for n in range(first, first + count)]
+    made = [
+        fairlead.NewMessage(next(bodies), fairness_key=f"k{n % keys}") for n in range(first, first + count)
+    ]
     return [made[at : at + batch] for at in range(0, count, batch)]
 
 
-def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: int, count: int, tick: Callable[[str], None]) -> list[Measured]:
+def _measure(
+    shape: str,
+    plan: Plan,
+    home: Path,
+    durability: Durability,
+    batch: int,
+    count: int,
+    tick: Callable[[str], None],
+) -> list[Measured]:
     label = f"{shape}, {durability}, batch {batch}"
     work_through = in_step if shape == "in step" else drain
     runs: dict[int, list[Timed]] = {keys: [] for keys in plan.keys}
@@ -109,7 +128,10 @@ def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: 
     data = home / "lifecycle"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
-    with Bare(data / "bare", synced=durability == "fsync") as bare, fairlead.open(data / "engine", durability=durability) as broker:
+    with (
+        Bare(data / "bare", synced=durability == "fsync") as bare,
+        fairlead.open(data / "engine", durability=durability) as broker,
+    ):
         for keys in plan.keys:
             broker.create_queue(f"q{keys}", visibility_timeout="10m")
             work_through(broker, f"q{keys}", drafts_over(keys, batch, batch))
@@ -130,7 +152,11 @@ def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: 
     fewest = rates[plan.keys[0]]
     return [
         Measured(
-            shape, durability, batch, keys, count,
+            shape,
+            durability,
+            batch,
+            keys,
+            count,
             rate=spread(got),
             bare=spread(bare_rates),
             of_bare=ratio(got, bare_rates),
@@ -139,7 +165,7 @@ def _measure(shape: str, plan: Plan, home: Path, durability: Durability, batch: 
             bare_cpu_us=bare_cpu,
         )
         for keys, got in rates.items()
-    ]  # fmt: skip
+    ]
 
 
 def _claim_and_complete(broker: fairlead.Broker, queue: str, count: int) -> None:

@@ -1,7 +1,8 @@
-"""What it costs to be watched: `python -m bench.metrics`. A lifecycle with metrics beside one without, in the same rounds.
+"""What it costs to be watched: `python -m bench.metrics`. A lifecycle with metrics beside one without, in the
+same rounds.
 
-Two figures: how much longer the rounds took, which follows the noise of the machine; and the CPU time spent in the
-observers as a share of the whole, which does not.
+Two figures: how much longer the rounds took, which follows the noise of the machine; and the CPU time spent
+in the observers as a share of the whole, which does not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def main() -> None:
 
 def measure(home: Path, batch: int, count: int) -> tuple[Spread, Spread]:
     longer, shares = [], []
-    with fairlead.open(home / "plain", durability="os") as plain, fairlead.open(home / "watched", durability="os") as watched:
+    with (
+        fairlead.open(home / "plain", durability="os") as plain,
+        fairlead.open(home / "watched", durability="os") as watched,
+    ):
         spent = _Stopwatch()
         metrics = Metrics(watched)
         observers = watched._core.observers

@@ -21,7 +21,9 @@ _BY_HAND = "## What limits it"
 
 
 class Figures(msgspec.Struct, omit_defaults=True):
-    """Each group carries the conditions it was measured under, because one may be measured again without the others."""
+    """Each group carries the conditions it was measured under, because one may be measured again without the
+    others.
+    """
 
     quick: bool = False
     conditions: dict[str, Conditions] = {}
@@ -47,17 +49,52 @@ def save_figures(path: Path, figures: Figures) -> None:
 
 
 _LIFECYCLE = (
-    "durability", "batch", "keys", "lifecycles/s", "CPU µs", "bare RocksDB/s", "bare CPU µs", "of bare", "of fewest keys",
-)  # fmt: skip
-_BACKLOG = ("backlog", "on disk", "reopen s", "claim + complete/s", "of the smallest", "memory at reopen MB", "memory growth MB")
+    "durability",
+    "batch",
+    "keys",
+    "lifecycles/s",
+    "CPU µs",
+    "bare RocksDB/s",
+    "bare CPU µs",
+    "of bare",
+    "of fewest keys",
+)
+_BACKLOG = (
+    "backlog",
+    "on disk",
+    "reopen s",
+    "claim + complete/s",
+    "of the smallest",
+    "memory at reopen MB",
+    "memory growth MB",
+)
 
 _HOOKS = ("part", "batch", "messages/s with hooks", "without", "of without")
 _WAITS = ("call beside", "enqueues", "p50 ms", "p99 ms", "max ms", "the call took s")
 _MATCHES = ("pattern", "text", "google-re2 us", "Arrow us")
 _WORKER = ("pipeline", "messages/s", "bare client/s", "of bare")
 _SPARK = ("direction", "cores", "rows a batch", "rows/s", "bare source/s", "of bare", "Parquet/s")
-_SPARK_WORKER = ("step", "cores", "claims of", "messages/s", "local worker/s", "of local", "bare mapInArrow/s", "of bare")
-_STREAMS = ("streams", "on disk", "reopen s", "claim/s", "of without", "claim + complete/s", "of without", "memory growth MB", "without MB")
+_SPARK_WORKER = (
+    "step",
+    "cores",
+    "claims of",
+    "messages/s",
+    "local worker/s",
+    "of local",
+    "bare mapInArrow/s",
+    "of bare",
+)
+_STREAMS = (
+    "streams",
+    "on disk",
+    "reopen s",
+    "claim/s",
+    "of without",
+    "claim + complete/s",
+    "of without",
+    "memory growth MB",
+    "without MB",
+)
 
 
 def show(figures: Figures, console: Console) -> None:
@@ -76,16 +113,23 @@ def write_page(figures: Figures, page: Path) -> None:
     if figures.doors.rows:
         parts.append(doors_report.INTRODUCTION.strip())
     if figures.quick:
-        parts.append("**These are figures of a quick run** (`python -m bench --quick`): few messages, few rounds. Good for a first look only.")
+        parts.append(
+            "**These are figures of a quick run** (`python -m bench --quick`): few messages, few rounds. Good for a first look only."
+        )
     for title, head, rows in _tables(figures):
         lines = [f"## {title}", "", _row(head), _row("---" for _ in head), *map(_row, rows)]
         parts.append("\n".join(lines))
     if figures.doors.rows:
-        parts.append("## Contenders\n\n" + "\n".join(f"* {line}" for line in doors_report.contenders(figures.doors)))
+        parts.append(
+            "## Contenders\n\n" + "\n".join(f"* {line}" for line in doors_report.contenders(figures.doors))
+        )
     aims = _aims(figures)
     if aims:
         parts.append("## Aims\n\n" + "\n".join(f"* {line}" for line in aims))
-    parts.append("## Conditions\n\n" + "\n".join(f"* {_conditions(group, c)}" for group, c in figures.conditions.items()))
+    parts.append(
+        "## Conditions\n\n"
+        + "\n".join(f"* {_conditions(group, c)}" for group, c in figures.conditions.items())
+    )
     parts.append(kept)
     page.write_text("\n\n".join(parts).rstrip() + "\n")
 
@@ -102,17 +146,41 @@ nothing else: no index, no schedule, no lease, no counters. With `fsync` its put
 
 def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[tuple[str, ...]]]]:
     if figures.in_step:
-        yield "In step: enqueue a batch, claim it, complete it", _LIFECYCLE, [_lifecycle_row(m) for m in figures.in_step]
+        yield (
+            "In step: enqueue a batch, claim it, complete it",
+            _LIFECYCLE,
+            [_lifecycle_row(m) for m in figures.in_step],
+        )
     if figures.drain:
-        yield f"Drain: enqueue {figures.drain[0].messages:,}, then claim and complete them", _LIFECYCLE, [_lifecycle_row(m) for m in figures.drain]
+        yield (
+            f"Drain: enqueue {figures.drain[0].messages:,}, then claim and complete them",
+            _LIFECYCLE,
+            [_lifecycle_row(m) for m in figures.drain],
+        )
     if figures.backlog:
         rows = [
-            (m.backlog, f"{m.disk_mb:,.0f} MB", m.reopen_s.show(), m.rate.show(0), m.of_smallest.show(), m.opened_mb.show(0), m.grown_mb.show(0))
+            (
+                m.backlog,
+                f"{m.disk_mb:,.0f} MB",
+                m.reopen_s.show(),
+                m.rate.show(0),
+                m.of_smallest.show(),
+                m.opened_mb.show(0),
+                m.grown_mb.show(0),
+            )
             for m in figures.backlog
         ]
-        yield f"Backlog: a fresh process reopens it after a crash, claims and completes {figures.backlog[0].claimed:,}", _BACKLOG, rows
+        yield (
+            f"Backlog: a fresh process reopens it after a crash, claims and completes {figures.backlog[0].claimed:,}",
+            _BACKLOG,
+            rows,
+        )
     if figures.hooks:
-        yield "Hooks: small scripts beside the same messages without", _HOOKS, [_hooks_row(m) for m in figures.hooks]
+        yield (
+            "Hooks: small scripts beside the same messages without",
+            _HOOKS,
+            [_hooks_row(m) for m in figures.hooks],
+        )
     if figures.streams:
         title = f"Streams: a fresh process reopens them after a crash, claims and completes {figures.streams[0].claimed:,}"
         yield title, _STREAMS, [_streams_row(m) for m in figures.streams]
@@ -124,16 +192,37 @@ def _tables(figures: Figures) -> Iterable[tuple[str, tuple[str, ...], Iterable[t
     yield from doors_report.tables(figures.doors)
     if figures.worker:
         title = f"Workers: {figures.worker[0].messages:,} messages through steps that do nothing, beside a client that claims and completes"
-        yield title, _WORKER, [(m.shape, m.rate.show(0), m.bare.show(0), m.of_bare.show()) for m in figures.worker]
+        yield (
+            title,
+            _WORKER,
+            [(m.shape, m.rate.show(0), m.bare.show(0), m.of_bare.show()) for m in figures.worker],
+        )
 
     if figures.spark:
         rows = [
-            (m.direction, str(m.cores), f"{m.rows:,}", m.rate.show(0), m.bare.show(0), m.of_bare.show(), m.parquet.show(0)) for m in figures.spark
+            (
+                m.direction,
+                str(m.cores),
+                f"{m.rows:,}",
+                m.rate.show(0),
+                m.bare.show(0),
+                m.of_bare.show(),
+                m.parquet.show(0),
+            )
+            for m in figures.spark
         ]
-        yield "Spark: a stream read (claimed and closed), a batch written (published), beside a source that does nothing", _SPARK, rows
+        yield (
+            "Spark: a stream read (claimed and closed), a batch written (published), beside a source that does nothing",
+            _SPARK,
+            rows,
+        )
     if figures.spark_worker:
         rows = [_spark_worker_row(m) for m in figures.spark_worker]
-        yield "Workers on Spark: a step that does nothing, beside the local worker, and mapInArrow over the same rows", _SPARK_WORKER, rows
+        yield (
+            "Workers on Spark: a step that does nothing, beside the local worker, and mapInArrow over the same rows",
+            _SPARK_WORKER,
+            rows,
+        )
 
 
 def _lifecycle_row(m: lifecycle.Measured) -> tuple[str, ...]:
@@ -162,39 +251,92 @@ def _spark_worker_row(m: spark_worker.Measured) -> tuple[str, ...]:
 
 def _streams_row(m: streams.Measured) -> tuple[str, ...]:
     rates = (m.claims.show(0), m.claims_of_without.show(), m.rate.show(0), m.of_without.show())
-    return (m.shape, f"{m.disk_mb:,.0f} MB", m.reopen_s.show(), *rates, m.grown_mb.show(0), m.grown_without_mb.show(0))
+    return (
+        m.shape,
+        f"{m.disk_mb:,.0f} MB",
+        m.reopen_s.show(),
+        *rates,
+        m.grown_mb.show(0),
+        m.grown_without_mb.show(0),
+    )
 
 
 def _aims(figures: Figures) -> list[str]:
     aims = []
     for m in figures.in_step:
         if m.batch == 500 and m.durability == "os" and m.keys in (10, 1_000, 100_000):
-            aims.append(_aim(f"in step, batch 500, {m.keys:,} keys: at least 0.4 of bare RocksDB", m.of_bare.median, m.of_bare.median >= 0.4))
+            aims.append(
+                _aim(
+                    f"in step, batch 500, {m.keys:,} keys: at least 0.4 of bare RocksDB",
+                    m.of_bare.median,
+                    m.of_bare.median >= 0.4,
+                )
+            )
     for m in (*figures.in_step, *figures.drain):
         if m.keys == 100_000 and m.batch == 500 and m.durability == "os":
-            aims.append(_aim(f"{m.shape}, batch 500, 100,000 keys: at least 0.8 of 10 keys", m.of_fewest_keys.median, m.of_fewest_keys.median >= 0.8))
+            aims.append(
+                _aim(
+                    f"{m.shape}, batch 500, 100,000 keys: at least 0.8 of 10 keys",
+                    m.of_fewest_keys.median,
+                    m.of_fewest_keys.median >= 0.8,
+                )
+            )
     for b in figures.backlog:
-        aims.append(_aim(f"{b.backlog}: at least 0.8 of the smallest backlog's rate", b.of_smallest.median, b.of_smallest.median >= 0.8))
-        aims.append(_aim(f"{b.backlog}: memory grows by less than 150 MB", b.grown_mb.median, b.grown_mb.median < 150))
+        aims.append(
+            _aim(
+                f"{b.backlog}: at least 0.8 of the smallest backlog's rate",
+                b.of_smallest.median,
+                b.of_smallest.median >= 0.8,
+            )
+        )
+        aims.append(
+            _aim(f"{b.backlog}: memory grows by less than 150 MB", b.grown_mb.median, b.grown_mb.median < 150)
+        )
         aims.append(_aim(f"{b.backlog}: reopened in less than 5 s", b.reopen_s.median, b.reopen_s.median < 5))
     for h in figures.hooks:
         if h.part == "lifecycle":
-            aims.append(_aim(f"hooks, batch {h.batch}: at least 0.6 of the lifecycles without", h.of_without.median, h.of_without.median >= 0.6))
+            aims.append(
+                _aim(
+                    f"hooks, batch {h.batch}: at least 0.6 of the lifecycles without",
+                    h.of_without.median,
+                    h.of_without.median >= 0.6,
+                )
+            )
     for s in figures.streams:
         claims = s.claims_of_without.median
-        aims.append(_aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6))
-        aims.append(_aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150))
+        aims.append(
+            _aim(f"{s.shape}: claimed at at least 0.6 of the rate without streams", claims, claims >= 0.6)
+        )
+        aims.append(
+            _aim(f"{s.shape}: memory grows by less than 150 MB", s.grown_mb.median, s.grown_mb.median < 150)
+        )
     if figures.filters.waits:
         longest = max(f.max_ms for f in figures.filters.waits)
-        aims.append(_aim(f"the longest wait of an enqueue beside a scan or view: below {filters.AIM_MS} ms", longest, longest < filters.AIM_MS))
+        aims.append(
+            _aim(
+                f"the longest wait of an enqueue beside a scan or view: below {filters.AIM_MS} ms",
+                longest,
+                longest < filters.AIM_MS,
+            )
+        )
     aims += [_aim(*aim) for aim in doors_report.aims(figures.doors)]
     for w in figures.worker:
         if w.shape.startswith("1 step "):
-            aims.append(_aim(f"{w.shape}: at least half of the bare client", w.of_bare.median, w.of_bare.median >= 0.5))
+            aims.append(
+                _aim(
+                    f"{w.shape}: at least half of the bare client", w.of_bare.median, w.of_bare.median >= 0.5
+                )
+            )
     for p in figures.spark:
         if p.cores == 2:
             got = p.of_bare.median
-            aims.append(_aim(f"Spark, {p.direction}, {p.rows:,} rows a batch: at least half of the bare source", got, got >= 0.5))
+            aims.append(
+                _aim(
+                    f"Spark, {p.direction}, {p.rows:,} rows a batch: at least half of the bare source",
+                    got,
+                    got >= 0.5,
+                )
+            )
     return aims
 
 

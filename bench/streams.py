@@ -1,9 +1,10 @@
 """Streams beside the same messages without: does order cost anything to those who need not wait?
 
-*Single*: a million streams of one message each. *Blocked*: a hundred thousand streams whose first message failed and
-waits a day, each with one more behind it, and then free messages in streams of their own. Without streams the same
-messages are there, and what would be blocked waits as well. As with backlogs, a directory is filled by a process that
-is then killed, and copies of it are opened by fresh processes that claim and complete what is free.
+*Single*: a million streams of one message each. *Blocked*: a hundred thousand streams whose first message
+failed and waits a day, each with one more behind it, and then free messages in streams of their own. Without
+streams the same messages are there, and what would be blocked waits as well. As with backlogs, a directory is
+filled by a process that is then killed, and copies of it are opened by fresh processes that claim and
+complete what is free.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        return f"{self.streams:,} streams of one message" if self.kind == "single" else f"{self.streams:,} blocked streams ahead of free ones"
+        return (
+            f"{self.streams:,} streams of one message"
+            if self.kind == "single"
+            else f"{self.streams:,} blocked streams ahead of free ones"
+        )
 
     def messages(self, claimed: int) -> int:
         return self.streams if self.kind == "single" else self.streams * 2 + claimed
@@ -47,7 +52,9 @@ QUICK = Plan(rounds=3, claimed=5_000, shapes=(Shape("single", 50_000), Shape("bl
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Rates of claiming and completing; `of_without` and `claims_of_without` (claiming alone) are round by round. Memory in MB."""
+    """Rates of claiming and completing; `of_without` and `claims_of_without` (claiming alone) are round by
+    round. Memory in MB.
+    """
 
     shape: str
     claimed: int
@@ -67,10 +74,14 @@ def steps(plan: Plan) -> int:
 
 
 def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
-    needed = int(2 * max(shape.messages(plan.claimed) for shape in plan.shapes) * (PAYLOAD_BYTES + 300) * 1.6) + (1 << 30)
+    needed = int(
+        2 * max(shape.messages(plan.claimed) for shape in plan.shapes) * (PAYLOAD_BYTES + 300) * 1.6
+    ) + (1 << 30)
     free = shutil.disk_usage(home).free
     if free < needed:
-        raise SystemExit(f"expected {needed / 1e9:.1f} GB free at {home} for the streams, got {free / 1e9:.1f} GB; use --dir or --quick")
+        raise SystemExit(
+            f"expected {needed / 1e9:.1f} GB free at {home} for the streams, got {free / 1e9:.1f} GB; use --dir or --quick"
+        )
     return [_measure(shape, plan, home, tick) for shape in plan.shapes]
 
 
@@ -78,7 +89,14 @@ def _measure(shape: Shape, plan: Plan, home: Path, tick: Callable[[str], None]) 
     with_streams, without = home / "with-streams", home / "without-streams"
     for base, ordered in ((with_streams, True), (without, False)):
         shutil.rmtree(base, ignore_errors=True)
-        run_child("bench.streams", "prepare", str(base), msgspec.json.encode(shape).decode(), str(plan.claimed), "ordered" if ordered else "free")
+        run_child(
+            "bench.streams",
+            "prepare",
+            str(base),
+            msgspec.json.encode(shape).decode(),
+            str(plan.claimed),
+            "ordered" if ordered else "free",
+        )
         tick(f"prepared {shape.label}")
     seen: dict[Path, list[Visit]] = {with_streams: [], without: []}
     for turn in range(plan.rounds):
@@ -89,10 +107,18 @@ def _measure(shape: Shape, plan: Plan, home: Path, tick: Callable[[str], None]) 
     rates, free_rates = [v.rate for v in ordered_visits], [v.rate for v in free_visits]
     claims, free_claims = [v.claim_rate for v in ordered_visits], [v.claim_rate for v in free_visits]
     found = Measured(
-        shape.label, plan.claimed, disk_mb(with_streams), spread([v.reopen_s for v in ordered_visits]), spread(rates), spread(free_rates),
-        ratio(rates, free_rates), spread(claims), ratio(claims, free_claims),
-        spread([v.grown_mb for v in ordered_visits]), spread([v.grown_mb for v in free_visits]),
-    )  # fmt: skip
+        shape.label,
+        plan.claimed,
+        disk_mb(with_streams),
+        spread([v.reopen_s for v in ordered_visits]),
+        spread(rates),
+        spread(free_rates),
+        ratio(rates, free_rates),
+        spread(claims),
+        ratio(claims, free_claims),
+        spread([v.grown_mb for v in ordered_visits]),
+        spread([v.grown_mb for v in free_visits]),
+    )
     shutil.rmtree(with_streams, ignore_errors=True)
     shutil.rmtree(without, ignore_errors=True)
     return found
@@ -119,17 +145,29 @@ def prepare(data: Path, shape: Shape, claimed: int, *, ordered: bool) -> None:
     os._exit(0)
 
 
-def _enqueue(broker: fairlead.Broker, prefix: str, count: int, *, ordered: bool, delay: str | None = None) -> None:
+def _enqueue(
+    broker: fairlead.Broker, prefix: str, count: int, *, ordered: bool, delay: str | None = None
+) -> None:
     for at in range(0, count, _BATCH):
         (drafts,) = drafts_over(KEYS, min(_BATCH, count - at), _BATCH, first=at)
         broker.enqueue_many(
             "work",
             [
-                fairlead.NewMessage(draft.payload, fairness_key=draft.fairness_key, stream=f"{prefix}-{at + n}" if ordered else None, delay=delay)
+                fairlead.NewMessage(
+                    draft.payload,
+                    fairness_key=draft.fairness_key,
+                    stream=f"{prefix}-{at + n}" if ordered else None,
+                    delay=delay,
+                )
                 for n, draft in enumerate(drafts)
             ],
         )
 
 
 if __name__ == "__main__":
-    prepare(Path(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Shape), int(sys.argv[4]), ordered=sys.argv[5] == "ordered")
+    prepare(
+        Path(sys.argv[2]),
+        msgspec.json.decode(sys.argv[3], type=Shape),
+        int(sys.argv[4]),
+        ordered=sys.argv[5] == "ordered",
+    )

@@ -1,9 +1,10 @@
-"""How far one message walks through the code: `make walk`, or `python -m bench.walk --show enqueue` for every call.
+"""How far one message walks through the code: `make walk`, or `python -m bench.walk --show enqueue` for every
+call.
 
-Counts the calls of Python functions in `src/fairlead`, the files they are in, and how often the next call is in another
-file, for one enqueue, claim, fail and complete: in process, and through a server that runs in a thread of this process, so
-that both sides of the connection are counted. Background threads disturb a count now and then, so each step is walked
-several times and the shortest walk counts.
+Counts the calls of Python functions in `src/fairlead`, the files they are in, and how often the next call is
+in another file, for one enqueue, claim, fail and complete: in process, and through a server that runs in a
+thread of this process, so that both sides of the connection are counted. Background threads disturb a count
+now and then, so each step is walked several times and the shortest walk counts.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def walk_steps(broker: Any, tracer: Tracer) -> dict[str, Walk]:
     found: dict[str, Walk] = {}
     for _ in range(WALKS):
         first, second = (_claimed(broker, tracer, found) for _ in range(2))
-        _keep_shortest(found, "fail", tracer, lambda failed=first: broker.settle([Fail(failed, error="walked")]))
+        _keep_shortest(
+            found, "fail", tracer, lambda failed=first: broker.settle([Fail(failed, error="walked")])
+        )
         _keep_shortest(found, "complete", tracer, lambda done=second: broker.settle([Complete(done)]))
     return {step: found[step] for step in STEPS}
 
@@ -146,7 +149,9 @@ def _server_in_thread(data: Path, tracer: Tracer) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.walk", description="Count the calls that one message takes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.walk", description="Count the calls that one message takes."
+    )
     parser.add_argument("--show", choices=STEPS, help="print every call of this step, through Flight")
     options = parser.parse_args()
     console = Console()

@@ -1,8 +1,9 @@
 """A pipeline that does nothing beside a bare client that claims and completes: what does running steps cost?
 
-One server process, one client process. The same messages are enqueued while the queue is paused; then the time is taken from its
-resumption until all are completed. The worker is running and has worked before, as a worker has. The bare client claims 500 at
-a time and completes them, in one thread. Batch steps take 1,000 at a time.
+One server process, one client process. The same messages are enqueued while the queue is paused; then the
+time is taken from its resumption until all are completed. The worker is running and has worked before, as a
+worker has. The bare client claims 500 at a time and completes them, in one thread. Batch steps take 1,000 at
+a time.
 """
 
 from __future__ import annotations
@@ -39,8 +40,12 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        slots = f"{self.concurrency} {self.isolate}" + ("es" if self.isolate == "process" else "s") * (self.concurrency > 1)
-        return f"{self.steps} {self.batch}{' batch ' * bool(self.batch)}step{'s' * (self.steps > 1)} in {slots}"
+        slots = f"{self.concurrency} {self.isolate}" + ("es" if self.isolate == "process" else "s") * (
+            self.concurrency > 1
+        )
+        return (
+            f"{self.steps} {self.batch}{' batch ' * bool(self.batch)}step{'s' * (self.steps > 1)} in {slots}"
+        )
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -72,15 +77,30 @@ def steps(plan: Plan) -> int:
 
 def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> list[Measured]:
     rates: dict[str, list[float]] = {}
-    with run_server(home / "worker", settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+    with (
+        run_server(home / "worker", settings={"durability": "os"}) as server,
+        fairlead.connect(server.address) as client,
+    ):
         for turn in range(plan.rounds):
             runs: list[tuple[str, Callable[[], float]]] = [(_BARE, lambda: _bare(client, plan.messages))]
-            runs += [(shape.label, lambda shape=shape: _worker(client, shape, plan.messages)) for shape in plan.shapes]  # type: ignore[misc]
+            runs += [
+                (shape.label, lambda shape=shape: _worker(client, shape, plan.messages))
+                for shape in plan.shapes
+            ]  # type: ignore[misc]
             for label, run in runs if turn % 2 else reversed(runs):
                 rates.setdefault(label, []).append(run())
                 tick(label)
     bare = rates.pop(_BARE)
-    return [Measured(shape.label, plan.messages, spread(rates[shape.label]), spread(bare), ratio(rates[shape.label], bare)) for shape in plan.shapes]
+    return [
+        Measured(
+            shape.label,
+            plan.messages,
+            spread(rates[shape.label]),
+            spread(bare),
+            ratio(rates[shape.label], bare),
+        )
+        for shape in plan.shapes
+    ]
 
 
 def _bare(client: fairlead.Client, messages: int) -> float:
@@ -99,9 +119,15 @@ def _bare(client: fairlead.Client, messages: int) -> float:
 def _worker(client: fairlead.Client, shape: Shape, messages: int) -> float:
     queue = f"worker-{os.getpid()}"
     run = f"bench.worker:{_FUNCTIONS[shape.batch]}"
-    pipeline = PipelineSpec("noop", tuple(StepSpec(f"step {n}", run=run, batch=bool(shape.batch)) for n in range(shape.steps)))
+    pipeline = PipelineSpec(
+        "noop", tuple(StepSpec(f"step {n}", run=run, batch=bool(shape.batch)) for n in range(shape.steps))
+    )
     spec = WorkerSpec("worker", queue, "noop", concurrency=shape.concurrency, isolate=shape.isolate)  # type: ignore[arg-type]
-    workers = Workers(client, Runbook(None, {queue: QueueSpec(queue)}, {"noop": pipeline}, {"worker": spec}), base=Path(__file__).parents[1])
+    workers = Workers(
+        client,
+        Runbook(None, {queue: QueueSpec(queue)}, {"noop": pipeline}, {"worker": spec}),
+        base=Path(__file__).parents[1],
+    )
     _fill(client, queue, messages // 4)
     workers.start()
     try:
@@ -127,7 +153,10 @@ def _fill(client: fairlead.Client, queue: str, messages: int) -> None:
     client.pause(queue)
     for at in range(0, messages, _BATCH):
         # Random hexadecimal digits: half of the bytes do not compress, as in text.
-        drafts = [json.dumps({"n": n, "text": os.urandom(PAYLOAD_BYTES // 2 - 20).hex()}).encode() for n in range(at, min(at + _BATCH, messages))]
+        drafts = [
+            json.dumps({"n": n, "text": os.urandom(PAYLOAD_BYTES // 2 - 20).hex()}).encode()
+            for n in range(at, min(at + _BATCH, messages))
+        ]
         client.enqueue_many(queue, [NewMessage(draft) for draft in drafts])
     client.resume(queue)
 

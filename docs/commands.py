@@ -11,7 +11,8 @@ import typer
 from fairlead.cli.app import app
 from fairlead.wire.statuses import STATUSES
 
-#: What the codes have in common that several errors share; 0, 1, 2 and the signals are not in the table of errors.
+#: What the codes have in common that several errors share; 0, 1, 2 and the signals are not in the table of
+#: errors.
 EXIT_CODES = {
     0: "it worked, also when there was nothing to do",
     1: "the answer to a question was no; a file could not be read or written",
@@ -76,12 +77,18 @@ def exit_codes_table() -> Iterator[str]:
     yield "| code | when | errors |"
     yield "|---|---|---|"
     for code, when in EXIT_CODES.items():
-        errors = ", ".join(f"`{error.__name__}`" for error, status in STATUSES.items() if status.exit_code == code)
+        errors = ", ".join(
+            f"`{error.__name__}`" for error, status in STATUSES.items() if status.exit_code == code
+        )
         yield f"| {code} | {when} | {errors} |"
 
 
 def _usage(param: Any) -> str:
-    name = (param.metavar or param.name).strip("[].").upper() if "|" not in (param.metavar or "") else param.metavar
+    name = (
+        (param.metavar or param.name).strip("[].").upper()
+        if "|" not in (param.metavar or "")
+        else param.metavar
+    )
     return (name if param.required else f"[{name}]") + ("..." if param.nargs == -1 else "")
 
 

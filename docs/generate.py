@@ -1,7 +1,9 @@
-"""Writes the tables of docs/reference/ that derive from the code: `make docs`. A test fails when a page is behind.
+"""Writes the tables of docs/reference/ that derive from the code: `make docs`. A test fails when a page is
+behind.
 
-Each page keeps its own prose; only the lines between `<!-- generated: NAME -->` and `<!-- end -->` are replaced.
-The meanings below are the part the code cannot tell; a new limit, option or error without one is a KeyError here.
+Each page keeps its own prose; only the lines between `<!-- generated: NAME -->` and `<!-- end -->` are
+replaced. The meanings below are the part the code cannot tell; a new limit, option or error without one is a
+KeyError here.
 """
 
 from __future__ import annotations
@@ -94,29 +96,65 @@ LIMITS = {
 }
 
 OPTIONS = {
-    "visibility_timeout": ("visibility_timeout_ms", "how long a lease lasts; when it ends unsettled, a started delivery has failed"),
+    "visibility_timeout": (
+        "visibility_timeout_ms",
+        "how long a lease lasts; when it ends unsettled, a started delivery has failed",
+    ),
     "ttl": ("ttl_ms", "time to live of a message that is ready or waiting; never ends while it is leased"),
     "dead_retention": ("dead_retention_ms", "how long a dead letter is kept"),
-    "retain_completed": ("retain_completed_ms", "how long a completed message is kept to be looked at; it takes no room in the queue's bounds"),
+    "retain_completed": (
+        "retain_completed_ms",
+        "how long a completed message is kept to be looked at; it takes no room in the queue's bounds",
+    ),
     "retry": ("retry", "what follows a failure: see [retry](#retry)"),
-    "max_attempts": ("max_attempts", "hard ceiling: dead on this failure, whatever a policy or the settle call says"),
+    "max_attempts": (
+        "max_attempts",
+        "hard ceiling: dead on this failure, whatever a policy or the settle call says",
+    ),
     "max_deliveries": ("max_deliveries", "ends loops of releases: dead instead of one more delivery"),
-    "max_messages": ("max_messages", "bound on messages in the queue; `enqueue` beyond it raises `QueueFull`"),
+    "max_messages": (
+        "max_messages",
+        "bound on messages in the queue; `enqueue` beyond it raises `QueueFull`",
+    ),
     "max_bytes": ("max_bytes", "the same in bytes of headers and payload"),
-    "max_unsettled_per_consumer": ("max_unsettled_per_consumer", "how many messages one named consumer may hold"),
-    "max_unsettled_per_key": ("max_unsettled_per_key", "how many messages of one fairness key may be out at a time"),
+    "max_unsettled_per_consumer": (
+        "max_unsettled_per_consumer",
+        "how many messages one named consumer may hold",
+    ),
+    "max_unsettled_per_key": (
+        "max_unsettled_per_key",
+        "how many messages of one fairness key may be out at a time",
+    ),
     "quantum": ("quantum", "messages a key of weight 1 gets per turn; larger is coarser"),
     "dedup": (
         "dedup_window_ms",
         'how long a `dedup_key` is remembered: a window such as `"5m"`, `"live"` while its message lives, or `"kept"`: while it is retained, too',
     ),
-    "expired_to_dead": ("expired_to_dead", "a message past its time to live becomes a dead letter instead of being dropped"),
-    "ordering": ("ordering", 'how streams order: `"release"` (a release may let its message pass one that waits), `"strict"`, or `"none"`'),
-    "retry_in_stream": ("retry_in_stream", "the policy for messages of a stream; a queue made without `retry` and `on_failure` has `exponential`"),
+    "expired_to_dead": (
+        "expired_to_dead",
+        "a message past its time to live becomes a dead letter instead of being dropped",
+    ),
+    "ordering": (
+        "ordering",
+        'how streams order: `"release"` (a release may let its message pass one that waits), `"strict"`, or `"none"`',
+    ),
+    "retry_in_stream": (
+        "retry_in_stream",
+        "the policy for messages of a stream; a queue made without `retry` and `on_failure` has `exponential`",
+    ),
     "retry_on": ("retry_on", 'a policy per failure reason, such as `{"serialization_error": "none"}`'),
-    "failure_breaker": ("failure_breaker", 'failures of one reason that pile up make more wait: `{"failures": 50, "within": "1m", "pause": "5m"}`'),
-    "on_enqueue": ("on_enqueue", "Lua script that assigns key, weight, throttle keys and stream: see [lua.md](lua.md)"),
-    "on_failure": ("on_failure", "Lua script that decides between retry and dead letter: see [lua.md](lua.md)"),
+    "failure_breaker": (
+        "failure_breaker",
+        'failures of one reason that pile up make more wait: `{"failures": 50, "within": "1m", "pause": "5m"}`',
+    ),
+    "on_enqueue": (
+        "on_enqueue",
+        "Lua script that assigns key, weight, throttle keys and stream: see [lua.md](lua.md)",
+    ),
+    "on_failure": (
+        "on_failure",
+        "Lua script that decides between retry and dead letter: see [lua.md](lua.md)",
+    ),
     "poison_after": ("poison_after", "attempts from which a live message is reported as a poison candidate"),
 }
 
@@ -225,8 +263,13 @@ def lifecycle_diagram() -> Iterator[str]:
     for event, (leaves, enters) in TRANSITIONS.items():
         for source in sorted(map(_place, leaves)):
             for target in sorted(map(_place, enters)):
-                ends = ("dead" if event in _LEAVES_DEAD else source, "dead" if event in _ENTERS_DEAD else target)
-                arrows.setdefault(("[*]" if ends[0] == "" else ends[0], "[*]" if ends[1] == "" else ends[1]), []).append(event)
+                ends = (
+                    "dead" if event in _LEAVES_DEAD else source,
+                    "dead" if event in _ENTERS_DEAD else target,
+                )
+                arrows.setdefault(
+                    ("[*]" if ends[0] == "" else ends[0], "[*]" if ends[1] == "" else ends[1]), []
+                ).append(event)
     yield "```mermaid"
     yield "stateDiagram-v2"
     yield "    dead: ready in the .dlq"
@@ -249,7 +292,9 @@ def metrics_table(kind: str) -> Iterator[str]:
     for metric in METRICS:
         if metric.kind == kind:
             labels = ", ".join(f"`{label}`" for label in metric.labels)
-            yield f"| `{metric.name}` | {labels} | {metric.help} |" + (f" {', '.join(f'{bound:g}' for bound in metric.buckets)} |" if bounds else "")
+            yield f"| `{metric.name}` | {labels} | {metric.help} |" + (
+                f" {', '.join(f'{bound:g}' for bound in metric.buckets)} |" if bounds else ""
+            )
 
 
 def columns_table(schema: pa.Schema) -> Iterator[str]:

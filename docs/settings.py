@@ -73,14 +73,25 @@ def settings_table() -> Iterator[str]:
 
 
 def example_file() -> str:
-    lines = ["# Settings of fairlead serve: fairlead serve --config fairlead.toml", "# Every setting is here with its default; made by: make docs"]
+    lines = [
+        "# Settings of fairlead serve: fairlead serve --config fairlead.toml",
+        "# Every setting is here with its default; made by: make docs",
+    ]
     table = ""
     for path, setting in SETTINGS.items():
         above, _, name = path.rpartition(".")
         if above != table:
             table = above
             lines += ["", f"[{table}]"]
-        lines += ["", *textwrap.wrap((MEANINGS[path] + _choices(setting)).replace("`", ""), 118, initial_indent="# ", subsequent_indent="# ")]
+        lines += [
+            "",
+            *textwrap.wrap(
+                (MEANINGS[path] + _choices(setting)).replace("`", ""),
+                118,
+                initial_indent="# ",
+                subsequent_indent="# ",
+            ),
+        ]
         lines.append(f"#{name} = {written(setting)}")
     return "\n".join(lines) + "\n"
 

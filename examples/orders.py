@@ -1,4 +1,5 @@
-"""Orders of many shops in one queue: Lua decides whose they are and what follows a failure, streams keep each order's steps in order.
+"""Orders of many shops in one queue: Lua decides whose they are and what follows a failure, streams keep each
+order's steps in order.
 
 Run it: `python -m examples.orders`. It works in a temporary directory.
 """
@@ -29,21 +30,34 @@ end
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="fairlead-orders-") as path, fairlead.open(path, durability="os") as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="fairlead-orders-") as path,
+        fairlead.open(path, durability="os") as broker,
+    ):
         broker.create_queue("orders", on_enqueue=ON_ENQUEUE, on_failure=ON_FAILURE)
         for shop, order in (("acme", "A-1"), ("globex", "G-7")):
             headers = {"shop": shop, "order": order}
-            broker.enqueue_many("orders", [fairlead.NewMessage(step, headers) for step in (b"reserve", b"charge", b"ship")])
+            broker.enqueue_many(
+                "orders", [fairlead.NewMessage(step, headers) for step in (b"reserve", b"charge", b"ship")]
+            )
 
         left = broker.stats("orders").ready
         while left:
             for delivery in broker.claim("orders", wait="5s"):
                 if delivery.stream == "A-1" and delivery.payload == b"charge" and not delivery.attempts:
-                    (result,) = broker.settle([fairlead.Fail(delivery, error="the bank does not answer", reason="transport_unavailable")])
+                    (result,) = broker.settle(
+                        [
+                            fairlead.Fail(
+                                delivery, error="the bank does not answer", reason="transport_unavailable"
+                            )
+                        ]
+                    )
                 else:
                     (result,) = broker.settle([fairlead.Complete(delivery)])
                     left -= 1
-                print(f"{delivery.fairness_key:7} {delivery.stream} {delivery.payload.decode():8} {result.outcome} {result.rule}".rstrip())
+                print(
+                    f"{delivery.fairness_key:7} {delivery.stream} {delivery.payload.decode():8} {result.outcome} {result.rule}".rstrip()
+                )
         for hook in broker.stats("orders").hooks:
             print(f"{hook.function}: {hook.calls} calls, {hook.failures} failed")
 

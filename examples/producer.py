@@ -1,7 +1,7 @@
 """An asyncio producer: every line of its input becomes a message.
 
-Run it: `python examples/producer.py mails < mails.jsonl`, with a server at 127.0.0.1:5556 or where `--addr` says. Interrupted and
-run again within the queue's `dedup` window, it sends nothing twice.
+Run it: `python examples/producer.py mails < mails.jsonl`, with a server at 127.0.0.1:5556 or where `--addr`
+says. Interrupted and run again within the queue's `dedup` window, it sends nothing twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A worker to start from: takes messages in a loop, settles each by how it went, and stops when told to without losing one.
+"""A worker to start from: takes messages in a loop, settles each by how it went, and stops when told to
+without losing one.
 
-Run it: `python examples/worker.py mails`, with a server at 127.0.0.1:5556 or where `--addr` says. SIGTERM or Ctrl-C: the message
-in hand is finished and settled, what was fetched ahead goes back unharmed. A second one ends it at once, and then the message
-in hand comes back when its lease is over.
+Run it: `python examples/worker.py mails`, with a server at 127.0.0.1:5556 or where `--addr` says. SIGTERM or
+Ctrl-C: the message in hand is finished and settled, what was fetched ahead goes back unharmed. A second one
+ends it at once, and then the message in hand comes back when its lease is over.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ def settled(delivery: Delivery, work: Callable[[Delivery], None]) -> Complete | 
 
 
 def run(address: str, queue: str, work: Callable[[Delivery], None]) -> None:
-    # A worker outlives a restart of its server: it holds on to what it has, and settles that when somebody answers.
-    with fairlead.connect(address, retry_for="10m") as client, client.consume(queue, prefetch=50) as deliveries:
+    # A worker outlives a restart of its server: it holds on to what it has, and settles that when somebody
+    # answers.
+    with (
+        fairlead.connect(address, retry_for="10m") as client,
+        client.consume(queue, prefetch=50) as deliveries,
+    ):
 
         def stop(number: int, frame: FrameType | None) -> None:
             signal.signal(number, signal.SIG_DFL)
-            # In a thread, because closing waits, and the loop that was interrupted may hold what it waits for.
+            # In a thread, because closing waits, and the loop that was interrupted may hold what it waits
+            # for.
             threading.Thread(target=deliveries.close).start()
 
         for number in (signal.SIGINT, signal.SIGTERM):

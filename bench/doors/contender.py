@@ -21,7 +21,9 @@ class NotThere(Exception):
 
 
 class Contender(Protocol):
-    """`ways` of waiting for a message (`claim`: ask and wait, `stream`: be sent it) and `styles` of concurrency it has."""
+    """`ways` of waiting for a message (`claim`: ask and wait, `stream`: be sent it) and `styles` of
+    concurrency it has.
+    """
 
     name: str
     settings: str
@@ -32,13 +34,19 @@ class Contender(Protocol):
         """Whatever a user would have at hand before sending, batch by batch; not measured."""
 
     def lifecycles(self, batches: list[Any], seconds: float) -> int:
-        """Enqueue a batch, take it, complete it, and so on over `batches` again and again. Returns how many messages."""
+        """Enqueue a batch, take it, complete it, and so on over `batches` again and again. Returns how many
+        messages.
+        """
 
     def latencies_ms(self, bodies: Sequence[bytes], way: str) -> list[float]:
-        """From just before a message is sent until its consumer has it, one at a time, to a consumer that was waiting."""
+        """From just before a message is sent until its consumer has it, one at a time, to a consumer that was
+        waiting.
+        """
 
     def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        """`PRODUCERS` of them, each sending one message after another. Returns how many messages were confirmed."""
+        """`PRODUCERS` of them, each sending one message after another. Returns how many messages were
+        confirmed.
+        """
 
     def clear(self) -> None:
         """Empty the queue; not measured."""
@@ -99,7 +107,9 @@ def threads_for(senders: Sequence[Callable[[bytes], object]], bodies: Sequence[b
     return sum(done)
 
 
-async def tasks_for(send: Callable[[bytes], Awaitable[object]], bodies: Sequence[bytes], seconds: float) -> int:
+async def tasks_for(
+    send: Callable[[bytes], Awaitable[object]], bodies: Sequence[bytes], seconds: float
+) -> int:
     until = perf_counter() + seconds
 
     async def produce() -> int:
@@ -112,7 +122,9 @@ async def tasks_for(send: Callable[[bytes], Awaitable[object]], bodies: Sequence
     return sum(await asyncio.gather(*(produce() for _ in range(PRODUCERS))))
 
 
-def ping(send: Callable[[bytes], object], receive: Callable[[], Callable[[], object]], bodies: Sequence[bytes]) -> list[float]:
+def ping(
+    send: Callable[[bytes], object], receive: Callable[[], Callable[[], object]], bodies: Sequence[bytes]
+) -> list[float]:
     """`receive` waits for one message and returns what completes it. The consumer has a thread of its own."""
     arrived, errors = list[float](), list[BaseException]()
     waiting = threading.Semaphore(0)
@@ -146,7 +158,9 @@ def ping(send: Callable[[bytes], object], receive: Callable[[], Callable[[], obj
 
 
 async def aping(
-    send: Callable[[bytes], Awaitable[object]], receive: Callable[[], Awaitable[Callable[[], Awaitable[object]]]], bodies: Sequence[bytes]
+    send: Callable[[bytes], Awaitable[object]],
+    receive: Callable[[], Awaitable[Callable[[], Awaitable[object]]]],
+    bodies: Sequence[bytes],
 ) -> list[float]:
     """As `ping`, with two tasks."""
     arrived, sent = list[float](), list[float]()

@@ -23,7 +23,9 @@ class Verbs:
         broker.create_queue(QUEUE, visibility_timeout="10m")
 
     def prepare(self, bodies: Sequence[bytes], batch: int) -> list[Any]:
-        return in_batches([fairlead.NewMessage(body, fairness_key=f"k{n % KEYS}") for n, body in enumerate(bodies)], batch)
+        return in_batches(
+            [fairlead.NewMessage(body, fairness_key=f"k{n % KEYS}") for n, body in enumerate(bodies)], batch
+        )
 
     def lifecycles(self, batches: list[Any], seconds: float) -> int:
         return cycle_for(batches, seconds, self._step)

@@ -25,7 +25,9 @@ class Flight(Verbs):
     def __init__(self, home: Path, durability: str, command: Sequence[str] = ()) -> None:
         self._stack = ExitStack()
         address = f"127.0.0.1:{free_ports(1)[0]}"
-        self.server = ServerProcess(home, {"flight": address}, {"durability": durability}, *([command] if command else []))
+        self.server = ServerProcess(
+            home, {"flight": address}, {"durability": durability}, *([command] if command else [])
+        )
         self.server.start()
         self._stack.callback(self.server.stop)
         super().__init__(self._stack.enter_context(fairlead.connect(self.server.address)))
@@ -44,7 +46,11 @@ class Flight(Verbs):
             return ping(self._send, receive, bodies)
 
     def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        return super().singles(bodies, style, seconds) if style == "threads" else asyncio.run(self._by_tasks(bodies, seconds))
+        return (
+            super().singles(bodies, style, seconds)
+            if style == "threads"
+            else asyncio.run(self._by_tasks(bodies, seconds))
+        )
 
     def server_cpu_s(self) -> float:
         return cpu_s(self.server.pid)

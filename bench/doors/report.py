@@ -37,9 +37,14 @@ def contenders(measured: Measured) -> list[str]:
     lines = []
     for durability, settings in measured.settings.items():
         lines += [f"{durability}, {name}: {said}" for name, said in settings.items()]
-        lines += [f"{durability}, {name}: NOT THERE: {why}" for name, why in measured.missing.get(durability, {}).items()]
+        lines += [
+            f"{durability}, {name}: NOT THERE: {why}"
+            for name, why in measured.missing.get(durability, {}).items()
+        ]
     for durability, (pieces, disturbed) in measured.quiet.items():
-        lines.append(f"{durability}: {disturbed} of {pieces} pieces of work were disturbed by other work on the machine")
+        lines.append(
+            f"{durability}: {disturbed} of {pieces} pieces of work were disturbed by other work on the machine"
+        )
     return lines
 
 
@@ -60,14 +65,26 @@ def aims(measured: Measured) -> Iterator[tuple[str, float, bool]]:
 def _lifecycles(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for durability, case in _cases(measured, "lifecycle"):
-        rows.append((durability, case, *(_shown(measured, "lifecycle", durability, case, name, "rate", 0) for name in CONTENDERS)))
+        rows.append(
+            (
+                durability,
+                case,
+                *(_shown(measured, "lifecycle", durability, case, name, "rate", 0) for name in CONTENDERS),
+            )
+        )
     return ("durability", "batch", *(f"{name}/s" for name in CONTENDERS)), rows
 
 
 def _ratios(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for durability, case in _cases(measured, "lifecycle"):
-        rows.append((durability, case, *(_ratio(measured, "lifecycle", durability, case, name, "rate") for name in _TO)))
+        rows.append(
+            (
+                durability,
+                case,
+                *(_ratio(measured, "lifecycle", durability, case, name, "rate") for name in _TO),
+            )
+        )
     return ("durability", "batch", *(f"of {name}" for name in _TO)), rows
 
 
@@ -75,7 +92,13 @@ def _cpu(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for durability, case in _cases(measured, "lifecycle"):
         found = {name: _find(measured, "lifecycle", durability, case, name) for name in CONTENDERS}
-        rows.append((durability, case, *(_both(row) if row else _missing(measured, durability, name) for name, row in found.items())))
+        rows.append(
+            (
+                durability,
+                case,
+                *(_both(row) if row else _missing(measured, durability, name) for name, row in found.items()),
+            )
+        )
     return ("durability", "batch", *CONTENDERS), rows
 
 
@@ -89,11 +112,32 @@ def _latency(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]
     for durability, case, name in _everyone(measured, "latency"):
         row = _find(measured, "latency", durability, case, name)
         if row is None:
-            rows.append((durability, name, case, *[_missing(measured, durability, name)] * 2, *[_NONE] * len(_TO)))
+            rows.append(
+                (durability, name, case, *[_missing(measured, durability, name)] * 2, *[_NONE] * len(_TO))
+            )
             continue
-        ratios = [_ratio(measured, "latency", durability, case, other, "p50") if name == _US else _NONE for other in _TO]
-        rows.append((durability, name, case, spread(row.rounds["p50"]).show(), spread(row.rounds["p99"]).show(), *ratios))
-    return ("durability", "through", "waiting by", "p50 ms", "p99 ms", *(f"p50 of {name}" for name in _TO)), rows
+        ratios = [
+            _ratio(measured, "latency", durability, case, other, "p50") if name == _US else _NONE
+            for other in _TO
+        ]
+        rows.append(
+            (
+                durability,
+                name,
+                case,
+                spread(row.rounds["p50"]).show(),
+                spread(row.rounds["p99"]).show(),
+                *ratios,
+            )
+        )
+    return (
+        "durability",
+        "through",
+        "waiting by",
+        "p50 ms",
+        "p99 ms",
+        *(f"p50 of {name}" for name in _TO),
+    ), rows
 
 
 def _singles(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -102,9 +146,19 @@ def _singles(measured: Measured) -> tuple[tuple[str, ...], list[tuple[str, ...]]
         shown = _shown(measured, "singles", durability, case, name, "rate", 0)
         row = _find(measured, "singles", durability, case, name)
         cpu = _both(row) if row else _NONE
-        ratios = [_ratio(measured, "singles", durability, case, other, "rate") if name == _US else _NONE for other in _TO]
+        ratios = [
+            _ratio(measured, "singles", durability, case, other, "rate") if name == _US else _NONE
+            for other in _TO
+        ]
         rows.append((durability, name, case, shown, cpu, *ratios))
-    return ("durability", "through", "producers are", "messages/s", "CPU us, client + server", *(f"of {name}" for name in _TO)), rows
+    return (
+        "durability",
+        "through",
+        "producers are",
+        "messages/s",
+        "CPU us, client + server",
+        *(f"of {name}" for name in _TO),
+    ), rows
 
 
 def _cases(measured: Measured, group: str) -> Iterable[tuple[str, str]]:
@@ -115,7 +169,11 @@ def _everyone(measured: Measured, group: str) -> Iterable[tuple[str, str, str]]:
     """Every row there is, and one for everybody who could not come."""
     for durability in measured.settings:
         for name in CONTENDERS:
-            cases = [row.case for row in measured.rows if (row.group, row.durability, row.contender) == (group, durability, name)]
+            cases = [
+                row.case
+                for row in measured.rows
+                if (row.group, row.durability, row.contender) == (group, durability, name)
+            ]
             if name in measured.missing.get(durability, {}):
                 cases = [_NONE]
             yield from ((durability, case, name) for case in cases)
@@ -123,10 +181,14 @@ def _everyone(measured: Measured, group: str) -> Iterable[tuple[str, str, str]]:
 
 def _find(measured: Measured, group: str, durability: str, case: str, contender: str) -> Row | None:
     wanted = (group, durability, case, contender)
-    return next((row for row in measured.rows if (row.group, row.durability, row.case, row.contender) == wanted), None)
+    return next(
+        (row for row in measured.rows if (row.group, row.durability, row.case, row.contender) == wanted), None
+    )
 
 
-def _shown(measured: Measured, group: str, durability: str, case: str, name: str, value: str, digits: int) -> str:
+def _shown(
+    measured: Measured, group: str, durability: str, case: str, name: str, value: str, digits: int
+) -> str:
     row = _find(measured, group, durability, case, name)
     return spread(row.rounds[value]).show(digits) if row else _missing(measured, durability, name)
 
@@ -147,10 +209,16 @@ def _of(measured: Measured, us: Row, other: str) -> float | None:
 
 
 def _best(measured: Measured, group: str, durability: str, case: str, name: str) -> Row | None:
-    """Batches are compared with the same batch; ways of waiting and of being concurrent with the best of them."""
+    """Batches are compared with the same batch; ways of waiting and of being concurrent with the best of
+    them.
+    """
     if group == "lifecycle":
         return _find(measured, group, durability, case, name)
-    rows = [row for row in measured.rows if (row.group, row.durability, row.contender) == (group, durability, name)]
+    rows = [
+        row
+        for row in measured.rows
+        if (row.group, row.durability, row.contender) == (group, durability, name)
+    ]
     if group == "latency":
         return min(rows, key=lambda row: median(row.rounds["p50"]), default=None)
     return max(rows, key=lambda row: median(row.rounds["rate"]), default=None)

@@ -1,4 +1,6 @@
-"""A server process of our own making: its own port on loopback, its own directory, stopped by its own process id."""
+"""A server process of our own making: its own port on loopback, its own directory, stopped by its own process
+id.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,22 @@ _STOP_S = 20.0
 class ServerProcess:
     """Started when made: returns once its port takes connections. What it prints is kept in `log`."""
 
-    def __init__(self, command: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None
+    ) -> None:
         self.log = log
         with log.open("wb") as out:
             around = {**os.environ, **(env or {})}
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=around)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=around
+            )
         deadline = monotonic() + _START_S
         while not _listens(port):
             if self.process.poll() is not None or monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{command[0]} did not start; it said:\n{log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(
+                    f"{command[0]} did not start; it said:\n{log.read_text(errors='replace')[-2000:]}"
+                )
             sleep(0.02)
 
     def cpu_s(self) -> float:

@@ -1,4 +1,6 @@
-"""A Python data source that does nothing but what Spark asks of one: it yields prepared record batches, and swallows what it is given."""
+"""A Python data source that does nothing but what Spark asks of one: it yields prepared record batches, and
+swallows what it is given.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _BATCH_ROWS = 5_000
 
 
 class BareDataSource(DataSource):
-    """`rows` a micro-batch, `batches` micro-batches, `slices` partitions, in the schema of the fairlead source."""
+    """`rows` a micro-batch, `batches` micro-batches, `slices` partitions, in the schema of the fairlead
+    source.
+    """
 
     @classmethod
     def name(cls) -> str:

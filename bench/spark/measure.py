@@ -1,9 +1,11 @@
-"""Rows a second through the data source, beside a Python source that does nothing, and beside Parquet for orientation.
+"""Rows a second through the data source, beside a Python source that does nothing, and beside Parquet for
+orientation.
 
-Reading is a stream into a sink that drops everything: each micro-batch claims so many messages, reads them, and closes the claim
-before, so a closed claim is in the time of each. The first micro-batches are left out: they start Python and warm the JVM up.
-Writing is `df.write` of so many rows from memory, staged and published. All of them have a kilobyte of payload, half of
-which does not compress. The server is a process of its own, on the same cores.
+Reading is a stream into a sink that drops everything: each micro-batch claims so many messages, reads them,
+and closes the claim before, so a closed claim is in the time of each. The first micro-batches are left out:
+they start Python and warm the JVM up. Writing is `df.write` of so many rows from memory, staged and
+published. All of them have a kilobyte of payload, half of which does not compress. The server is a process of
+its own, on the same cores.
 """
 
 from __future__ import annotations
@@ -101,12 +103,19 @@ class _Bench:
     def run(self, tick: Callable[[str], None]) -> list[Measured]:
         rows, rounds = self._shape.rows, range(self._plan.rounds)
         self._rows = self._make_rows(rows)
-        with run_server(self._home / "data", settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+        with (
+            run_server(self._home / "data", settings={"durability": "os"}) as server,
+            fairlead.connect(server.address) as client,
+        ):
             self._address = server.address
             runs: dict[str, Callable[[], float]] = {
                 "write": lambda: self._write(client),
-                "write bare": lambda: self._time_writes(lambda: self._rows.write.format("bare").mode("append").save()),
-                "write parquet": lambda: self._time_writes(lambda: self._rows.write.mode("overwrite").parquet(str(self._home / "written"))),
+                "write bare": lambda: self._time_writes(
+                    lambda: self._rows.write.format("bare").mode("append").save()
+                ),
+                "write parquet": lambda: self._time_writes(
+                    lambda: self._rows.write.mode("overwrite").parquet(str(self._home / "written"))
+                ),
                 "read": lambda: self._read(client),
                 "read bare": lambda: self._rate_of(self._bare_source()),
                 "read parquet": self._read_parquet,
@@ -132,9 +141,13 @@ class _Bench:
     # Writing
 
     def _make_rows(self, rows: int) -> DataFrame:
-        """In memory, so that making them is nobody's time. Digits of digests: half of the bytes do not compress, as in text."""
+        """In memory, so that making them is nobody's time. Digits of digests: half of the bytes do not
+        compress, as in text.
+        """
         made = self._spark.range(0, rows, 1, self._shape.cores).selectExpr(
-            "cast(concat(" + ", ".join(f"sha2(concat(id, '-{part}'), 512)" for part in range(8)) + ") as binary) as payload",
+            "cast(concat("
+            + ", ".join(f"sha2(concat(id, '-{part}'), 512)" for part in range(8))
+            + ") as binary) as payload",
             "concat('tenant-', id % 10) as fairness_key",
         )
         made = made.cache()
@@ -169,8 +182,12 @@ class _Bench:
         self._new_queue(client)
         for _ in range(self._batches):
             self._rows.write.format("fairlead").option("endpoint", self._address).mode("append").save(QUEUE)
-        source = self._spark.readStream.format("fairlead").option("endpoint", self._address).option("queue", QUEUE)
-        rate = self._rate_of(source.option("consumer", "bench").option("maxMessagesPerTrigger", self._shape.rows))
+        source = (
+            self._spark.readStream.format("fairlead").option("endpoint", self._address).option("queue", QUEUE)
+        )
+        rate = self._rate_of(
+            source.option("consumer", "bench").option("maxMessagesPerTrigger", self._shape.rows)
+        )
         stats = client.stats(QUEUE)
         assert stats.ready == 0, f"{stats.ready} messages left"
         client.consumers.drop("bench", QUEUE)

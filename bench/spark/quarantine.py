@@ -1,4 +1,6 @@
-"""`python -m bench.spark.quarantine`: what `quarantine` costs a job, beside the same job that drops its bad rows. All ways in one run, in turns."""
+"""`python -m bench.spark.quarantine`: what `quarantine` costs a job, beside the same job that drops its bad
+rows. All ways in one run, in turns.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def measure(rows: int, rounds: int, master: str, home: Path) -> dict[str, list[f
         client.create_queue("bad")
 
         def set_aside(check: Any) -> Callable[[DataFrame], DataFrame]:
-            return lambda df: fairlead.spark.quarantine(df, check, queue="bad", endpoint=server.address, dedupe_token=f"{next(numbers)}")
+            return lambda df: fairlead.spark.quarantine(
+                df, check, queue="bad", endpoint=server.address, dedupe_token=f"{next(numbers)}"
+            )
 
         ways: dict[str, Callable[[DataFrame], DataFrame]] = {
             PLAIN: lambda df: df.where("amount IS NOT NULL"),
@@ -83,7 +87,9 @@ def main() -> None:
     plain, bare = statistics.median(found[PLAIN]), statistics.median(found[BARE])
     for name, rates in found.items():
         rate = statistics.median(rates)
-        print(f"{name:45} {rate:12,.0f} rows/s   {rate / plain:5.2f} of the plain job   {rate / bare:5.2f} of mapInArrow")
+        print(
+            f"{name:45} {rate:12,.0f} rows/s   {rate / plain:5.2f} of the plain job   {rate / bare:5.2f} of mapInArrow"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""A pipeline that does nothing on Spark, message by message and in batches, beside the local worker and a bare `mapInArrow`.
+"""A pipeline that does nothing on Spark, message by message and in batches, beside the local worker and a
+bare `mapInArrow`.
 
-All take the same messages, JSON with a kilobyte of payload, half of which does not compress. The Spark worker's claims have all the same size
-here; its time is from one closed claim to the next, and the first claims, in which Python and step processes start, are left out. The local
-worker has as many step processes as Spark has cores. `mapInArrow` loops over the same rows, cached in the JVM, and gives an outcome for each:
-no queue, no process of its own for steps, nothing confirmed. The server is a process of its own, on the same cores.
+All take the same messages, JSON with a kilobyte of payload, half of which does not compress. The Spark
+worker's claims have all the same size here; its time is from one closed claim to the next, and the first
+claims, in which Python and step processes start, are left out. The local worker has as many step processes as
+Spark has cores. `mapInArrow` loops over the same rows, cached in the JVM, and gives an outcome for each: no
+queue, no process of its own for steps, nothing confirmed. The server is a process of its own, on the same
+cores.
 """
 
 from __future__ import annotations
@@ -49,7 +52,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 QUICK = Plan(rounds=1, claims=2, shapes=(Shape(2, 10_000),))
 
-_STEPS = {"message": StepSpec("noop", run="bench.spark.worker:noop"), "batch": StepSpec("noop", run="bench.spark.worker:noop_batch", batch=True)}
+_STEPS = {
+    "message": StepSpec("noop", run="bench.spark.worker:noop"),
+    "batch": StepSpec("noop", run="bench.spark.worker:noop_batch", batch=True),
+}
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -87,7 +93,10 @@ class _Bench:
 
     def run(self, tick: Callable[[str], None]) -> list[Measured]:
         rates: dict[str, list[float]] = {}
-        with run_server(self._home, settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+        with (
+            run_server(self._home, settings={"durability": "os"}) as server,
+            fairlead.connect(server.address) as client,
+        ):
             self._client, self._address = client, server.address
             rows = self._rows()
             runs: dict[str, Callable[[], float]] = {"bare": lambda: self._bare(rows)}
@@ -102,11 +111,17 @@ class _Bench:
         bare = rates["bare"]
         return [
             Measured(
-                name, self._shape.cores, self._shape.rows, spread(rates[f"spark {name}"]), spread(rates[f"local {name}"]), spread(bare),
-                ratio(rates[f"spark {name}"], rates[f"local {name}"]), ratio(rates[f"spark {name}"], bare),
+                name,
+                self._shape.cores,
+                self._shape.rows,
+                spread(rates[f"spark {name}"]),
+                spread(rates[f"local {name}"]),
+                spread(bare),
+                ratio(rates[f"spark {name}"], rates[f"local {name}"]),
+                ratio(rates[f"spark {name}"], bare),
             )
             for name in _STEPS
-        ]  # fmt: skip
+        ]
 
     # The three
 
@@ -130,14 +145,24 @@ class _Bench:
         runbook = self._runbook(step)
         self._fill("spark", self._plan.claims + _WARM)
         worker = Unlearning(
-            self._spark, Job.of(runbook, "noop", str(_BASE)), read_options({"endpoint": self._address}), consumer="bench", ttl="10m",
-            slices=lambda: self._shape.cores, max_messages=self._shape.rows, burst=True,
-            stop=threading.Event(), hurry=threading.Event(), on_progress=note,
-        )  # fmt: skip
+            self._spark,
+            Job.of(runbook, "noop", str(_BASE)),
+            read_options({"endpoint": self._address}),
+            consumer="bench",
+            ttl="10m",
+            slices=lambda: self._shape.cores,
+            max_messages=self._shape.rows,
+            burst=True,
+            stop=threading.Event(),
+            hurry=threading.Event(),
+            on_progress=note,
+        )
         worker._learn()
         worker.run()
         self._drop("spark")
-        assert closed[-1][0] == (self._plan.claims + _WARM) * self._shape.rows, f"{closed[-1][0]} messages completed"
+        assert closed[-1][0] == (self._plan.claims + _WARM) * self._shape.rows, (
+            f"{closed[-1][0]} messages completed"
+        )
         (done_before, time_before), (done, time) = closed[_WARM - 1], closed[-1]
         return (done - done_before) / (time - time_before)
 
@@ -150,7 +175,8 @@ class _Bench:
             await_completed(workers, self._shape.rows)
             self._fill("spark", self._plan.claims)
             return per_second(
-                self._plan.claims * self._shape.rows, lambda: await_completed(workers, (self._plan.claims + 1) * self._shape.rows)
+                self._plan.claims * self._shape.rows,
+                lambda: await_completed(workers, (self._plan.claims + 1) * self._shape.rows),
             )
         finally:
             workers.stop()
@@ -164,14 +190,24 @@ class _Bench:
 
         for _ in range(_WARM):
             once()
-        return per_second(self._plan.claims * self._shape.rows, lambda: [once() for _ in range(self._plan.claims)])
+        return per_second(
+            self._plan.claims * self._shape.rows, lambda: [once() for _ in range(self._plan.claims)]
+        )
 
     # What they work on
 
     def _rows(self) -> DataFrame:
         numbers = range(self._shape.rows)
         path = str(self._home.with_suffix(".parquet"))
-        pq.write_table(pa.table({"id": pa.array(numbers, pa.int64()), "payload": pa.array(map(_payload, numbers), pa.binary())}), path)
+        pq.write_table(
+            pa.table(
+                {
+                    "id": pa.array(numbers, pa.int64()),
+                    "payload": pa.array(map(_payload, numbers), pa.binary()),
+                }
+            ),
+            path,
+        )
         rows = self._spark.read.parquet(path).repartition(self._shape.cores).cache()
         assert rows.count() == self._shape.rows
         return rows
@@ -210,4 +246,6 @@ def noop_batch(batch: pa.RecordBatch) -> None: ...
 def say_done(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         outcomes = ["done" if payload else "failed" for payload in batch.column("payload").to_pylist()]
-        yield pa.RecordBatch.from_arrays([batch.column("id"), pa.array(outcomes, pa.utf8())], ["id", "outcome"])
+        yield pa.RecordBatch.from_arrays(
+            [batch.column("id"), pa.array(outcomes, pa.utf8())], ["id", "outcome"]
+        )

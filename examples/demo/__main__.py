@@ -1,7 +1,8 @@
 """The whole story in about two minutes: `make demo`, or `python -m examples.demo --quick`.
 
-A broker, a runbook, orders from Parquet by Spark, a worker on Spark, failures of several kinds, a fix, a redrive, and an audit.
-Everything it starts is over when it ends, also by Ctrl-C, and everything it writes is in one folder, which it removes.
+A broker, a runbook, orders from Parquet by Spark, a worker on Spark, failures of several kinds, a fix, a
+redrive, and an audit. Everything it starts is over when it ends, also by Ctrl-C, and everything it writes is
+in one folder, which it removes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,20 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Orders of five shops, worked on Spark.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo", description="Orders of five shops, worked on Spark."
+    )
     parser.add_argument("--quick", action="store_true", help="a twentieth of the orders")
-    parser.add_argument("--keep", action="store_true", help="leave the folder with the orders and the data, and say where it is")
-    parser.add_argument("--fairness", action="store_true", help="another one: five tenants share a queue in process, without Spark (30 s)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the folder with the orders and the data, and say where it is",
+    )
+    parser.add_argument(
+        "--fairness",
+        action="store_true",
+        help="another one: five tenants share a queue in process, without Spark (30 s)",
+    )
     given = parser.parse_args()
     # Whoever closes the terminal or ends it from outside means what Ctrl-C means.
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,6 @@
-"""Reads what the bank was paid, while it is being paid: the demo counts there, and does not take the broker's word."""
+"""Reads what the bank was paid, while it is being paid: the demo counts there, and does not take the broker's
+word.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The demo's folder and the processes in it. When it is left, no process is, and no folder unless it was to be kept.
+"""The demo's folder and the processes in it. When it is left, no process is, and no folder unless it was to
+be kept.
 
-Spark's Python workers and the processes of steps are in process groups of their own, and their parents may be gone before
-them. What tells all of them is the environment: each has inherited the folder as the place for temporary files.
+Spark's Python workers and the processes of steps are in process groups of their own, and their parents may be
+gone before them. What tells all of them is the environment: each has inherited the folder as the place for
+temporary files.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Scratch:
         self._children: list[subprocess.Popen[str]] = []
         self._ended = False
         self.path = Path(tempfile.gettempdir(), f"fairlead-demo-{secrets.token_hex(4)}").resolve()
-        # Before there is anything to remove, so that there is no moment in which an end leaves something behind.
+        # Before there is anything to remove, so that there is no moment in which an end leaves something
+        # behind.
         atexit.register(self.end)
         self.path.mkdir(mode=0o700)
         self.logs = self.path / "logs"
@@ -39,7 +42,9 @@ class Scratch:
         for folder in (self.logs, self._temporary):
             folder.mkdir()
         #: For every child; `FAIRLEAD_ADDR` comes in when there is a server.
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | {
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")
+        } | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "COLUMNS": str(columns),
             "TMPDIR": str(self._temporary),
@@ -52,14 +57,19 @@ class Scratch:
     def __enter__(self) -> Scratch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.end()
 
     def end(self) -> None:
         """Doing it twice is fine. Ctrl-C does not stop it: this is what a second one asks for, too."""
         if self._ended:
             return
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            number: signal.signal(number, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         self._end_all()
         shutil.rmtree(self._temporary if self._keep else self.path, ignore_errors=True)
         self._ended = True
@@ -70,7 +80,14 @@ class Scratch:
         """In a session of its own, so that Ctrl-C comes to the demo alone. It prints to `logs/<name>.log`."""
         with open(self.logs / f"{name}.log", "a") as log:
             child = subprocess.Popen(
-                command, cwd=cwd, env=self.environment, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=cwd,
+                env=self.environment,
+                text=True,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self._children.append(child)
         return child

@@ -52,7 +52,9 @@ class Screen:
     def chapter(self, title: str, *lines: str) -> None:
         self._chapters += 1
         self.console.print()
-        self.console.print(f"[bold cyan]{self._chapters}.[/] [bold]{title}[/]  [dim]{time.monotonic() - self._began:.0f} s[/]")
+        self.console.print(
+            f"[bold cyan]{self._chapters}.[/] [bold]{title}[/]  [dim]{time.monotonic() - self._began:.0f} s[/]"
+        )
         for line in lines:
             self._show(line)
 
@@ -83,11 +85,21 @@ class Screen:
         shares = _table("shop", "turns", "orders", "paid", "95 % paid after")
         for shop, (turns, _) in shops.items():
             after = outcome.nearly_done_s.get(shop)
-            shares.add_row(shop, str(turns), f"{outcome.sent[shop]:,}", f"{outcome.paid[shop]:,}", "" if after is None else f"{after:.0f} s")
-        shares.add_row("[bold]in all[/]", "", f"[bold]{outcome.sent.total():,}[/]", f"[bold]{outcome.paid.total():,}[/]")
+            shares.add_row(
+                shop,
+                str(turns),
+                f"{outcome.sent[shop]:,}",
+                f"{outcome.paid[shop]:,}",
+                "" if after is None else f"{after:.0f} s",
+            )
+        shares.add_row(
+            "[bold]in all[/]", "", f"[bold]{outcome.sent.total():,}[/]", f"[bold]{outcome.paid.total():,}[/]"
+        )
         failures = _table("failed because of", "tries", "tried again", "died")
         for reason, count in outcome.failed.most_common():
-            failures.add_row(reason, f"{count:,}", f"{count - outcome.died[reason]:,}", f"{outcome.died[reason]:,}")
+            failures.add_row(
+                reason, f"{count:,}", f"{count - outcome.died[reason]:,}", f"{outcome.died[reason]:,}"
+            )
         for table in (shares, failures):
             self.console.print()
             self.console.print(table)
@@ -98,7 +110,9 @@ class Screen:
         for holds_so, line in holds:
             self._show(f"[green]✓[/] {line}" if holds_so else f"[red]✗ {line}[/]")
         self.console.print()
-        self.console.print(f"[bold]What to try next[/]  [dim]({time.monotonic() - self._began:.0f} s in all; nothing is left running)[/]")
+        self.console.print(
+            f"[bold]What to try next[/]  [dim]({time.monotonic() - self._began:.0f} s in all; nothing is left running)[/]"
+        )
         for command, why in NEXT:
             self._show(f"[cyan]{command:<26}[/] {why}")
         return all(holds_so for holds_so, _ in holds)
@@ -108,7 +122,11 @@ class Screen:
 
     def kept(self, folder: Path) -> None:
         self.console.print(Text.assemble(("\nKept in ", "bold"), str(folder)))
-        for line in (f"cd {folder}/marketplace", "fairlead serve --data ../data", "fairlead top   (in another terminal)"):
+        for line in (
+            f"cd {folder}/marketplace",
+            "fairlead serve --data ../data",
+            "fairlead top   (in another terminal)",
+        ):
             self._show(Text(line, style="cyan"))
 
 
@@ -146,7 +164,9 @@ class Bars(View):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         for shop, count in self.sent.items():
             style = "yellow" if shop == "noisy" else "green"
-            bar = ProgressBar(total=count, completed=paid[shop], width=40, complete_style=style, finished_style=style)
+            bar = ProgressBar(
+                total=count, completed=paid[shop], width=40, complete_style=style, finished_style=style
+            )
             table.add_row(f"   {shop}", bar, f"{paid[shop]:,} of {count:,} paid")
         return Group(table, Text(f"   {self.seconds:.0f} s   {self.counts(stats)}", style="dim"))
 

@@ -1,4 +1,6 @@
-"""The chapters, in order. What they claim at the end is counted from the Parquet file, the bank's books and the server's metrics."""
+"""The chapters, in order. What they claim at the end is counted from the Parquet file, the bank's books and
+the server's metrics.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ class Outcome:
                 bad_rows > 0 and self.failed["validation_failure"] == bad_rows,
                 f"What gets no better is not tried again: {bad_rows:,} bad rows died at once.",
             ),
-            (self.died["poison_message"] == 1, f"A poison order killed its process {poison} times, and no other order."),
+            (
+                self.died["poison_message"] == 1,
+                f"A poison order killed its process {poison} times, and no other order.",
+            ),
             (
                 nothing_left and self.brought_back == died,
                 f"Failure is repairable: {died:,} died, {self.brought_back:,} came back, {left.dead} are left.",
@@ -100,8 +105,12 @@ class Story:
 
     def tell(self) -> bool:
         """Whether it went as told."""
-        shutil.copytree(EXAMPLE, self.folder, ignore=shutil.ignore_patterns("__pycache__", "books", "data", "*.parquet"))
-        self.screen.title(f"{self.count:,} orders of five shops, a bank that does not always answer, and a bug")
+        shutil.copytree(
+            EXAMPLE, self.folder, ignore=shutil.ignore_patterns("__pycache__", "books", "data", "*.parquet")
+        )
+        self.screen.title(
+            f"{self.count:,} orders of five shops, a bank that does not always answer, and a bug"
+        )
         server, metrics = self._serve()
         with fairlead.connect(self.scratch.environment["FAIRLEAD_ADDR"]) as client:
             self._ingest()
@@ -116,8 +125,22 @@ class Story:
         return self.screen.verdict(self.outcome.holds)
 
     def _serve(self) -> tuple[subprocess.Popen[str], str]:
-        self.screen.chapter("A broker, and the runbook put in force", "One process and a directory. What it confirms is synced to disk.")
-        command = ["fairlead", "serve", "--data", "../data", "--flight", "127.0.0.1:0", "--http", "127.0.0.1:0", "--grpc", "off"]
+        self.screen.chapter(
+            "A broker, and the runbook put in force",
+            "One process and a directory. What it confirms is synced to disk.",
+        )
+        command = [
+            "fairlead",
+            "serve",
+            "--data",
+            "../data",
+            "--flight",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "off",
+        ]
         self.screen.typed(command)
         server = self.scratch.start("server", command, self.folder)
         addresses = self._wait_for(server, "server", r"^  flight +(\S+)\n  http +(\S+)\n")
@@ -142,7 +165,9 @@ class Story:
         self._run_worker(client)
 
     def _run_worker(self, client: fairlead.Client) -> None:
-        """Until everything is paid or dead. What it does can be seen in the books and at the broker, so nobody asks it."""
+        """Until everything is paid or dead. What it does can be seen in the books and at the broker, so
+        nobody asks it.
+        """
         command = ["fairlead", "worker", "run", "billing", "--project", "market"]
         self.screen.typed(command)
         worker = self.scratch.start("worker", command, self.folder)
@@ -161,7 +186,9 @@ class Story:
                 if now != before:
                     moved, before = time.monotonic(), now
                 if worker.poll() is not None or time.monotonic() - moved > _PATIENCE_S:
-                    raise StoryBroken(f"the worker {'ended' if worker.poll() is not None else 'stands still'}:\n{self._tail('worker')}")
+                    raise StoryBroken(
+                        f"the worker {'ended' if worker.poll() is not None else 'stands still'}:\n{self._tail('worker')}"
+                    )
                 time.sleep(0.2)
         self._stop(worker, "worker")
         self.screen.said(self._tail("worker", 2))
@@ -172,7 +199,10 @@ class Story:
                 self.outcome.nearly_done_s.setdefault(shop, seconds)
 
     def _look(self, client: fairlead.Client) -> None:
-        self.screen.chapter("What died, and why", "Each dead letter has its failures with it, and waits for as long as it takes.")
+        self.screen.chapter(
+            "What died, and why",
+            "Each dead letter has its failures with it, and waits for as long as it takes.",
+        )
         examples: dict[str, MessageInfo] = {}
         counts: Counter[str] = Counter()
         for letter in client.peek(DEAD_LETTERS, limit=1000):
@@ -194,7 +224,9 @@ class Story:
             if old not in before:
                 raise StoryBroken(f"{name} has changed: the fix does not fit")
             file.write_text(before.replace(old, new))
-            changes = difflib.unified_diff(before.splitlines(), file.read_text().splitlines(), n=1, lineterm="")
+            changes = difflib.unified_diff(
+                before.splitlines(), file.read_text().splitlines(), n=1, lineterm=""
+            )
             self.screen.diff(name, [*changes][3:])
         said = self._run("fairlead", "redrive", QUEUE, "--yes")
         self.outcome.brought_back = int(said.split()[2].replace(",", ""))
@@ -204,7 +236,10 @@ class Story:
         with urllib.request.urlopen(address, timeout=_PATIENCE_S) as answer:
             text = answer.read().decode()
         for family in text_string_to_metric_families(text):
-            counted = {"fairlead_messages_failed": self.outcome.failed, "fairlead_messages_dead": self.outcome.died}.get(family.name)
+            counted = {
+                "fairlead_messages_failed": self.outcome.failed,
+                "fairlead_messages_dead": self.outcome.died,
+            }.get(family.name)
             for sample in family.samples if counted is not None else ():
                 if sample.name.endswith("_total") and sample.labels["queue"] == QUEUE:
                     counted[sample.labels["reason"]] += int(sample.value)
@@ -250,7 +285,9 @@ class Story:
         try:
             code = child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise StoryBroken(f"{name} has not ended after {_PATIENCE_S:.0f} s:\n{self._tail(name)}") from None
+            raise StoryBroken(
+                f"{name} has not ended after {_PATIENCE_S:.0f} s:\n{self._tail(name)}"
+            ) from None
         if code:
             raise StoryBroken(f"{name} ended with {code}:\n{self._tail(name)}")
 

@@ -1,7 +1,8 @@
-"""Five tenants share one durable queue: `make demo ARGS=--fairness`, or `python -m examples.fairness --quick`.
+"""Five tenants share one durable queue: `make demo ARGS=--fairness`, or `python -m examples.fairness
+--quick`.
 
-One tenant is noisy, payments fail in five different ways, some of them die, a bug is fixed, and everything completes.
-It works in a temporary directory with every write synced, and removes it at the end.
+One tenant is noisy, payments fail in five different ways, some of them die, a bug is fixed, and everything
+completes. It works in a temporary directory with every write synced, and removes it at the end.
 """
 
 from __future__ import annotations
@@ -32,13 +33,22 @@ DEAD_LETTERS = QUEUE + ".dlq"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.fairness", description="Five tenants share one durable queue.")
-    parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("FAIRLEAD_DEMO_QUICK")), help="a tenth of the work, in seconds")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.fairness", description="Five tenants share one durable queue."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        default=bool(os.environ.get("FAIRLEAD_DEMO_QUICK")),
+        help="a tenth of the work, in seconds",
+    )
     parser.add_argument("--seed", type=int, default=11, help="chooses which payments are in trouble")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fairlead-fairness-") as scratch:
         try:
-            return Demo(QUICK if given.quick else FULL, Path(scratch) / "data", given.seed, screen.make_console()).run()
+            return Demo(
+                QUICK if given.quick else FULL, Path(scratch) / "data", given.seed, screen.make_console()
+            ).run()
         except KeyboardInterrupt:
             print("\nStopped; nothing is left behind.")
             return 130
@@ -60,13 +70,17 @@ class Demo:
         with fairlead.open(self.path) as broker:
             broker.create_queue(QUEUE, visibility_timeout="2s", retry={"policy": "immediate", "attempts": 3})
             screen.step(
-                self.console, 1, f"{noisy.name} drops {noisy.messages:,} payments into the queue at once",
+                self.console,
+                1,
+                f"{noisy.name} drops {noisy.messages:,} payments into the queue at once",
                 f"The other four follow, in {self.plan.waves} waves.",
                 "Each enqueue and settle is on disk before it returns.",
             )
             self._send_wave(broker, 0)
             screen.step(
-                self.console, 2, f"{WORKERS} workers claim {BATCH} at a time",
+                self.console,
+                2,
+                f"{WORKERS} workers claim {BATCH} at a time",
                 "Some payments fail once, some find the bank busy, some are dropped,",
                 "and some can never succeed.",
             )
@@ -89,7 +103,10 @@ class Demo:
     @contextmanager
     def _crew(self, broker: fairlead.Broker) -> Iterator[None]:
         """The workers; they have left when this ends, however it ends."""
-        self.workers = [Worker(f"worker-{n}", broker, self.handler, self.ledger, self.plan.seconds_per_batch) for n in range(1, WORKERS + 1)]
+        self.workers = [
+            Worker(f"worker-{n}", broker, self.handler, self.ledger, self.plan.seconds_per_batch)
+            for n in range(1, WORKERS + 1)
+        ]
         for worker in self.workers:
             worker.start()
         try:
@@ -101,7 +118,9 @@ class Demo:
                 worker.join()
 
     def _watch(self, broker: fairlead.Broker) -> None:
-        """Keep the screen up to date until only dead letters are left, and send the later waves when their time comes."""
+        """Keep the screen up to date until only dead letters are left, and send the later waves when their
+        time comes.
+        """
         total = sum(tenant.messages for tenant in self.tenants)
         started, sent = time.monotonic(), 1
         with Live(console=self.console, refresh_per_second=10) as live:
@@ -110,7 +129,10 @@ class Demo:
                 live.update(screen.live_view(self.tenants, self.ledger, stats, time.monotonic() - started))
                 if self.ledger.completed_in_all + stats.dead == total:
                     return
-                if sent < self.plan.waves and time.monotonic() - started >= sent * self.plan.seconds_between_waves:
+                if (
+                    sent < self.plan.waves
+                    and time.monotonic() - started >= sent * self.plan.seconds_between_waves
+                ):
                     self._send_wave(broker, sent)
                     sent += 1
                 self._tick()
@@ -126,7 +148,9 @@ class Demo:
         before = Counter(letter.reason.word for letter in letters if letter.reason)
         sample = max(letters, key=lambda letter: letter.attempts)
         screen.step(
-            self.console, 3, f"{len(letters)} payments are dead letters, each with its history",
+            self.console,
+            3,
+            f"{len(letters)} payments are dead letters, each with its history",
             f"{sample.id[-8:]} of {sample.fairness_key}, for example:",
             *(f"  {f.attempt}. {f.consumer}: {f.error} [dim]({f.rule})[/]" for f in sample.failures),
         )

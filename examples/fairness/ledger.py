@@ -1,4 +1,6 @@
-"""Keeps its own books beside the broker, so that the tables at the end are observations and not the broker's word."""
+"""Keeps its own books beside the broker, so that the tables at the end are observations and not the broker's
+word.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Ledger:
                 account.backlog -= 1
                 if delivery.id not in self._seen:
                     self._seen.add(delivery.id)
-                    self._first_deliveries.append((now_ms, delivery.fairness_key, now_ms - delivery.enqueued_at))
+                    self._first_deliveries.append(
+                        (now_ms, delivery.fairness_key, now_ms - delivery.enqueued_at)
+                    )
                 elif delivery.id in self._vanished:
                     self._vanished.remove(delivery.id)
                     self.retries["timeout_exceeded"] += 1
@@ -65,7 +69,9 @@ class Ledger:
         with self._lock:
             self._vanished.add(delivery.id)
 
-    def settled(self, worked: Sequence[tuple[Delivery, Complete | Fail]], results: Sequence[SettleResult]) -> None:
+    def settled(
+        self, worked: Sequence[tuple[Delivery, Complete | Fail]], results: Sequence[SettleResult]
+    ) -> None:
         with self._lock:
             for (delivery, settlement), result in zip(worked, results, strict=True):
                 account = self.accounts[delivery.fairness_key]

@@ -29,12 +29,24 @@ def step(console: Console, number: int, title: str, *lines: str) -> None:
 
 def live_view(tenants: Sequence[Tenant], ledger: Ledger, stats: QueueStats, seconds: float) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading, justify in (("   tenant", "left"), ("weight", "right"), ("done", "left"), ("", "right"), ("ready", "right")):
+    for heading, justify in (
+        ("   tenant", "left"),
+        ("weight", "right"),
+        ("done", "left"),
+        ("", "right"),
+        ("ready", "right"),
+    ):
         table.add_column(Text(heading, style="dim"), justify=justify)  # type: ignore[arg-type]
     for tenant in tenants:
         account = ledger.accounts[tenant.name]
         style = "yellow" if tenant.name == "noisy" else "green"
-        bar = ProgressBar(total=tenant.messages, completed=account.completed, width=30, complete_style=style, finished_style=style)
+        bar = ProgressBar(
+            total=tenant.messages,
+            completed=account.completed,
+            width=30,
+            complete_style=style,
+            finished_style=style,
+        )
         counts = f"{account.completed:,} of {tenant.messages:,}"
         table.add_row(f"   {tenant.name}", str(tenant.weight), bar, counts, f"{max(0, account.backlog):,}")
     line = (
@@ -44,7 +56,9 @@ def live_view(tenants: Sequence[Tenant], ledger: Ledger, stats: QueueStats, seco
     return Group(table, Text(), Text.from_markup(line))
 
 
-def results(console: Console, tenants: Sequence[Tenant], ledger: Ledger, before: Mapping[str, int], after: int) -> None:
+def results(
+    console: Console, tenants: Sequence[Tenant], ledger: Ledger, before: Mapping[str, int], after: int
+) -> None:
     console.print()
     console.rule("[bold]Results", align="left", style="dim")
     for table in (shares_table(tenants, ledger), failures_table(ledger), dead_letters_table(before, after)):
@@ -52,12 +66,19 @@ def results(console: Console, tenants: Sequence[Tenant], ledger: Ledger, before:
         console.print(table)
 
 
-def verdict(console: Console, tenants: Sequence[Tenant], ledger: Ledger, dead: int, after: int, report: VerifyReport) -> int:
-    """Say what was just shown, each line from the ledger's own count; the exit code is 0 when all of it holds."""
+def verdict(
+    console: Console, tenants: Sequence[Tenant], ledger: Ledger, dead: int, after: int, report: VerifyReport
+) -> int:
+    """Say what was just shown, each line from the ledger's own count; the exit code is 0 when all of it
+    holds.
+    """
     lost, doubled = ledger.never_completed(), ledger.completed_more_than_once()
     off = max(abs(ledger.share(tenant.name) - fair_share(tenant, tenants)) for tenant in tenants)
     shown = [
-        (lost == 0, f"Nothing is lost: {ledger.enqueued_in_all:,} enqueued, {ledger.completed_in_all:,} completed."),
+        (
+            lost == 0,
+            f"Nothing is lost: {ledger.enqueued_in_all:,} enqueued, {ledger.completed_in_all:,} completed.",
+        ),
         (doubled == 0, f"Nothing is done twice: {doubled} messages were confirmed complete more than once."),
         (off < 0.05, f"All get the share of their weight, the noisy one too: off by {off * 100:.1f} points."),
         (after == 0, f"Failure is visible and repairable: {dead} died, {after} are left."),
@@ -86,7 +107,17 @@ NEXT = (
 
 def shares_table(tenants: Sequence[Tenant], ledger: Ledger) -> Table:
     in_arrival_order = ledger.median_wait_in_arrival_order_ms()
-    table = _table("Shares and waits", "tenant", "weight", "sent", "done", "fair share", "got", "median wait", "in arrival order")
+    table = _table(
+        "Shares and waits",
+        "tenant",
+        "weight",
+        "sent",
+        "done",
+        "fair share",
+        "got",
+        "median wait",
+        "in arrival order",
+    )
     for tenant in tenants:
         account = ledger.accounts[tenant.name]
         table.add_row(
@@ -113,7 +144,9 @@ def fair_share(tenant: Tenant, tenants: Sequence[Tenant]) -> float:
 def failures_table(ledger: Ledger) -> Table:
     table = _table("Failures by reason", "reason", "retried", "died", "last error", left=(0, 3))
     for reason in sorted({*ledger.retries, *ledger.dead}, key=lambda r: -ledger.retries[r] - ledger.dead[r]):
-        table.add_row(reason, f"{ledger.retries[reason]:,}", f"{ledger.dead[reason]:,}", ledger.errors[reason])
+        table.add_row(
+            reason, f"{ledger.retries[reason]:,}", f"{ledger.dead[reason]:,}", ledger.errors[reason]
+        )
     return table
 
 
@@ -126,7 +159,14 @@ def dead_letters_table(before: Mapping[str, int], after: int) -> Table:
 
 
 def _table(title: str, *headings: str, left: Sequence[int] = (0,)) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at in left else "right")
     return table

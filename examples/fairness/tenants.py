@@ -1,4 +1,6 @@
-"""Who sends what: four well-behaved tenants in waves, and a noisy one that sends a hundred times as much as one of them, all at once."""
+"""Who sends what: four well-behaved tenants in waves, and a noisy one that sends a hundred times as much as
+one of them, all at once.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class Plan:
         """The tenant's messages of one wave (none when it has no more waves)."""
         if number >= tenant.waves:
             return []
-        return [fairlead.NewMessage(p, fairness_key=tenant.name, weight=tenant.weight) for p in _payments(tenant.messages // tenant.waves, rng)]
+        return [
+            fairlead.NewMessage(p, fairness_key=tenant.name, weight=tenant.weight)
+            for p in _payments(tenant.messages // tenant.waves, rng)
+        ]
 
 
 FULL = Plan(trial=200, waves=5, seconds_between_waves=4.0, seconds_per_batch=0.03)
@@ -57,5 +62,9 @@ def _payments(count: int, rng: random.Random) -> Iterator[bytes]:
     for trouble in rng.choices(kinds, odds, k=count):
         euros = rng.randint(100, 99_999) / 100
         amount = f"{euros:.2f}".replace(".", ",") if trouble == "comma" else f"{euros:.2f}"
-        payment = {"amount": amount, "currency": "" if trouble == "no currency" else "EUR", "trouble": trouble}
+        payment = {
+            "amount": amount,
+            "currency": "" if trouble == "no currency" else "EUR",
+            "trouble": trouble,
+        }
         yield json.dumps(payment).encode()

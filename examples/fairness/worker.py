@@ -1,4 +1,6 @@
-"""What a consumer looks like: claim a few, work on each, settle them together. The payments it handles go wrong in five ways."""
+"""What a consumer looks like: claim a few, work on each, settle them together. The payments it handles go
+wrong in five ways.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ class Handler:
         if trouble == "connection" and delivery.attempts == 0:
             return Fail(delivery, error="connection reset by peer", reason="transport_unavailable")
         if trouble == "busy bank" and delivery.attempts < 2:
-            return Fail(delivery, error="503 from the bank, come back later", reason="dependency_failure", retry_in="1s")
+            return Fail(
+                delivery,
+                error="503 from the bank, come back later",
+                reason="dependency_failure",
+                retry_in="1s",
+            )
         if not (payment["currency"] or self.default_currency):
             return Fail(delivery, error="currency is missing", reason="validation_failure", dead=True)
         amount = payment["amount"].replace(",", ".") if self.reads_commas else payment["amount"]
@@ -47,7 +54,9 @@ class Handler:
 
 
 class Worker(threading.Thread):
-    def __init__(self, name: str, broker: fairlead.Broker, handler: Handler, ledger: Ledger, seconds_per_batch: float) -> None:
+    def __init__(
+        self, name: str, broker: fairlead.Broker, handler: Handler, ledger: Ledger, seconds_per_batch: float
+    ) -> None:
         super().__init__(name=name)
         self._broker = broker
         self._handler = handler

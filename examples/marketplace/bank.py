@@ -1,5 +1,7 @@
 # bank.py
-"""A bank for want of a real one, with the faults of real ones. What it was paid is in books/, a file for each process."""
+"""A bank for want of a real one, with the faults of real ones. What it was paid is in books/, a file for each
+process.
+"""
 
 import ctypes
 import os
@@ -12,7 +14,9 @@ MOST_TEXT = 140
 
 
 def statement_text(note: str) -> bytes:
-    """What the customer will read on the statement. Stands for a library in C that does not look how long a text is."""
+    """What the customer will read on the statement. Stands for a library in C that does not look how long a
+    text is.
+    """
     if len(note) > MOST_TEXT:
         ctypes.string_at(0)  # the end of this process
     return note.encode()

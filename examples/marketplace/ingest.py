@@ -14,6 +14,8 @@ file = sys.argv[1]
 
 spark = fairlead.spark.session("ingest", short_job=True)
 orders = spark.read.parquet(file)
-messages = orders.selectExpr("to_json(struct(order, shop, currency, amount, note)) AS payload", "shop AS fairness_key", "weight")
+messages = orders.selectExpr(
+    "to_json(struct(order, shop, currency, amount, note)) AS payload", "shop AS fairness_key", "weight"
+)
 messages.write.format("fairlead").options(**server, dedupeToken=file).mode("append").save("market/orders")
 print(f"{orders.count():,} orders are in the queue")

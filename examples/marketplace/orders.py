@@ -1,8 +1,8 @@
 # orders.py
 """Orders of five shops as Parquet, the same ones each time: python orders.py 2000 orders.parquet
 
-The noisy shop has as many as the others together, and comes first. Silver has begun to sell to Sweden. One order of bronze
-has a note that is too long for its bank.
+The noisy shop has as many as the others together, and comes first. Silver has begun to sell to Sweden. One
+order of bronze has a note that is too long for its bank.
 """
 
 import random
@@ -28,17 +28,24 @@ def write_orders(path: str, count: int, seed: int = 8) -> dict[str, int]:
         currencies = chance.choices(CURRENCIES, k=size)
         notes = [""] * size
         if shop == "silver":
-            currencies = ["SEK" if chance.randrange(1000) < SWEDISH_IN_A_THOUSAND else currency for currency in currencies]
+            currencies = [
+                "SEK" if chance.randrange(1000) < SWEDISH_IN_A_THOUSAND else currency
+                for currency in currencies
+            ]
         if shop == "bronze":
             notes[size // 2] = "Happy birthday! " * 50
-        parts.append(pa.table({
-            "order": [f"{first + number:07}" for number in range(size)],
-            "shop": pa.array([shop] * size),
-            "weight": pa.array([weight] * size, pa.int32()),
-            "currency": currencies,
-            "amount": [chance.randrange(100, 20_000) / 100 for _ in range(size)],
-            "note": notes,
-        }))  # fmt: skip
+        parts.append(
+            pa.table(
+                {
+                    "order": [f"{first + number:07}" for number in range(size)],
+                    "shop": pa.array([shop] * size),
+                    "weight": pa.array([weight] * size, pa.int32()),
+                    "currency": currencies,
+                    "amount": [chance.randrange(100, 20_000) / 100 for _ in range(size)],
+                    "note": notes,
+                }
+            )
+        )
         first += size
     pq.write_table(pa.concat_tables(parts), path, row_group_size=50_000)
     return counts

@@ -16,7 +16,9 @@ def price(orders: pd.DataFrame):
     items = pd.DataFrame([json.loads(payload) for payload in orders["payload"]])
     cents = (items["amount"] * items["currency"].map(rates) * 100).round()
     return [
-        StepFailed(f"no rate for {currency} in rates.json", reason="validation_failure") if pd.isna(value) else {"cents": int(value)}
+        StepFailed(f"no rate for {currency} in rates.json", reason="validation_failure")
+        if pd.isna(value)
+        else {"cents": int(value)}
         for currency, value in zip(items["currency"], cents, strict=True)
     ]
 

@@ -1,7 +1,8 @@
 """fairlead: a durable work queue that takes failure seriously.
 
 `fairlead.open("./data")` gives a `Broker` in this process, with no server, like SQLite does for tables.
-`fairlead.connect("host:5556")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect` its asyncio form.
+`fairlead.connect("host:5556")` gives a `Client` with the same verbs over the network, `fairlead.aio.connect`
+its asyncio form.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from fairlead.salvage.report import RepairReport
     from fairlead.store.verify import VerifyReport, verify
 else:
-    # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait for the engine,
-    # and a queue in process needs no pyarrow.
+    # Loaded when it is asked for: a process that only takes a step, or only talks to a server, does not wait
+    # for the engine, and a queue in process needs no pyarrow.
     _MODULES = {
         "aio": (),
         "broker.broker": ("Broker",),
@@ -94,14 +95,24 @@ __all__ = [
 ]
 
 
-def open(path: str | Path, *, durability: Durability = "fsync", clock: Clock | None = None, settings: Settings | None = None) -> Broker:
-    """Open a data directory, making it if there is none. One process at a time: a second one gets `StoreLocked`."""
+def open(
+    path: str | Path,
+    *,
+    durability: Durability = "fsync",
+    clock: Clock | None = None,
+    settings: Settings | None = None,
+) -> Broker:
+    """Open a data directory, making it if there is none. One process at a time: a second one gets
+    `StoreLocked`.
+    """
     from fairlead.broker.broker import Broker
     from fairlead.config import Settings
     from fairlead.store.rocks.store import RocksStore
 
     chosen = settings or Settings()
-    store = RocksStore.open(Path(path), disk_reserve_bytes=chosen.disk_reserve_bytes, cache_bytes=chosen.block_cache_bytes)
+    store = RocksStore.open(
+        Path(path), disk_reserve_bytes=chosen.disk_reserve_bytes, cache_bytes=chosen.block_cache_bytes
+    )
     try:
         return Broker(store, clock=clock, durability=durability, settings=chosen)
     except BaseException:
@@ -120,17 +131,26 @@ def connect(
     api_key: str | None = None,
     tls: TlsChoice = None,
 ) -> Client:
-    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within `retry_for`.
+    """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not within
+    `retry_for`.
 
-    `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any later call goes on
-    trying when the server cannot be reached. `timeout` is how long one request may go unanswered before its connection counts
-    as dead. `heartbeat_cap` is how long a delivery is kept alive after it was handed out; None: not at all. `tracing` makes
-    OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
-    `api_key` goes with every call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate,
-    or a `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
+    `consumer` names it to the server; by default host, process and some chance. `retry_for` is how long any
+    later call goes on trying when the server cannot be reached. `timeout` is how long one request may go
+    unanswered before its connection counts as dead. `heartbeat_cap` is how long a delivery is kept alive
+    after it was handed out; None: not at all. `tracing` makes OpenTelemetry spans of what is enqueued,
+    wherever this program sends its own, and needs `fairlead[otel]`. `api_key` goes with every call. `tls` is
+    True (the authorities that the system trusts), the path of an authority's certificate, or a
+    `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
     """
     from fairlead.client.client import connect as connect_client
 
     return connect_client(
-        address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing, api_key=api_key, tls=tls
+        address,
+        consumer=consumer,
+        retry_for=retry_for,
+        timeout=timeout,
+        heartbeat_cap=heartbeat_cap,
+        tracing=tracing,
+        api_key=api_key,
+        tls=tls,
     )

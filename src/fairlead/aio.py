@@ -1,8 +1,8 @@
 """The asyncio face of the client: `async with await fairlead.aio.connect("host:5556") as client`.
 
-The same core as the synchronous client, with its threads; nothing here blocks the event loop. Cancelling a call does not
-call back what was already sent: an enqueue may still take effect, a settle too, and a claim's deliveries are released as
-soon as they arrive. What was not sent yet is not sent.
+The same core as the synchronous client, with its threads; nothing here blocks the event loop. Cancelling a
+call does not call back what was already sent: an enqueue may still take effect, a settle too, and a claim's
+deliveries are released as soon as they arrive. What was not sent yet is not sent.
 """
 
 from __future__ import annotations
@@ -56,13 +56,22 @@ async def connect(
 ) -> AsyncClient:
     """As `fairlead.connect`, without blocking the event loop."""
     make = functools.partial(
-        connect_blocking, address, consumer=consumer, retry_for=retry_for, timeout=timeout, heartbeat_cap=heartbeat_cap, tracing=tracing,
-        api_key=api_key, tls=tls,
-    )  # fmt: skip
+        connect_blocking,
+        address,
+        consumer=consumer,
+        retry_for=retry_for,
+        timeout=timeout,
+        heartbeat_cap=heartbeat_cap,
+        tracing=tracing,
+        api_key=api_key,
+        tls=tls,
+    )
     return AsyncClient(await asyncio.get_running_loop().run_in_executor(None, make))
 
 
-def _in_thread(verb: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+def _in_thread(
+    verb: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """A verb of the client, run by a thread of its core. Cancelled, it releases what it still leases."""
 
     async def run(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -157,7 +166,9 @@ class AsyncClient:
         ttl: Duration | None = None,
     ) -> str:
         """Goes together with what other tasks enqueue meanwhile."""
-        message = NewMessage(payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl)
+        message = NewMessage(
+            payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
+        )
         return (await self.enqueue_many(queue, [message]))[0]
 
     async def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
@@ -176,16 +187,23 @@ class AsyncClient:
             settling.undo()
             raise
 
-    def consume(self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = "") -> AsyncConsumption:
+    def consume(
+        self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""
+    ) -> AsyncConsumption:
         """`async for delivery in client.consume("orders")`; settle each delivery yourself."""
-        puller = Puller(self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer)
+        puller = Puller(
+            self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer
+        )
         puller.start()
         return AsyncConsumption(puller, self)
 
     def browse_batches(
         self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
     ) -> AsyncIterator[pa.RecordBatch]:
-        return in_threads(self._core.crew, self._client.browse_batches(queue, view=view, low=low, high=high, payloads=payloads))
+        return in_threads(
+            self._core.crew,
+            self._client.browse_batches(queue, view=view, low=low, high=high, payloads=payloads),
+        )
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
         """A plain `with`: the span is that of the task around it."""
@@ -195,21 +213,33 @@ class AsyncClient:
         return self._client.is_lost(delivery)
 
     async def close(self, *, goodbye: bool = False) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, functools.partial(self._client.close, goodbye=goodbye))
+        await asyncio.get_running_loop().run_in_executor(
+            None, functools.partial(self._client.close, goodbye=goodbye)
+        )
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     def _release_unwanted(self, future: Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
         result = future.result()
-        found = result.deliveries if isinstance(result, ExchangeResult) else result if isinstance(result, list) else []
+        found = (
+            result.deliveries
+            if isinstance(result, ExchangeResult)
+            else result
+            if isinstance(result, list)
+            else []
+        )
         with contextlib.suppress(FairleadError):
-            self._client.settle([Release(item, keep_order=True) for item in found if isinstance(item, Delivery)])
+            self._client.settle(
+                [Release(item, keep_order=True) for item in found if isinstance(item, Delivery)]
+            )
 
 
 class AsyncConfig:
@@ -240,9 +270,16 @@ class AsyncKeys:
         self._crew = client._core.crew
 
     async def create(
-        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+        self,
+        name: str,
+        grants: Iterable[Grant | str] = (),
+        *,
+        expires_in: Duration | None = None,
+        expires_at: int | None = None,
     ) -> NewKey:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.create, name, grants, expires_in=expires_in, expires_at=expires_at))
+        return await asyncio.wrap_future(
+            self._crew.submit(self._keys.create, name, grants, expires_in=expires_in, expires_at=expires_at)
+        )
 
     async def list(self) -> list[KeyInfo]:
         return await asyncio.wrap_future(self._crew.submit(self._keys.list))
@@ -253,8 +290,12 @@ class AsyncKeys:
     async def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
         return await asyncio.wrap_future(self._crew.submit(self._keys.set_grants, key_id, grants))
 
-    async def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.change_grants, key_id, add=add, remove=remove))
+    async def change_grants(
+        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
+    ) -> KeyInfo:
+        return await asyncio.wrap_future(
+            self._crew.submit(self._keys.change_grants, key_id, add=add, remove=remove)
+        )
 
     async def revoke(self, key_id: str) -> None:
         await asyncio.wrap_future(self._crew.submit(self._keys.revoke, key_id))
@@ -280,7 +321,9 @@ class AsyncAudit:
         queue: str | None = None,
         since: int | None = None,
     ) -> list[AuditRecord]:
-        read = functools.partial(self._audit.read, limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+        read = functools.partial(
+            self._audit.read, limit=limit, before=before, who=who, verb=verb, queue=queue, since=since
+        )
         return await asyncio.wrap_future(self._crew.submit(read))
 
 
@@ -330,7 +373,9 @@ class AsyncConsumption:
     async def __aenter__(self) -> AsyncConsumption:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

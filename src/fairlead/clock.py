@@ -1,9 +1,9 @@
 """The one door to time.
 
-Two readings. `now_ms` is the wall clock: what people read and other machines compare with; somebody may step it at any
-moment. `monotonic_ms` is steady: it counts the time since `origin` and no step moves it. Whatever is due is measured with
-steady time; `broker/store_time.py` carries that on over restarts. `ManualClock` in `fairlead.testing` is the other
-implementation.
+Two readings. `now_ms` is the wall clock: what people read and other machines compare with; somebody may step
+it at any moment. `monotonic_ms` is steady: it counts the time since `origin` and no step moves it. Whatever
+is due is measured with steady time; `broker/store_time.py` carries that on over restarts. `ManualClock` in
+`fairlead.testing` is the other implementation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Clock(Protocol):
     #: True when time passes by itself, so that a broker needs a thread to notice due work.
     ticks: bool
-    #: Names where `monotonic_ms` counts from, so that readings of two processes can be compared. None: the boot of this machine.
+    #: Names where `monotonic_ms` counts from, so that readings of two processes can be compared. None: the
+    #: boot of this machine.
     origin: bytes | None
 
     def now_ms(self) -> int: ...

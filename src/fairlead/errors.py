@@ -1,8 +1,8 @@
 """Every deliberate error of fairlead, in one file.
 
-The four families say who must act: the caller (`Rejected`), nobody yet (`Unavailable`), the author of a hook or
-runbook (`UserCodeError`), or us (`BrokenInvariant`). `code` is a stable string that doors put on the wire; the
-keyword arguments of an error are its fields, and stay readable as attributes.
+The four families say who must act: the caller (`Rejected`), nobody yet (`Unavailable`), the author of a hook
+or runbook (`UserCodeError`), or us (`BrokenInvariant`). `code` is a stable string that doors put on the wire;
+the keyword arguments of an error are its fields, and stay readable as attributes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class InvalidRequest(Rejected):
         shown = repr(got)
         if len(shown) > 120:
             shown = shown[:117] + "..."
-        super().__init__(f"expected {field} to be {expected}, got {shown}", field=field, expected=expected, got=got)
+        super().__init__(
+            f"expected {field} to be {expected}, got {shown}", field=field, expected=expected, got=got
+        )
 
 
 class QueueNotFound(Rejected):
@@ -77,11 +79,16 @@ class QueueExists(Rejected):
     code = "queue_exists"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"expected {queue!r} to be a new queue name, but it exists; change it with update_queue", queue=queue)
+        super().__init__(
+            f"expected {queue!r} to be a new queue name, but it exists; change it with update_queue",
+            queue=queue,
+        )
 
 
 class Unauthenticated(Rejected):
-    """Nobody is told which keys exist: an unknown, revoked or wrong key is answered alike. Only its holder hears that a key expired."""
+    """Nobody is told which keys exist: an unknown, revoked or wrong key is answered alike. Only its holder
+    hears that a key expired.
+    """
 
     code = "unauthenticated"
 
@@ -90,12 +97,18 @@ class Unauthenticated(Rejected):
 
 
 class Forbidden(Rejected):
-    """Decided by key and name alone, before anything is looked up: so it does not tell whether the queue exists."""
+    """Decided by key and name alone, before anything is looked up: so it does not tell whether the queue
+    exists.
+    """
 
     code = "forbidden"
 
     def __init__(self, right: str, queue: str) -> None:
-        super().__init__(f"expected a key with {right} on {queue!r}; whoever has admin there can grant {right}:{queue}", right=right, queue=queue)
+        super().__init__(
+            f"expected a key with {right} on {queue!r}; whoever has admin there can grant {right}:{queue}",
+            right=right,
+            queue=queue,
+        )
 
 
 class KeyNotFound(Rejected):
@@ -104,7 +117,9 @@ class KeyNotFound(Rejected):
     code = "key_not_found"
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"expected a key with id {key_id!r}; `fairlead key list` shows those you may see", key_id=key_id)
+        super().__init__(
+            f"expected a key with id {key_id!r}; `fairlead key list` shows those you may see", key_id=key_id
+        )
 
 
 class LimitReached(Rejected):
@@ -113,21 +128,30 @@ class LimitReached(Rejected):
     code = "limit_reached"
 
     def __init__(self, what: str, limit: int) -> None:
-        super().__init__(f"expected at most {limit} {what}; remove some, or raise the limit", what=what, limit=limit)
+        super().__init__(
+            f"expected at most {limit} {what}; remove some, or raise the limit", what=what, limit=limit
+        )
 
 
 class MessageNotFound(Rejected):
     code = "message_not_found"
 
     def __init__(self, message_id: str) -> None:
-        super().__init__(f"expected a live message {message_id!r}, found none; it may be completed or dropped", message_id=message_id)
+        super().__init__(
+            f"expected a live message {message_id!r}, found none; it may be completed or dropped",
+            message_id=message_id,
+        )
 
 
 class AmbiguousId(Rejected):
     code = "ambiguous_id"
 
     def __init__(self, given: str, matches: list[str]) -> None:
-        super().__init__(f"expected {given!r} to name one message, it fits {', '.join(matches)}; give more characters", given=given, matches=matches)
+        super().__init__(
+            f"expected {given!r} to name one message, it fits {', '.join(matches)}; give more characters",
+            given=given,
+            matches=matches,
+        )
 
 
 class LostLease(Rejected):
@@ -137,7 +161,8 @@ class LostLease(Rejected):
 
     def __init__(self, message_id: str) -> None:
         super().__init__(
-            f"the lease on message {message_id} is over; another delivery may be under way, so nothing was changed", message_id=message_id
+            f"the lease on message {message_id} is over; another delivery may be under way, so nothing was changed",
+            message_id=message_id,
         )
 
 
@@ -145,14 +170,18 @@ class NotADeadLetterQueue(Rejected):
     code = "not_a_dead_letter_queue"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"expected a dead-letter queue (its name ends in '.dlq'), got {queue!r}", queue=queue)
+        super().__init__(
+            f"expected a dead-letter queue (its name ends in '.dlq'), got {queue!r}", queue=queue
+        )
 
 
 class SourceQueueGone(Rejected):
     code = "source_queue_gone"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"the source queue of {queue!r} no longer exists; create it again to redrive into it", queue=queue)
+        super().__init__(
+            f"the source queue of {queue!r} no longer exists; create it again to redrive into it", queue=queue
+        )
 
 
 class ConfigKeyNotFound(Rejected):
@@ -173,13 +202,17 @@ class RunbookNotFound(Rejected):
 
 
 class ExternalQueue(Rejected):
-    """The runbook in force says that the queue lives elsewhere: it has no messages here. `taken` holds what workers have taken from it."""
+    """The runbook in force says that the queue lives elsewhere: it has no messages here. `taken` holds what
+    workers have taken from it.
+    """
 
     code = "external_queue"
 
     def __init__(self, queue: str, taken: str) -> None:
         super().__init__(
-            f"expected a queue that is kept here, but {queue!r} is external; what was taken from it is in {taken!r}", queue=queue, taken=taken
+            f"expected a queue that is kept here, but {queue!r} is external; what was taken from it is in {taken!r}",
+            queue=queue,
+            taken=taken,
         )
 
 
@@ -189,7 +222,9 @@ class ItemInvalid(Rejected):
     code = "item_invalid"
 
     def __init__(self, queue: str, problems: list[str]) -> None:
-        super().__init__(f"expected an item for {queue!r}: {'; '.join(problems)}", queue=queue, problems=list(problems))
+        super().__init__(
+            f"expected an item for {queue!r}: {'; '.join(problems)}", queue=queue, problems=list(problems)
+        )
 
 
 class FormatTooNew(Rejected):
@@ -199,7 +234,10 @@ class FormatTooNew(Rejected):
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(
-            f"expected {path} to have format {known} or older, got {found}; open it with a newer fairlead", path=path, found=found, known=known
+            f"expected {path} to have format {known} or older, got {found}; open it with a newer fairlead",
+            path=path,
+            found=found,
+            known=known,
         )
 
 
@@ -216,7 +254,9 @@ class BrokerForked(Rejected):
     code = "broker_forked"
 
     def __init__(self) -> None:
-        super().__init__("the broker belongs to the process that opened it, and this one was forked from it; open it after the fork, in one process")
+        super().__init__(
+            "the broker belongs to the process that opened it, and this one was forked from it; open it after the fork, in one process"
+        )
 
 
 class ClientClosed(Rejected):
@@ -232,18 +272,23 @@ class ClientForked(Rejected):
     code = "client_forked"
 
     def __init__(self) -> None:
-        super().__init__("the client belongs to the process that made it, and this one was forked from it; call fairlead.connect after the fork")
+        super().__init__(
+            "the client belongs to the process that made it, and this one was forked from it; call fairlead.connect after the fork"
+        )
 
 
 class RequestExpired(Rejected):
-    """A request id whose own time is too far from now: whether it was carried out before can no longer be known."""
+    """A request id whose own time is too far from now: whether it was carried out before can no longer be
+    known.
+    """
 
     code = "request_expired"
 
     def __init__(self, request_id: str, age_ms: int) -> None:
         super().__init__(
             f"expected request_id {request_id!r} to be at most 10 minutes old or ahead, it is {age_ms} ms old; nothing was carried out, use a new id",
-            request_id=request_id, age_ms=age_ms,
+            request_id=request_id,
+            age_ms=age_ms,
         )
 
 
@@ -263,7 +308,9 @@ class ProtocolMismatch(Rejected):
 
     def __init__(self, expected: str, got: str) -> None:
         super().__init__(
-            f"expected the other side to speak {expected}, got {got}; use matching versions of client and server", expected=expected, got=got
+            f"expected the other side to speak {expected}, got {got}; use matching versions of client and server",
+            expected=expected,
+            got=got,
         )
 
 
@@ -274,7 +321,9 @@ class WorkerNotFound(Rejected):
 
     def __init__(self, worker: str, known: list[str]) -> None:
         there = f"it has {', '.join(known)}" if known else "it has none"
-        super().__init__(f"expected the runbook to have a worker {worker!r}; {there}", worker=worker, known=known)
+        super().__init__(
+            f"expected the runbook to have a worker {worker!r}; {there}", worker=worker, known=known
+        )
 
 
 class EngineNotInstalled(Rejected):
@@ -285,13 +334,16 @@ class EngineNotInstalled(Rejected):
     def __init__(self, worker: str, engine: str) -> None:
         super().__init__(
             f"expected an engine {engine!r} for worker {worker!r}, found none here; it comes with: pip install 'fairlead[{engine}]', "
-            f"and runs with: fairlead worker run {quote(worker)} --engine {engine}. The same pipeline runs with engine = \"local\"",
-            worker=worker, engine=engine,
+            f'and runs with: fairlead worker run {quote(worker)} --engine {engine}. The same pipeline runs with engine = "local"',
+            worker=worker,
+            engine=engine,
         )
 
 
 class RowsRefused(Rejected):
-    """Rows of a DataFrame that are no messages, or settle nothing: `shown` has the first of them, without their payloads."""
+    """Rows of a DataFrame that are no messages, or settle nothing: `shown` has the first of them, without
+    their payloads.
+    """
 
     code = "rows_refused"
 
@@ -299,8 +351,11 @@ class RowsRefused(Rejected):
         rows = "1 row is" if count == 1 else f"{count} rows are"
         super().__init__(
             f"expected rows that {queue!r} can take, but {rows} not: {'; '.join(shown)}{'; ...' if count > len(shown) else ''}. {advice}",
-            queue=queue, count=count, shown=list(shown), advice=advice,
-        )  # fmt: skip
+            queue=queue,
+            count=count,
+            shown=list(shown),
+            advice=advice,
+        )
 
 
 class SparkNotReady(Rejected):
@@ -309,7 +364,9 @@ class SparkNotReady(Rejected):
     code = "spark_not_ready"
 
     def __init__(self, expected: str, found: str, advice: str) -> None:
-        super().__init__(f"expected {expected}; found: {found}. {advice}", expected=expected, found=found, advice=advice)
+        super().__init__(
+            f"expected {expected}; found: {found}. {advice}", expected=expected, found=found, advice=advice
+        )
 
 
 class ConsumerNotFound(Rejected):
@@ -317,7 +374,9 @@ class ConsumerNotFound(Rejected):
 
     def __init__(self, name: str, queue: str) -> None:
         how = f"make it with consumers.register({name!r}, {queue!r}), as a query of Spark does when it starts"
-        super().__init__(f"expected a durable consumer {name!r} of queue {queue!r}; {how}", name=name, queue=queue)
+        super().__init__(
+            f"expected a durable consumer {name!r} of queue {queue!r}; {how}", name=name, queue=queue
+        )
 
 
 class StaleConsumer(Rejected):
@@ -329,7 +388,9 @@ class StaleConsumer(Rejected):
         super().__init__(
             f"expected generation {current} of consumer {name!r}, got {generation}: it was taken over; "
             "stop this reader, or register again if it is the one to go on",
-            name=name, generation=generation, current=current,
+            name=name,
+            generation=generation,
+            current=current,
         )
 
 
@@ -341,7 +402,9 @@ class ClaimNotNext(Rejected):
     def __init__(self, name: str, number: int, last_closed: int) -> None:
         super().__init__(
             f"expected the claim of consumer {name!r} to be its claim {last_closed + 1}, the next one or the one in hand, got {number}",
-            name=name, number=number, last_closed=last_closed,
+            name=name,
+            number=number,
+            last_closed=last_closed,
         )
 
 
@@ -353,44 +416,58 @@ class ClaimClosed(Rejected):
     def __init__(self, name: str, number: int, last_closed: int) -> None:
         super().__init__(
             f"expected claim {number} of consumer {name!r} to be open, but all up to {last_closed} are closed; go on with claim {last_closed + 1}",
-            name=name, number=number, last_closed=last_closed,
+            name=name,
+            number=number,
+            last_closed=last_closed,
         )
 
 
 class ClaimReleased(Rejected):
-    """The claim ended without being closed: its messages went back to their queue, or with it. Who has worked on it has lost it."""
+    """The claim ended without being closed: its messages went back to their queue, or with it. Who has worked
+    on it has lost it.
+    """
 
     code = "claim_released"
 
     def __init__(self, name: str, number: int, why: str) -> None:
         super().__init__(
             f"claim {number} of consumer {name!r} is lost: {why}; what it held may be delivered again, go on with claim {number + 1}",
-            name=name, number=number, why=why,
+            name=name,
+            number=number,
+            why=why,
         )
 
 
 class StagedChunkMissing(Rejected):
-    """A chunk to be published is not there: never staged, discarded, or its time was over. Nothing was changed."""
+    """A chunk to be published is not there: never staged, discarded, or its time was over. Nothing was
+    changed.
+    """
 
     code = "staged_chunk_missing"
 
     def __init__(self, token: str, queue: str, chunk: str) -> None:
         super().__init__(
             f"expected chunk {chunk!r} of write {token!r} to queue {queue!r} to be staged; stage it again, then publish",
-            token=token, queue=queue, chunk=chunk,
-        )  # fmt: skip
+            token=token,
+            queue=queue,
+            chunk=chunk,
+        )
 
 
 class StagedQueueGone(Rejected):
-    """The queue of a staged chunk was deleted, and one of the same name made since is another queue. Nothing was changed."""
+    """The queue of a staged chunk was deleted, and one of the same name made since is another queue. Nothing
+    was changed.
+    """
 
     code = "staged_queue_gone"
 
     def __init__(self, token: str, queue: str, chunk: str) -> None:
         super().__init__(
             f"expected queue {queue!r} to be there still for chunk {chunk!r} of write {token!r}; create it if need be, and stage the chunk again",
-            token=token, queue=queue, chunk=chunk,
-        )  # fmt: skip
+            token=token,
+            queue=queue,
+            chunk=chunk,
+        )
 
 
 class Overloaded(Unavailable):
@@ -400,7 +477,10 @@ class Overloaded(Unavailable):
 
     def __init__(self, what: str, limit: int, retry_after_ms: int) -> None:
         super().__init__(
-            f"the server is at its limit of {limit} {what}; try again in {retry_after_ms} ms", what=what, limit=limit, retry_after_ms=retry_after_ms
+            f"the server is at its limit of {limit} {what}; try again in {retry_after_ms} ms",
+            what=what,
+            limit=limit,
+            retry_after_ms=retry_after_ms,
         )
 
 
@@ -421,7 +501,9 @@ class AddressUnavailable(Unavailable):
     def __init__(self, door: str, address: str, what: str) -> None:
         super().__init__(
             f"expected to listen on {address} ({door}), got: {what}; stop what has it, or give another address (port 0 picks a free one)",
-            door=door, address=address, what=what,
+            door=door,
+            address=address,
+            what=what,
         )
 
 
@@ -432,7 +514,9 @@ class ServerUnreachable(Unavailable):
 
     def __init__(self, address: str, what: str) -> None:
         super().__init__(
-            f"expected a fairlead server at {address}, got no answer ({what}); start one with: fairlead serve", address=address, what=what
+            f"expected a fairlead server at {address}, got no answer ({what}); start one with: fairlead serve",
+            address=address,
+            what=what,
         )
 
 
@@ -442,16 +526,26 @@ class TlsFailed(ServerUnreachable):
     code = "tls_failed"
 
     def __init__(self, address: str, what: str) -> None:
-        FairleadError.__init__(self, f"expected a connection with the server at {address}, but {what}", address=address, what=what)
+        FairleadError.__init__(
+            self,
+            f"expected a connection with the server at {address}, but {what}",
+            address=address,
+            what=what,
+        )
 
 
 class AnswerLost(Unavailable):
-    """The connection broke after a request was sent that is not safe to repeat: it may or may not have been carried out."""
+    """The connection broke after a request was sent that is not safe to repeat: it may or may not have been
+    carried out.
+    """
 
     code = "answer_lost"
 
     def __init__(self, verb: str) -> None:
-        super().__init__(f"the connection broke during {verb}; look whether it was carried out before you repeat it", verb=verb)
+        super().__init__(
+            f"the connection broke during {verb}; look whether it was carried out before you repeat it",
+            verb=verb,
+        )
 
 
 class QueueFull(Unavailable):
@@ -459,7 +553,10 @@ class QueueFull(Unavailable):
 
     def __init__(self, queue: str, bound: str, limit: int) -> None:
         super().__init__(
-            f"queue {queue!r} is at its bound {bound}={limit}; try again when consumers have caught up", queue=queue, bound=bound, limit=limit
+            f"queue {queue!r} is at its bound {bound}={limit}; try again when consumers have caught up",
+            queue=queue,
+            bound=bound,
+            limit=limit,
         )
 
 
@@ -469,13 +566,18 @@ class TooManyLanes(Unavailable):
     code = "too_many_lanes"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"expected at most {limit} active (fairness key, throttle keys) pairs; use fewer distinct keys or drain some", limit=limit)
+        super().__init__(
+            f"expected at most {limit} active (fairness key, throttle keys) pairs; use fewer distinct keys or drain some",
+            limit=limit,
+        )
 
 
 class StoreFull(Unavailable):
-    """The disk is below its reserve (requests that grow the store) or really full (any write). Nothing was stored.
+    """The disk is below its reserve (requests that grow the store) or really full (any write). Nothing was
+    stored.
 
-    `needed_bytes` is the sum of what must be free: the reserve, what the logs may still need as tables, and the request.
+    `needed_bytes` is the sum of what must be free: the reserve, what the logs may still need as tables, and
+    the request.
     """
 
     code = "store_full"
@@ -487,7 +589,10 @@ class StoreFull(Unavailable):
         found = f"expected at least {needed} free bytes at {path} ({sum_of}), found {free_bytes}"
         super().__init__(
             f"{found}; purge, drop or complete messages, or make room: the store goes on by itself",
-            path=path, free_bytes=free_bytes, needed_bytes=needed, reserve_bytes=reserve,
+            path=path,
+            free_bytes=free_bytes,
+            needed_bytes=needed,
+            reserve_bytes=reserve,
         )
 
 
@@ -495,7 +600,10 @@ class StoreLocked(Unavailable):
     code = "store_locked"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"expected to be the only process using {path}, but another one has it open; close it, or connect to its server", path=path)
+        super().__init__(
+            f"expected to be the only process using {path}, but another one has it open; close it, or connect to its server",
+            path=path,
+        )
 
 
 class HookHostUnavailable(Unavailable):
@@ -523,11 +631,17 @@ class HookInvalid(UserCodeError):
 
     def __init__(self, function: str, line: int | None, what: str) -> None:
         where = function if line is None else f"{function}, line {line}"
-        super().__init__(f"expected a Lua script that defines {function}; {where}: {what}", function=function, line=line, what=what)
+        super().__init__(
+            f"expected a Lua script that defines {function}; {where}: {what}",
+            function=function,
+            line=line,
+            what=what,
+        )
 
 
 class RunbookInvalid(UserCodeError):
-    """A runbook that cannot be meant so. `problems` has all its mistakes at once, each as (file, line, path, what); the notes say them too.
+    """A runbook that cannot be meant so. `problems` has all its mistakes at once, each as (file, line, path,
+    what); the notes say them too.
 
     A line is None where the syntax gives none. Nothing was changed.
     """
@@ -535,14 +649,19 @@ class RunbookInvalid(UserCodeError):
     code = "runbook_invalid"
 
     def __init__(self, problems: Sequence[tuple[str, int | None, str, str]]) -> None:
-        said = [": ".join(part for part in (file if line is None else f"{file}:{line}", path, what) if part) for file, line, path, what in problems]
+        said = [
+            ": ".join(part for part in (file if line is None else f"{file}:{line}", path, what) if part)
+            for file, line, path, what in problems
+        ]
         super().__init__(said[0], problems=[tuple(problem) for problem in problems])
         for other in said[1:]:
             self.add_note(other)
 
 
 class StepNotLoaded(UserCodeError):
-    """A step of a pipeline cannot be called at all: there is no such module or function, or importing it raised."""
+    """A step of a pipeline cannot be called at all: there is no such module or function, or importing it
+    raised.
+    """
 
     code = "step_not_loaded"
 
@@ -556,7 +675,11 @@ class StoreCorrupt(BrokenInvariant):
     code = "store_corrupt"
 
     def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where} is corrupt: {what}; restore a backup, or save what can be read with `fairlead repair`", where=where, what=what)
+        super().__init__(
+            f"{where} is corrupt: {what}; restore a backup, or save what can be read with `fairlead repair`",
+            where=where,
+            what=what,
+        )
 
 
 class StoreFailed(BrokenInvariant):
@@ -565,4 +688,6 @@ class StoreFailed(BrokenInvariant):
     code = "store_failed"
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"the store failed ({what}); reopen the directory: everything confirmed before is safe", what=what)
+        super().__init__(
+            f"the store failed ({what}); reopen the directory: everything confirmed before is safe", what=what
+        )

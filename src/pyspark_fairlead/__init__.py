@@ -1,4 +1,6 @@
-"""Where Spark looks for `format("fairlead")`: every session imports each module named pyspark_*, so this one imports nothing heavy."""
+"""Where Spark looks for `format("fairlead")`: every session imports each module named pyspark_*, so this one
+imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """Stands for `fairlead.spark.data_source.source.FairleadDataSource`, and is one as soon as somebody asks for an instance."""
+    """Stands for `fairlead.spark.data_source.source.FairleadDataSource`, and is one as soon as somebody asks
+    for an instance.
+    """
 
     def __new__(cls, options: Mapping[str, str]) -> Any:
         # Here and not above: sessions that never ask for fairlead must not load its client.

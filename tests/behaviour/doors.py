@@ -1,4 +1,6 @@
-"""Every way to a broker behind one set of verbs. An adapter has a verb only if its door has it; answers are plain values."""
+"""Every way to a broker behind one set of verbs. An adapter has a verb only if its door has it; answers are
+plain values.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ class Verbs:
         return len(self._ask("enqueue_many", queue, [NewMessage(payload) for payload in payloads]))
 
     def quarantine(self, queue: str, payload: bytes) -> int:
-        return len(self._ask("quarantine", queue, [NewMessage(payload)], error="bad", reason="validation_failure"))
+        return len(
+            self._ask("quarantine", queue, [NewMessage(payload)], error="bad", reason="validation_failure")
+        )
 
     def claim(self, queue: str, limit: int) -> list[tuple[bytes, int]]:
         return [(delivery.payload, delivery.attempts) for delivery in self._ask("claim", queue, limit=limit)]
@@ -94,7 +98,12 @@ class Verbs:
 
     def work(self, queue: str, *outcomes: str) -> list[str]:
         """Claims as many as there are outcomes, and settles each with its own."""
-        kinds = {"complete": Complete, "fail": lambda d: Fail(d, error="no"), "dead": lambda d: Fail(d, dead=True), "release": Release}
+        kinds = {
+            "complete": Complete,
+            "fail": lambda d: Fail(d, error="no"),
+            "dead": lambda d: Fail(d, dead=True),
+            "release": Release,
+        }
         deliveries = self._ask("claim", queue, limit=len(outcomes))
         items = [kinds[outcome](delivery) for outcome, delivery in zip(outcomes, deliveries, strict=True)]
         return [result.outcome for result in self._ask("settle", items)]
@@ -107,9 +116,17 @@ class Verbs:
         """Completes one message of the queue, enqueues two, claims one of them."""
         (delivery,) = self._ask("claim", queue, consumer="me")
         done = self._ask(
-            "exchange", "me", settle=[Complete(delivery)], enqueue={other: [NewMessage(b"x"), NewMessage(b"y")]}, claim={"queue": other, "limit": 1}
+            "exchange",
+            "me",
+            settle=[Complete(delivery)],
+            enqueue={other: [NewMessage(b"x"), NewMessage(b"y")]},
+            claim={"queue": other, "limit": 1},
         )
-        return [result.outcome for result in done.settled], len(done.enqueued[other]), [got.payload for got in done.deliveries]
+        return (
+            [result.outcome for result in done.settled],
+            len(done.enqueued[other]),
+            [got.payload for got in done.deliveries],
+        )
 
     def ack(self, queue: str, message_id: str) -> None:
         _must_be_ok(self._ask("ack", queue, message_id))
@@ -212,7 +229,12 @@ class Grpc:
         return [info.name for info in self._ask(self._admin.ListQueues, admin_pb2.ListQueuesRequest()).queues]
 
     def enqueue(self, queue: str, payload: bytes, headers: dict[str, str] | None = None) -> str:
-        return str(self._ask(self._service.Enqueue, service_pb2.EnqueueRequest(queue=queue, payload=payload, headers=headers)).message_id)
+        return str(
+            self._ask(
+                self._service.Enqueue,
+                service_pb2.EnqueueRequest(queue=queue, payload=payload, headers=headers),
+            ).message_id
+        )
 
     def claim(self, queue: str, limit: int) -> list[tuple[bytes, int]]:
         stream = self._service.Consume(service_pb2.ConsumeRequest(queue=queue), timeout=60)
@@ -227,7 +249,9 @@ class Grpc:
         self._ask(self._service.Ack, service_pb2.AckRequest(queue=queue, message_id=message_id))
 
     def nack(self, queue: str, message_id: str, error: str) -> None:
-        self._ask(self._service.Nack, service_pb2.NackRequest(queue=queue, message_id=message_id, error=error))
+        self._ask(
+            self._service.Nack, service_pb2.NackRequest(queue=queue, message_id=message_id, error=error)
+        )
 
     def stats(self, queue: str) -> tuple[int, int]:
         found = self._ask(self._admin.GetStats, admin_pb2.GetStatsRequest(queue=queue))
@@ -236,7 +260,11 @@ class Grpc:
     def redrive(self, queue: str, count: int | None = None) -> int:
         # Fila names the queue of dead letters, never its source.
         dead = queue if queue.endswith(".dlq") else f"{queue}.dlq"
-        return int(self._ask(self._admin.Redrive, admin_pb2.RedriveRequest(dlq_queue=dead, count=count or 0)).redriven)
+        return int(
+            self._ask(
+                self._admin.Redrive, admin_pb2.RedriveRequest(dlq_queue=dead, count=count or 0)
+            ).redriven
+        )
 
     def config_set(self, key: str, value: str) -> None:
         self._ask(self._admin.SetConfig, admin_pb2.SetConfigRequest(key=key, value=value))
@@ -245,7 +273,10 @@ class Grpc:
         return str(self._ask(self._admin.GetConfig, admin_pb2.GetConfigRequest(key=key)).value)
 
     def config_list(self, prefix: str) -> dict[str, str]:
-        return {entry.key: entry.value for entry in self._ask(self._admin.ListConfig, admin_pb2.ListConfigRequest(prefix=prefix)).entries}
+        return {
+            entry.key: entry.value
+            for entry in self._ask(self._admin.ListConfig, admin_pb2.ListConfigRequest(prefix=prefix)).entries
+        }
 
 
 class Cli:
@@ -264,7 +295,11 @@ class Cli:
         return str(self._ask("queue", "create", name)["name"])
 
     def update_queue(self, name: str, visibility_timeout: str) -> int:
-        return int(self._ask("queue", "update", name, "--visibility-timeout", visibility_timeout)["config"]["visibility_timeout_ms"])
+        return int(
+            self._ask("queue", "update", name, "--visibility-timeout", visibility_timeout)["config"][
+                "visibility_timeout_ms"
+            ]
+        )
 
     def delete_queue(self, name: str) -> None:
         self._ask("queue", "delete", name, "--yes")
@@ -282,7 +317,9 @@ class Cli:
         return int(self._ask("queue", "purge", name, "--yes")["dropped"])
 
     def enqueue(self, queue: str, payload: bytes, headers: dict[str, str] | None = None) -> str:
-        options = [word for name, value in (headers or {}).items() for word in ("--header", f"{name}={value}")]
+        options = [
+            word for name, value in (headers or {}).items() for word in ("--header", f"{name}={value}")
+        ]
         return str(self._ask("queue", "push", queue, payload.decode(), *options)["id"])
 
     def stats(self, queue: str) -> tuple[int, int]:
@@ -330,7 +367,13 @@ class Cli:
         self._ask("config", "unset", key)
 
 
-KINDS: dict[str, type] = {"in process": Verbs, "flight": Verbs, "flight asyncio": Verbs, "grpc": Grpc, "command line": Cli}
+KINDS: dict[str, type] = {
+    "in process": Verbs,
+    "flight": Verbs,
+    "flight asyncio": Verbs,
+    "grpc": Grpc,
+    "command line": Cli,
+}
 
 
 @contextmanager

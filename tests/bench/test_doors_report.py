@@ -15,8 +15,14 @@ def measured() -> Measured:
     rates = {"in process": [100.0, 300.0], "Flight": [60.0, 150.0], "Redis Streams": [50.0, 50.0]}
     cpu = {"client_us": [1.0, 1.0], "server_us": [2.0, 2.0]}
     rows = [Row("lifecycle", "os", "500", name, {"rate": rate, **cpu}) for name, rate in rates.items()]
-    rows += [Row("latency", "os", "claim", name, {"p50": [p50, p50], "p99": [9.0, 9.0]}) for name, p50 in (("in process", 1.0), ("Flight", 3.0))]
-    rows += [Row("singles", "os", style, "Redis Streams", {"rate": [rate, rate], **cpu}) for style, rate in (("threads", 10.0), ("tasks", 30.0))]
+    rows += [
+        Row("latency", "os", "claim", name, {"p50": [p50, p50], "p99": [9.0, 9.0]})
+        for name, p50 in (("in process", 1.0), ("Flight", 3.0))
+    ]
+    rows += [
+        Row("singles", "os", style, "Redis Streams", {"rate": [rate, rate], **cpu})
+        for style, rate in (("threads", 10.0), ("tasks", 30.0))
+    ]
     rows += [Row("singles", "os", "threads", "Flight", {"rate": [60.0, 60.0], **cpu})]
     settings = {"in process": "here", "Flight": "there", "Redis Streams": "with AOF"}
     return Measured(rows, {"os": settings}, {"os": {"NATS JetStream": "nats-server is not installed"}})
@@ -27,7 +33,10 @@ def by_title(part: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def test_who_is_not_there_is_named_in_every_table_with_the_reason_below() -> None:
-    assert any(line == "os, NATS JetStream: NOT THERE: nats-server is not installed" for line in contenders(measured()))
+    assert any(
+        line == "os, NATS JetStream: NOT THERE: nats-server is not installed"
+        for line in contenders(measured())
+    )
     head, (row,) = by_title("enqueue a batch")
     assert row[head.index("NATS JetStream/s")] == "not there"
     for part in ("waiting consumer", "concurrent producers"):

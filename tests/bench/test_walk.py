@@ -27,4 +27,7 @@ def test_both_sides_of_a_connection_are_counted(tmp_path: Path) -> None:
     files = {where: {file for file, _ in steps["enqueue"].calls} for where, steps in walks.items()}
     assert any(file.startswith("store/rocks/") for file in files["in process"])
     assert not any(file.startswith(("client/", "server/")) for file in files["in process"])
-    assert all(any(file.startswith(part) for file in files["through Flight"]) for part in ("client/", "server/", "store/rocks/"))
+    assert all(
+        any(file.startswith(part) for file in files["through Flight"])
+        for part in ("client/", "server/", "store/rocks/")
+    )

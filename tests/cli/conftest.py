@@ -1,4 +1,6 @@
-"""The command line over a data directory: `cli(...)` runs a command, `broker()` opens the same directory between two."""
+"""The command line over a data directory: `cli(...)` runs a command, `broker()` opens the same directory
+between two.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,13 @@ class Commands:
 
     data: Path
 
-    def __call__(self, *args: str | Path, input: str | bytes | None = None, env: dict[str, str | None] | None = None) -> Ran:
+    def __call__(
+        self, *args: str | Path, input: str | bytes | None = None, env: dict[str, str | None] | None = None
+    ) -> Ran:
         given: dict[str, str | None] = {"FAIRLEAD_DATA": str(self.data), "FAIRLEAD_ADDR": None, **(env or {})}
-        result = CliRunner(env=given).invoke(app, [str(arg) for arg in args], input=input, catch_exceptions=False)
+        result = CliRunner(env=given).invoke(
+            app, [str(arg) for arg in args], input=input, catch_exceptions=False
+        )
         return Ran(result.exit_code, result.stdout, result.stderr)
 
     def ok(self, *args: str | Path, input: str | bytes | None = None) -> Ran:
@@ -84,7 +90,9 @@ def broker(data: Path) -> Opener:
 
 @dataclass(frozen=True)
 class Orders:
-    """The ids of a queue `orders` with messages of every status, all of which failed once where they failed at all."""
+    """The ids of a queue `orders` with messages of every status, all of which failed once where they failed
+    at all.
+    """
 
     pending: str
     delayed: str
@@ -98,12 +106,16 @@ class Orders:
 def orders(broker: Opener) -> Orders:
     with broker() as opened:
         opened.create_queue("orders", retry={"policy": "fixed", "cooldown": "1h", "attempts": 5})
-        failed, dead, active = opened.enqueue_many("orders", [NewMessage(word, fairness_key="acme") for word in (b"failed", b"dead", b"active")])
+        failed, dead, active = opened.enqueue_many(
+            "orders", [NewMessage(word, fairness_key="acme") for word in (b"failed", b"dead", b"active")]
+        )
         first, second, _ = opened.claim("orders", limit=3, consumer="ann")
-        opened.settle([
-            Fail(first, error="SMTP 421", reason="transport_unavailable"),
-            Fail(second, error="bad json", reason="serialization_error", dead=True),
-        ])  # fmt: skip
+        opened.settle(
+            [
+                Fail(first, error="SMTP 421", reason="transport_unavailable"),
+                Fail(second, error="bad json", reason="serialization_error", dead=True),
+            ]
+        )
         delayed = opened.enqueue("orders", b"delayed", delay="1h")
         held = opened.enqueue("orders", b"held")
         opened.hold("orders", [held])

@@ -69,8 +69,8 @@ def address(data: Path) -> Iterator[str]:
 def alike(text: str) -> str:
     """Ids, times and padding differ from run to run, and so does whether a hook host had started.
 
-    Totals count from when a broker was opened, which over a directory is with each command. Places count commits, and each
-    close of a directory is one.
+    Totals count from when a broker was opened, which over a directory is with each command. Places count
+    commits, and each close of a directory is one.
     """
     text = re.sub(r'"(place|seq)": \d+', r'"\1": PLACE', text)
     text = re.sub(r'"totals": \{[^}]*\}', "TOTALS", text)
@@ -86,7 +86,11 @@ def test_a_server_gives_the_same_answers_as_a_directory(cli: Commands, address: 
     for line in SCRIPT.strip().splitlines():
         here = cli(*shlex.split(line))
         there = cli(*shlex.split(line), env={"FAIRLEAD_DATA": None, "FAIRLEAD_ADDR": address})
-        assert (there.code, alike(there.out), alike(there.err)) == (here.code, alike(here.out), alike(here.err)), line
+        assert (there.code, alike(there.out), alike(there.err)) == (
+            here.code,
+            alike(here.out),
+            alike(here.err),
+        ), line
 
 
 def test_a_redrive_on_a_server_is_followed_and_left_to_it(cli: Commands, address: str) -> None:
@@ -104,7 +108,9 @@ def test_a_redrive_on_a_server_is_followed_and_left_to_it(cli: Commands, address
     assert followed.json()["moved"] == 2, "one was first, at once"
 
 
-def test_a_server_that_is_not_there_is_an_error_with_a_way_out(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_there_is_an_error_with_a_way_out(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.cli.target._PATIENCE", "10ms")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

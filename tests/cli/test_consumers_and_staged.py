@@ -23,7 +23,19 @@ def etl(broker: Opener) -> str:
 
 def test_consumers_are_listed_with_what_they_hold(cli: Commands, etl: str) -> None:
     header, line = cli.ok("consumer", "list").lines
-    assert header.split() == ["consumer", "queue", "closed", "open", "messages", "bytes", "unspoken", "last", "heard", "of", "expires"]
+    assert header.split() == [
+        "consumer",
+        "queue",
+        "closed",
+        "open",
+        "messages",
+        "bytes",
+        "unspoken",
+        "last",
+        "heard",
+        "of",
+        "expires",
+    ]
     assert line.split()[:7] == ["etl", "orders", "1", "2", "3", "15", "complete"]
     (info,) = cli.json("consumer", "list")
     assert (info["name"], info["open"], info["messages"], info["ttl_ms"]) == ("etl", 2, 3, 3 * 86_400_000)
@@ -42,7 +54,10 @@ def test_one_is_shown_with_when_it_is_given_up(cli: Commands, etl: str) -> None:
 def test_one_whose_unspoken_messages_go_back_says_so(cli: Commands, broker: Opener, etl: str) -> None:
     with broker() as opened:
         opened.consumers.register("worker:orders", "orders", unspoken="release")
-    assert "release: a message it does not speak of goes back" in cli.ok("consumer", "show", "orders", "worker:orders").out
+    assert (
+        "release: a message it does not speak of goes back"
+        in cli.ok("consumer", "show", "orders", "worker:orders").out
+    )
 
 
 def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:
@@ -50,7 +65,9 @@ def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:
     assert refused.code == 2
     assert "put back 3 messages of claim 2 of consumer 'etl' of orders" in refused.err
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 3
-    assert cli.ok("consumer", "release", "orders", etl, "--yes").lines == ["released 3 messages of consumer 'etl' of orders"]
+    assert cli.ok("consumer", "release", "orders", etl, "--yes").lines == [
+        "released 3 messages of consumer 'etl' of orders"
+    ]
     assert cli.json("stats", "orders")["queues"][0]["leased"] == 0
     assert "claim 2: it was let go of" in cli.ok("consumer", "show", "orders", etl).out
 
@@ -58,8 +75,15 @@ def test_a_release_asks_and_puts_messages_back(cli: Commands, etl: str) -> None:
 def test_a_dropped_consumer_is_forgotten(cli: Commands, etl: str) -> None:
     refused = cli("consumer", "drop", "orders", etl)
     assert refused.code == 2
-    assert "put back 3 messages of claim 2 and forget consumer 'etl' of orders with its 1 finished claim" in refused.err
-    assert cli.json("consumer", "drop", "orders", etl, "-y") == {"queue": "orders", "consumer": "etl", "dropped": True}
+    assert (
+        "put back 3 messages of claim 2 and forget consumer 'etl' of orders with its 1 finished claim"
+        in refused.err
+    )
+    assert cli.json("consumer", "drop", "orders", etl, "-y") == {
+        "queue": "orders",
+        "consumer": "etl",
+        "dropped": True,
+    }
     assert cli.ok("consumer", "list").lines == ["there is no durable consumer"]
 
 
@@ -78,9 +102,15 @@ def test_staged_writes_are_listed_and_discarded(cli: Commands, etl: str) -> None
     assert header.split() == ["token", "queue", "state", "chunks", "messages", "bytes", "since", "goes"]
     assert line.split()[:6] == ["query/7", "orders", "staged", "1", "2", "20"]
     assert cli("staged", "discard", "orders", "query/7").code == 2
-    assert cli.ok("staged", "discard", "orders", "query/7", "--yes").lines == ["dropped 1 chunk of 'query/7' for orders"]
+    assert cli.ok("staged", "discard", "orders", "query/7", "--yes").lines == [
+        "dropped 1 chunk of 'query/7' for orders"
+    ]
     assert cli.ok("staged", "list").lines == ["nothing is staged"]
-    assert cli.json("staged", "discard", "orders", "query/7", "--yes") == {"queue": "orders", "token": "query/7", "chunks": 0}
+    assert cli.json("staged", "discard", "orders", "query/7", "--yes") == {
+        "queue": "orders",
+        "token": "query/7",
+        "chunks": 0,
+    }
 
 
 def test_a_published_write_is_listed_and_stays(cli: Commands, broker: Opener, etl: str) -> None:

@@ -19,7 +19,9 @@ _CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_each_of_its_options_has_help(name: str) -> None:
     command = COMMANDS[name]
-    assert re.match(r"[A-Z].+[.)]$", (command.help or "").split("\n\n")[0].replace("\n", " ")), f"{name} lacks a sentence of help"
+    assert re.match(r"[A-Z].+[.)]$", (command.help or "").split("\n\n")[0].replace("\n", " ")), (
+        f"{name} lacks a sentence of help"
+    )
     assert [param.name for param in command.params if not (param.help or "").strip()] == []
 
 
@@ -35,8 +37,23 @@ def test_every_command_takes_the_shared_options(name: str) -> None:
 
 def test_the_commands_of_the_issue_are_there() -> None:
     verbs = "create update list show inspect delete pause resume purge push peek retry drop bury hold unhold fail done drain prune release-stream"
-    expected = [*(f"queue {verb}" for verb in verbs.split()), *(f"config {verb}" for verb in ("set", "get", "list", "unset"))]
-    expected += ["redrive", "explain", "stats", "failures", "top", "backup", "restore", "verify", "repair", "doctor", "serve"]
+    expected = [
+        *(f"queue {verb}" for verb in verbs.split()),
+        *(f"config {verb}" for verb in ("set", "get", "list", "unset")),
+    ]
+    expected += [
+        "redrive",
+        "explain",
+        "stats",
+        "failures",
+        "top",
+        "backup",
+        "restore",
+        "verify",
+        "repair",
+        "doctor",
+        "serve",
+    ]
     assert {f"fairlead {name}" for name in expected} <= set(COMMANDS)
 
 
@@ -64,7 +81,9 @@ def test_the_console_blocks_of_the_how_to_print_what_it_says(cli: Commands) -> N
 
 
 @pytest.mark.parametrize("group", [(), ("queue",), ("worker",)], ids=["fairlead", "queue", "worker"])
-def test_a_group_alone_shows_its_help_as_lines(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_alone_shows_its_help_as_lines(
+    group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["fairlead", *group])
     with pytest.raises(SystemExit) as ended:
         main()

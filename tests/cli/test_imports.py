@@ -23,17 +23,23 @@ def modules_after(code: str) -> set[str]:
 
 
 def after_command(*args: str) -> set[str]:
-    return modules_after(f"import sys\nsys.argv = {['fairlead', *args]!r}\nfrom fairlead.cli import main\ntry: main()\nexcept SystemExit: pass")
+    return modules_after(
+        f"import sys\nsys.argv = {['fairlead', *args]!r}\nfrom fairlead.cli import main\ntry: main()\nexcept SystemExit: pass"
+    )
 
 
 def test_every_file_of_commands_is_in_the_table() -> None:
     # Those of `fairlead queue` that have a file of their own are registered there.
     of_queue = {"messages", "operators", "queue_show"}
-    assert {path.stem for path in _CLI.glob("*.py") if "\ndef register(" in path.read_text()} - of_queue == set(FILES.values())
+    assert {
+        path.stem for path in _CLI.glob("*.py") if "\ndef register(" in path.read_text()
+    } - of_queue == set(FILES.values())
 
 
 def test_the_package_alone_brings_no_engine() -> None:
-    assert {"fairlead.broker.broker", "rocksdict", "lupa", "pyarrow", "msgspec"}.isdisjoint(modules_after("import fairlead"))
+    assert {"fairlead.broker.broker", "rocksdict", "lupa", "pyarrow", "msgspec"}.isdisjoint(
+        modules_after("import fairlead")
+    )
 
 
 def test_a_command_brings_its_own_file_and_not_those_of_the_others() -> None:
@@ -53,4 +59,6 @@ def test_pyarrow_alone_leaves_pandas_out_of_its_lists_until_a_frame_is_asked_for
     code = "from fairlead.cli.arrow import import_arrow_alone; import_arrow_alone()\n" if alone else ""
     lists = code + "import pyarrow\npyarrow.array([1]), pyarrow.array(['a'], pyarrow.utf8())"
     assert ("pandas" in modules_after(lists)) is not alone
-    assert "pandas" in modules_after(lists + "\nassert list(pyarrow.table({'a': [1]}).to_pandas()['a']) == [1]")
+    assert "pandas" in modules_after(
+        lists + "\nassert list(pyarrow.table({'a': [1]}).to_pandas()['a']) == [1]"
+    )

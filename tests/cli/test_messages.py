@@ -11,7 +11,9 @@ from fairlead.cli.app import app
 from tests.cli.conftest import Commands, Opener, Orders
 
 
-def test_push_takes_the_payload_as_text_from_stdin_or_from_a_file(cli: Commands, broker: Opener, orders: Orders, tmp_path: Path) -> None:
+def test_push_takes_the_payload_as_text_from_stdin_or_from_a_file(
+    cli: Commands, broker: Opener, orders: Orders, tmp_path: Path
+) -> None:
     (tmp_path / "body").write_bytes(b"\x00\xff file")
     ids = [
         cli.ok("queue", "push", "orders", "tëxt").out.strip(),
@@ -20,12 +22,41 @@ def test_push_takes_the_payload_as_text_from_stdin_or_from_a_file(cli: Commands,
         cli.ok("queue", "push", "orders", "").out.strip(),
     ]
     with broker() as opened:
-        assert [opened.find(message_id).payload for message_id in ids] == ["tëxt".encode(), b"\xfe\x01", b"\x00\xff file", b""]
+        assert [opened.find(message_id).payload for message_id in ids] == [
+            "tëxt".encode(),
+            b"\xfe\x01",
+            b"\x00\xff file",
+            b"",
+        ]
 
 
 def test_push_passes_everything_on(cli: Commands, broker: Opener, orders: Orders) -> None:
-    pushed = cli.json("queue", "push", "orders", "x", "--key", "acme", "--weight", "5", "--throttle", "a", "--throttle", "b", "--stream", "s",
-                      "-H", "one=1", "--header", "two=a=b", "--delay", "1h", "--ttl", "2h", "--dedup", "d")  # fmt: skip
+    pushed = cli.json(
+        "queue",
+        "push",
+        "orders",
+        "x",
+        "--key",
+        "acme",
+        "--weight",
+        "5",
+        "--throttle",
+        "a",
+        "--throttle",
+        "b",
+        "--stream",
+        "s",
+        "-H",
+        "one=1",
+        "--header",
+        "two=a=b",
+        "--delay",
+        "1h",
+        "--ttl",
+        "2h",
+        "--dedup",
+        "d",
+    )
     again = cli.json("queue", "push", "orders", "y", "--dedup", "d")
     assert pushed == again
     assert pushed["queue"] == "orders"
@@ -41,25 +72,39 @@ def test_push_passes_everything_on(cli: Commands, broker: Opener, orders: Orders
 
 
 @pytest.mark.parametrize("args", [[], ["x", "--file", "f"], ["x", "--header", "novalue"]])
-def test_push_refuses_what_is_not_one_payload_and_whole_headers(cli: Commands, orders: Orders, args: list[str]) -> None:
+def test_push_refuses_what_is_not_one_payload_and_whole_headers(
+    cli: Commands, orders: Orders, args: list[str]
+) -> None:
     assert cli("queue", "push", "orders", *args).code == 2
 
 
 def test_what_is_redacted_is_not_on_the_terminal_and_a_drain_has_it(cli: Commands, broker: Opener) -> None:
     with broker() as opened:
         opened.create_queue("q")
-        message_id = opened.enqueue("q", b'{"card": "4111-1111", "n": 1}', headers={"Authorization": "Bearer hunter22"})
+        message_id = opened.enqueue(
+            "q", b'{"card": "4111-1111", "n": 1}', headers={"Authorization": "Bearer hunter22"}
+        )
     env: dict[str, str | None] = {"FAIRLEAD_REDACT_JSON_PATHS": "$.card"}
-    for args in (["queue", "inspect", "q", message_id], ["queue", "peek", "q"], ["queue", "peek", "q", "-o", "json"]):
+    for args in (
+        ["queue", "inspect", "q", message_id],
+        ["queue", "peek", "q"],
+        ["queue", "peek", "q", "-o", "json"],
+    ):
         ran = cli(*args, env=env)
         assert ran.code == 0, ran.err
         assert "[redacted]" in ran.out
         assert not any(secret in ran.out for secret in ("4111", "hunter22"))
     assert "header Authorization, payload $.card" in cli("queue", "inspect", "q", message_id, env=env).out
     payload = cli("queue", "inspect", "q", message_id, "--payload", env=env)
-    assert (payload.out, "payload $.card is not shown" in payload.err) == ('{"card":"[redacted]","n":1}', True)
+    assert (payload.out, "payload $.card is not shown" in payload.err) == (
+        '{"card":"[redacted]","n":1}',
+        True,
+    )
     drained = cli("queue", "drain", "q", "--yes", "-o", "json", env=env)
-    assert (drained.json()[0]["headers"], "4111-1111" in drained.out) == ({"Authorization": "Bearer hunter22"}, True)
+    assert (drained.json()[0]["headers"], "4111-1111" in drained.out) == (
+        {"Authorization": "Bearer hunter22"},
+        True,
+    )
     assert cli("queue", "list", env={"FAIRLEAD_REDACT_JSON_PATHS": "card"}).code == 3
 
 
@@ -86,15 +131,27 @@ def test_show_lists_every_status_with_its_failures(cli: Commands, orders: Orders
     assert "ann" in lines[3]
 
 
-def test_show_as_json_has_full_ids_and_the_fields_of_python(cli: Commands, broker: Opener, orders: Orders) -> None:
+def test_show_as_json_has_full_ids_and_the_fields_of_python(
+    cli: Commands, broker: Opener, orders: Orders
+) -> None:
     found = cli.json("queue", "show", "orders", "--status", "dead", "--status", "failed")
-    assert [(message["id"], message["status"]) for message in found["messages"]] == [(orders.failed, "failed"), (orders.dead, "dead")]
+    assert [(message["id"], message["status"]) for message in found["messages"]] == [
+        (orders.failed, "failed"),
+        (orders.dead, "dead"),
+    ]
     dead = found["messages"][1]
     with broker() as opened:
         info = opened.find(orders.dead)
     assert set(dead) == {"status", *info.__dataclass_fields__}
-    assert (dead["reason"], dead["attempts"], dead["dead_since"]) == ("serialization_error", 1, info.dead_since)
-    assert (dead["failures"][0]["reason"], dead["failures"][0]["error"]) == ("serialization_error", "bad json")
+    assert (dead["reason"], dead["attempts"], dead["dead_since"]) == (
+        "serialization_error",
+        1,
+        info.dead_since,
+    )
+    assert (dead["failures"][0]["reason"], dead["failures"][0]["error"]) == (
+        "serialization_error",
+        "bad json",
+    )
 
 
 def test_show_says_how_many_it_left_out(cli: Commands, broker: Opener) -> None:
@@ -107,7 +164,9 @@ def test_show_says_how_many_it_left_out(cli: Commands, broker: Opener) -> None:
     assert len(cli.json("queue", "show", "many", "-n", "1000")["messages"]) == 450, "page by page"
 
 
-def test_failed_messages_are_found_behind_a_page_of_delayed_ones(cli: Commands, broker: Opener, orders: Orders) -> None:
+def test_failed_messages_are_found_behind_a_page_of_delayed_ones(
+    cli: Commands, broker: Opener, orders: Orders
+) -> None:
     with broker() as opened:
         opened.enqueue_many("orders", [NewMessage(b"soon", delay="10m") for _ in range(250)])
     found = cli.json("queue", "show", "orders", "--status", "failed", "-n", "1")
@@ -131,7 +190,9 @@ def test_an_id_that_fits_several_messages_is_an_error_that_names_them(cli: Comma
 def test_a_payload_can_be_had_byte_for_byte(cli: Commands, orders: Orders) -> None:
     body = bytes(range(256))
     message_id = cli.ok("queue", "push", "orders", "-", input=body).out.strip()
-    got = CliRunner(env={"FAIRLEAD_DATA": str(cli.data)}).invoke(app, ["queue", "inspect", "orders", message_id, "--payload"])
+    got = CliRunner(env={"FAIRLEAD_DATA": str(cli.data)}).invoke(
+        app, ["queue", "inspect", "orders", message_id, "--payload"]
+    )
     assert got.stdout_bytes == body
     assert cli("queue", "inspect", "orders", "--payload").code == 2
 
@@ -146,24 +207,37 @@ def test_nothing_in_a_message_reaches_the_terminal_as_a_command(cli: Commands, b
     bad = "\x1b[2J\x07\u202e\x9b31m[red]\r"
     with broker() as opened:
         opened.create_queue("q", retry="none")
-        (message_id,) = opened.enqueue_many("q", [NewMessage(bad.encode(), headers={"h" + bad: bad}, fairness_key=bad, stream=bad)])
+        (message_id,) = opened.enqueue_many(
+            "q", [NewMessage(bad.encode(), headers={"h" + bad: bad}, fairness_key=bad, stream=bad)]
+        )
         opened.claim("q", consumer=bad)
         opened.nack("q", message_id, bad)
-    for args in (["queue", "show", "q"], ["queue", "inspect", "q", message_id], ["queue", "peek", "q.dlq"], ["explain", "q", message_id],
-                 ["queue", "drain", "q.dlq", "-y"]):  # fmt: skip
+    for args in (
+        ["queue", "show", "q"],
+        ["queue", "inspect", "q", message_id],
+        ["queue", "peek", "q.dlq"],
+        ["explain", "q", message_id],
+        ["queue", "drain", "q.dlq", "-y"],
+    ):
         ran = cli(*args)
         assert ran.code == 0
         assert not set("\x1b\x07\u202e\x9b\r") & set(ran.out + ran.err), args
         assert "[red]" in ran.out or "explain" in args, "markup is text"
 
 
-def test_peek_goes_on_behind_a_message_and_looks_at_the_dead(cli: Commands, broker: Opener, orders: Orders) -> None:
+def test_peek_goes_on_behind_a_message_and_looks_at_the_dead(
+    cli: Commands, broker: Opener, orders: Orders
+) -> None:
     with broker() as opened:
         opened.create_queue("q")
         ids = opened.enqueue_many("q", [NewMessage(str(n).encode()) for n in range(5)])
-    assert [info["payload"] for info in cli.json("queue", "peek", "q", "-n", "2", "--after", ids[1][-8:])] == ["2", "3"]
+    assert [
+        info["payload"] for info in cli.json("queue", "peek", "q", "-n", "2", "--after", ids[1][-8:])
+    ] == ["2", "3"]
     assert [info["id"] for info in cli.json("queue", "peek", "orders", "--where", "dead")] == [orders.dead]
-    assert [info["id"] for info in cli.json("queue", "peek", "orders", "--where", "leased", "--key", "acme")] == [orders.active]
+    assert [
+        info["id"] for info in cli.json("queue", "peek", "orders", "--where", "leased", "--key", "acme")
+    ] == [orders.active]
     assert cli("queue", "peek", "orders", "--where", "elsewhere").code == 3
 
 
@@ -182,7 +256,9 @@ def test_drain_asks_and_gives_every_payload_back_whole(cli: Commands, broker: Op
     assert cli.json("queue", "drain", "orders", "-y") == []
 
 
-def test_drain_into_a_file_touches_nothing_when_the_file_cannot_be_written(cli: Commands, orders: Orders, tmp_path: Path) -> None:
+def test_drain_into_a_file_touches_nothing_when_the_file_cannot_be_written(
+    cli: Commands, orders: Orders, tmp_path: Path
+) -> None:
     refused = cli("queue", "drain", "orders", "-y", "--to", tmp_path / "no" / "file")
     assert refused.code == 1
     assert cli.json("queue", "list")[0]["stats"]["ready"] == 1
@@ -191,14 +267,29 @@ def test_drain_into_a_file_touches_nothing_when_the_file_cannot_be_written(cli: 
     assert json.loads(line)["payload"] == "pending"
 
 
-def test_a_traceback_is_cut_to_its_first_line_in_lists_and_whole_where_one_message_is_shown(cli: Commands, broker: Opener) -> None:
+def test_a_traceback_is_cut_to_its_first_line_in_lists_and_whole_where_one_message_is_shown(
+    cli: Commands, broker: Opener
+) -> None:
     with broker() as opened:
         opened.create_queue("mails", retry={"policy": "none"})
         opened.enqueue("mails", b"x")
-        opened.settle([Fail(opened.claim("mails")[0], "ValueError: no\n\nTraceback:\n  File \"a.py\", line 1\nid  fake\x1b[2J", "handler_exception")])
+        opened.settle(
+            [
+                Fail(
+                    opened.claim("mails")[0],
+                    'ValueError: no\n\nTraceback:\n  File "a.py", line 1\nid  fake\x1b[2J',
+                    "handler_exception",
+                )
+            ]
+        )
         (letter,) = opened.peek("mails.dlq")
     assert cli.ok("queue", "show", "mails").lines[-1].endswith("handler_exception: ValueError: no …")
     assert cli.ok("explain", "mails", letter.id).lines[-1] == "  - last error: ValueError: no …"
     assert cli.ok("queue", "inspect", "mails", letter.id).lines[-6:] == [
-        "last error", "  ValueError: no", "", "  Traceback:", '    File "a.py", line 1', "  id  fake\\x1b[2J",
-    ]  # fmt: skip
+        "last error",
+        "  ValueError: no",
+        "",
+        "  Traceback:",
+        '    File "a.py", line 1',
+        "  id  fake\\x1b[2J",
+    ]

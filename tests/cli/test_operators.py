@@ -1,4 +1,6 @@
-"""Repair by id and by filter. What each verb does to a message is the engine's; this is who is asked, told and refused."""
+"""Repair by id and by filter. What each verb does to a message is the engine's; this is who is asked, told
+and refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from fairlead import Fail, NewMessage
 from fairlead.cli import confirm, operators
 from tests.cli.conftest import Commands, Opener, Orders
 
-VERBS = {"retry": "dead", "drop": "pending", "done": "active", "bury": "pending", "hold": "pending", "unhold": "held", "fail": "active"}
+VERBS = {
+    "retry": "dead",
+    "drop": "pending",
+    "done": "active",
+    "bury": "pending",
+    "hold": "pending",
+    "unhold": "held",
+    "fail": "active",
+}
 
 
 def status(cli: Commands, message_id: str) -> str | None:
@@ -23,7 +33,15 @@ def test_each_verb_takes_a_short_id(cli: Commands, orders: Orders, verb: str, be
     message_id = getattr(orders, before)
     result = cli.json("queue", verb, "orders", message_id[-8:], "--yes")
     assert result == {"changed": [message_id], "skipped": [], "more": False}
-    after = {"retry": "pending", "drop": None, "done": None, "bury": "dead", "hold": "held", "unhold": "pending", "fail": "failed"}
+    after = {
+        "retry": "pending",
+        "drop": None,
+        "done": None,
+        "bury": "dead",
+        "hold": "held",
+        "unhold": "pending",
+        "fail": "failed",
+    }
     assert status(cli, message_id) == after[verb]
 
 
@@ -35,7 +53,10 @@ def test_each_verb_can_be_tried_without_effect(cli: Commands, orders: Orders, ve
     assert status(cli, message_id) == VERBS[verb]
 
 
-@pytest.mark.parametrize(("verb", "asks"), [("retry", False), ("drop", True), ("done", True), ("bury", False), ("hold", False), ("fail", False)])
+@pytest.mark.parametrize(
+    ("verb", "asks"),
+    [("retry", False), ("drop", True), ("done", True), ("bury", False), ("hold", False), ("fail", False)],
+)
 def test_by_id_only_what_cannot_be_undone_asks(cli: Commands, orders: Orders, verb: str, asks: bool) -> None:
     message_id = getattr(orders, VERBS[verb])
     ran = cli("queue", verb, "orders", message_id[-8:])
@@ -44,7 +65,9 @@ def test_by_id_only_what_cannot_be_undone_asks(cli: Commands, orders: Orders, ve
         assert f"would {verb} message {message_id[-8:]} ({VERBS[verb]}) of queue 'orders' for good" in ran.err
 
 
-def test_retry_of_one_message_that_is_neither_dead_nor_failed_is_an_error(cli: Commands, orders: Orders) -> None:
+def test_retry_of_one_message_that_is_neither_dead_nor_failed_is_an_error(
+    cli: Commands, orders: Orders
+) -> None:
     for word in ("pending", "active", "delayed", "held"):
         ran = cli("queue", "retry", "orders", getattr(orders, word)[-8:], "-o", "json")
         assert ran.code == 3
@@ -72,7 +95,9 @@ def test_a_message_of_another_queue_is_not_found(cli: Commands, orders: Orders) 
 
 
 @pytest.mark.parametrize("args", [["--all-dead"], ["--status", "dead"]])
-def test_all_dead_are_retried_and_failed_ones_keep_their_cooldown(cli: Commands, orders: Orders, args: list[str]) -> None:
+def test_all_dead_are_retried_and_failed_ones_keep_their_cooldown(
+    cli: Commands, orders: Orders, args: list[str]
+) -> None:
     result = cli.json("queue", "retry", "orders", *args, "-y")
     assert result["changed"] == [orders.dead]
     assert status(cli, orders.failed) == "failed"
@@ -85,11 +110,21 @@ def test_all_failed_are_retried_and_dead_ones_stay_dead(cli: Commands, orders: O
 
 
 def test_a_retry_without_either_is_both(cli: Commands, orders: Orders) -> None:
-    assert set(cli.json("queue", "retry", "orders", "--min-attempts", "1", "-y")["changed"]) == {orders.failed, orders.dead}
+    assert set(cli.json("queue", "retry", "orders", "--min-attempts", "1", "-y")["changed"]) == {
+        orders.failed,
+        orders.dead,
+    }
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["--status", "pending"], ["--status", "dead", "abcd1234"], ["--all-dead", "--status", "failed"], ["abcd1234", "--key", "k"]]
+    "args",
+    [
+        [],
+        ["--status", "pending"],
+        ["--status", "dead", "abcd1234"],
+        ["--all-dead", "--status", "failed"],
+        ["abcd1234", "--key", "k"],
+    ],
 )
 def test_retry_needs_exactly_one_way_to_say_which(cli: Commands, orders: Orders, args: list[str]) -> None:
     assert cli("queue", "retry", "orders", *args).code == 2
@@ -109,11 +144,17 @@ def mails(broker: Opener) -> list[str]:
     """Three dead mails: acme 421, acme 550, globex 421."""
     with broker() as opened:
         opened.create_queue("mails", retry="none")
-        messages = [NewMessage(b"m", fairness_key=key, headers={"shop": key}) for key in ("acme", "acme", "globex")]
+        messages = [
+            NewMessage(b"m", fairness_key=key, headers={"shop": key}) for key in ("acme", "acme", "globex")
+        ]
         ids = opened.enqueue_many("mails", messages)
         errors = dict(zip(ids, ("SMTP 421", "SMTP 550", "SMTP 421"), strict=True))
-        reasons = dict(zip(ids, ("transport_unavailable", "validation_failure", "transport_unavailable"), strict=True))
-        opened.settle([Fail(d, error=errors[d.id], reason=reasons[d.id]) for d in opened.claim("mails", limit=3)])
+        reasons = dict(
+            zip(ids, ("transport_unavailable", "validation_failure", "transport_unavailable"), strict=True)
+        )
+        opened.settle(
+            [Fail(d, error=errors[d.id], reason=reasons[d.id]) for d in opened.claim("mails", limit=3)]
+        )
     return ids
 
 
@@ -142,7 +183,9 @@ def test_a_filter_picks_what_it_says_and_the_exact_number_is_shown_first(
         return
     assert refused.code == 2
     assert f"would {verb} {len(picks)} message{'s' if len(picks) > 1 else ''} of queue 'mails'" in refused.err
-    assert sorted(cli.json("queue", verb, "mails", *args, "-y")["changed"]) == sorted(mails[pick] for pick in picks)
+    assert sorted(cli.json("queue", verb, "mails", *args, "-y")["changed"]) == sorted(
+        mails[pick] for pick in picks
+    )
 
 
 def test_what_came_up_or_changed_while_someone_thought_about_it_is_left_alone(
@@ -157,14 +200,21 @@ def test_what_came_up_or_changed_while_someone_thought_about_it_is_left_alone(
 
         monkeypatch.setattr(operators, "open_target", lambda: nullcontext(opened))
         monkeypatch.setattr(operators, "confirm", think)
-        assert cli.json("queue", "drop", "mails", "--reason", "transport_unavailable")["changed"] == [mails[2]]
+        assert cli.json("queue", "drop", "mails", "--reason", "transport_unavailable")["changed"] == [
+            mails[2]
+        ]
         assert (opened.stats("mails").ready, opened.stats("mails").dead) == (1, 2)
 
 
 def test_bury_and_fail_record_what_the_operator_says(cli: Commands, orders: Orders) -> None:
-    cli.ok("queue", "bury", "orders", orders.pending, "--because", "no such shop", "--as", "validation_failure")
+    cli.ok(
+        "queue", "bury", "orders", orders.pending, "--because", "no such shop", "--as", "validation_failure"
+    )
     cli.ok("queue", "fail", "orders", orders.active, "--because", "stuck", "--as", "timeout_exceeded")
-    for message_id, reason, text in ((orders.pending, "validation_failure", "no such shop"), (orders.active, "timeout_exceeded", "stuck")):
+    for message_id, reason, text in (
+        (orders.pending, "validation_failure", "no such shop"),
+        (orders.active, "timeout_exceeded", "stuck"),
+    ):
         last = cli.json("queue", "inspect", "orders", message_id)["failures"][-1]
         assert (last["reason"], last["error"]) == (reason, text)
 
@@ -178,12 +228,17 @@ def test_prune_wants_an_age_or_all_and_shows_the_number(cli: Commands, mails: li
     assert sorted(cli.json("queue", "prune", "mails", "--all", "-y")["changed"]) == mails
 
 
-def test_more_than_one_call_may_touch_is_said(cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_one_call_may_touch_is_said(
+    cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.broker.operators.STEP_MESSAGES", 5)
     with broker() as opened:
         opened.create_queue("many")
         opened.quarantine("many", [NewMessage(b"x") for _ in range(8)], error="e")
-    assert "drop 5 messages, the first of more than that, of queue 'many'" in cli("queue", "drop", "many", "--error", "e").err
+    assert (
+        "drop 5 messages, the first of more than that, of queue 'many'"
+        in cli("queue", "drop", "many", "--error", "e").err
+    )
     ran = cli.ok("queue", "drop", "many", "--error", "e", "-y")
     assert ran.lines[-1] == "more match; run it again to go on"
     assert cli.json("queue", "drop", "many", "--error", "e", "-y")["more"] is False
@@ -197,10 +252,14 @@ def test_a_stream_is_let_past_the_message_at_its_head(cli: Commands, broker: Ope
     assert cli.json("queue", "release-stream", "q", "s") == {"queue": "q", "stream": "s", "released": True}
     with broker() as opened:
         assert [delivery.id for delivery in opened.claim("q", limit=5)] == [second]
-    assert cli.ok("queue", "release-stream", "q", "nothing").lines == ["nothing waits at the head of stream 'nothing'"]
+    assert cli.ok("queue", "release-stream", "q", "nothing").lines == [
+        "nothing waits at the head of stream 'nothing'"
+    ]
 
 
-def test_at_a_terminal_a_filter_asks_once(cli: Commands, mails: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_a_filter_asks_once(
+    cli: Commands, mails: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(confirm, "at_terminal", lambda: True)
     ran = cli("queue", "drop", "mails", "--key", "acme", input="y\n")
     assert ran.code == 0

@@ -25,12 +25,23 @@ PATIENCE_S = 60
 
 
 def environment(data: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_") and name not in ("NO_COLOR", "FORCE_COLOR")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FAIRLEAD_") and name not in ("NO_COLOR", "FORCE_COLOR")
+    }
     return {**kept, "FAIRLEAD_DATA": str(data), "TERM": "xterm", "COLUMNS": "100", **more}
 
 
 def run(data: Path, *args: str, input: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *args], env=environment(data, **more), input=input, capture_output=True, check=False, timeout=PATIENCE_S)
+    return subprocess.run(
+        [*COMMAND, *args],
+        env=environment(data, **more),
+        input=input,
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
 
 
 class Terminal:
@@ -38,7 +49,14 @@ class Terminal:
 
     def __init__(self, data: Path, *args: str) -> None:
         self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen([*COMMAND, *args], env=environment(data), stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+        self.process = subprocess.Popen(
+            [*COMMAND, *args],
+            env=environment(data),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            close_fds=True,
+        )
         os.close(theirs)
         self.seen = ""
 
@@ -80,7 +98,9 @@ class Terminal:
         (["queue", "push", "orders", "--file", "/no/such"], 1),
     ],
 )
-def test_a_process_ends_with_its_code_and_never_with_a_traceback(data: Path, orders: Orders, args: list[str], code: int) -> None:
+def test_a_process_ends_with_its_code_and_never_with_a_traceback(
+    data: Path, orders: Orders, args: list[str], code: int
+) -> None:
     ran = run(data, *args)
     assert ran.returncode == code
     assert b"Traceback" not in ran.stderr
@@ -113,8 +133,13 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(data: Path, broker: Op
     with broker() as opened:
         opened.create_queue("many")
         opened.enqueue_many("many", [NewMessage(b"x" * 500) for _ in range(3000)])
-    for args in (["queue", "peek", "many", "-n", "3000", "-o", "json"], ["queue", "peek", "many", "-n", "3000"]):
-        process = subprocess.Popen([*COMMAND, *args], env=environment(data), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for args in (
+        ["queue", "peek", "many", "-n", "3000", "-o", "json"],
+        ["queue", "peek", "many", "-n", "3000"],
+    ):
+        process = subprocess.Popen(
+            [*COMMAND, *args], env=environment(data), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(10)
@@ -124,7 +149,9 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(data: Path, broker: Op
         assert (process.wait(PATIENCE_S), complaints) == (141, b"")
 
 
-def test_at_a_terminal_a_question_is_asked_and_a_no_changes_nothing(data: Path, orders: Orders, broker: Opener) -> None:
+def test_at_a_terminal_a_question_is_asked_and_a_no_changes_nothing(
+    data: Path, orders: Orders, broker: Opener
+) -> None:
     terminal = Terminal(data, "queue", "delete", "orders")
     terminal.wait_for("Go on? [y/N]")
     assert "This will delete queue 'orders' with 5 messages" in terminal.seen
@@ -147,7 +174,9 @@ def test_at_a_terminal_a_command_says_that_it_waits_for_a_server(tmp_path: Path)
         assert terminal.end() == 7
 
 
-def test_ctrl_c_at_a_question_changes_nothing_and_leaves_no_traceback(data: Path, orders: Orders, broker: Opener) -> None:
+def test_ctrl_c_at_a_question_changes_nothing_and_leaves_no_traceback(
+    data: Path, orders: Orders, broker: Opener
+) -> None:
     terminal = Terminal(data, "queue", "delete", "orders")
     terminal.wait_for("Go on? [y/N]")
     terminal.process.send_signal(signal.SIGINT)
@@ -192,7 +221,9 @@ def test_a_shell_completes_commands_queues_and_reasons(data: Path, orders: Order
     assert complete(data, ["queue", "retry", "orders", "--reason", "ser"]) == ["serialization_error"]
 
 
-def test_a_queue_is_completed_from_the_directory_on_the_line(data: Path, orders: Orders, tmp_path: Path) -> None:
+def test_a_queue_is_completed_from_the_directory_on_the_line(
+    data: Path, orders: Orders, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     assert complete(elsewhere, ["--data", str(data), "queue", "show", "ord"]) == ["orders", "orders.dlq"]
     assert complete(elsewhere, ["queue", "show", "--data", str(data), "ord"]) == ["orders", "orders.dlq"]

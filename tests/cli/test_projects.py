@@ -1,4 +1,6 @@
-"""`--project` and `FAIRLEAD_PROJECT`: a name without a project means that of the project, in every command that names a queue."""
+"""`--project` and `FAIRLEAD_PROJECT`: a name without a project means that of the project, in every command
+that names a queue.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def twins(broker: Opener) -> Opener:
         for project in PROJECTS:
             name = f"{project}orders"
             opened.create_queue(name, retry="none")
-            opened.enqueue_many(name, [NewMessage(b"dead"), NewMessage(b"leased"), NewMessage(b"ready", stream="s")])
+            opened.enqueue_many(
+                name, [NewMessage(b"dead"), NewMessage(b"leased"), NewMessage(b"ready", stream="s")]
+            )
             dead, _ = opened.claim(name, limit=2, consumer="ann")
             opened.settle([Fail(dead, error="no")])
             opened.config.set(f"weight:{name}:acme", "2")
@@ -34,7 +38,13 @@ def counts(opened: object) -> dict[str, tuple[int, int, int, bool, int]]:
     found = {}
     for info in opened.queues():  # type: ignore[attr-defined]
         stats = opened.stats(info.name)  # type: ignore[attr-defined]
-        found[info.name] = (stats.ready, stats.leased, stats.dead, stats.paused, info.config.max_messages or 0)
+        found[info.name] = (
+            stats.ready,
+            stats.leased,
+            stats.dead,
+            stats.paused,
+            info.config.max_messages or 0,
+        )
     return found
 
 
@@ -58,7 +68,9 @@ def counts(opened: object) -> dict[str, tuple[int, int, int, bool, int]]:
         ["redrive", "orders", "-y"],
     ],
 )
-def test_an_act_is_done_in_the_project_and_nowhere_else(cli: Commands, twins: Opener, args: list[str]) -> None:
+def test_an_act_is_done_in_the_project_and_nowhere_else(
+    cli: Commands, twins: Opener, args: list[str]
+) -> None:
     with twins() as opened:
         before = counts(opened)
     ran = cli(*args, "--project", "shop")
@@ -86,7 +98,9 @@ def test_an_act_is_done_in_the_project_and_nowhere_else(cli: Commands, twins: Op
         (["config", "get", "weight:orders:acme"], lambda said: [said["key"].split(":")[1]]),
     ],
 )
-def test_a_look_is_at_the_project_and_nowhere_else(cli: Commands, twins: Opener, args: list[str], named: Callable[[object], list[str]]) -> None:
+def test_a_look_is_at_the_project_and_nowhere_else(
+    cli: Commands, twins: Opener, args: list[str], named: Callable[[object], list[str]]
+) -> None:
     assert named(cli.json(*args, "--project", "shop")) == ["shop/orders"]
     assert named(cli.json("--project", "mill", *args)) == ["mill/orders"]
 
@@ -102,7 +116,9 @@ def test_a_message_is_looked_for_in_the_project(cli: Commands, twins: Opener) ->
     assert ids["shop/"] in cli.ok("explain", ids["shop/"], "--project", "mill", "-o", "json").out
 
 
-def test_a_flag_beats_the_environment_and_a_name_with_a_project_beats_both(cli: Commands, twins: Opener) -> None:
+def test_a_flag_beats_the_environment_and_a_name_with_a_project_beats_both(
+    cli: Commands, twins: Opener
+) -> None:
     def pushed(*args: str, env: dict[str, str | None] | None = None) -> str:
         found: str = cli("queue", "push", *args, "x", "-o", "json", env=env).json()["queue"]
         return found
@@ -113,10 +129,15 @@ def test_a_flag_beats_the_environment_and_a_name_with_a_project_beats_both(cli: 
     assert pushed("mill/orders", env=shop) == "mill/orders"
     assert pushed("orders", "--project", "", env=shop) == "orders"
     assert pushed("orders") == "orders"
-    assert cli("--project", "mill", "queue", "push", "orders", "x", "-o", "json", env=shop).json()["queue"] == "mill/orders"
+    assert (
+        cli("--project", "mill", "queue", "push", "orders", "x", "-o", "json", env=shop).json()["queue"]
+        == "mill/orders"
+    )
 
 
-def test_a_weight_is_set_in_the_project_and_what_is_no_name_of_a_queue_stays(cli: Commands, twins: Opener) -> None:
+def test_a_weight_is_set_in_the_project_and_what_is_no_name_of_a_queue_stays(
+    cli: Commands, twins: Opener
+) -> None:
     cli.ok("config", "set", "weight:orders:a:b/c", "5", "--project", "shop")
     cli.ok("config", "set", "throttle:orders:rate", "5", "--project", "shop")
     with twins() as opened:
@@ -129,11 +150,18 @@ def test_what_was_meant_is_looked_for_in_the_project(cli: Commands, twins: Opene
     near = cli("queue", "pause", "ordres", "--project", "shop")
     assert (near.code, "'shop/orders'" in near.err, "mill" in near.err) == (NOT_FOUND, True, False)
     elsewhere = cli("queue", "pause", "mails", "--project", "shop")
-    assert (elsewhere.code, "did you mean" in elsewhere.err, "fairlead queue list" in elsewhere.err) == (NOT_FOUND, False, True)
+    assert (elsewhere.code, "did you mean" in elsewhere.err, "fairlead queue list" in elsewhere.err) == (
+        NOT_FOUND,
+        False,
+        True,
+    )
 
 
 def test_a_shell_completes_the_names_of_the_project(data: Path, twins: Opener) -> None:
     assert complete(data, ["queue", "show", "--project", "shop", "ord"]) == ["orders", "orders.dlq"]
     assert complete(data, ["--project", "shop", "queue", "show", "mi"]) == []
-    assert complete(data, ["--project", "shop", "queue", "show", "mill/"]) == ["mill/orders", "mill/orders.dlq"]
+    assert complete(data, ["--project", "shop", "queue", "show", "mill/"]) == [
+        "mill/orders",
+        "mill/orders.dlq",
+    ]
     assert complete(data, ["stats", "ord"], FAIRLEAD_PROJECT="mill") == ["orders", "orders.dlq"]

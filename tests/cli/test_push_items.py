@@ -22,7 +22,9 @@ QUEUES = {
 @pytest.fixture
 def shop(cli: Commands, broker: Opener) -> Opener:
     """Queues of a project, as an apply leaves them, and one queue that no runbook knows."""
-    cli.ok("queue", "create", "shop/orders", "--dedup", "live", "--retry", "none", "--retain-completed", "12h")
+    cli.ok(
+        "queue", "create", "shop/orders", "--dedup", "live", "--retry", "none", "--retain-completed", "12h"
+    )
     with broker() as opened:
         opened.create_queue("shop/twice", dedup="live")
         opened.create_queue("shop/plain")
@@ -36,7 +38,11 @@ def test_an_item_is_the_payload_with_variables_and_defaults(cli: Commands, shop:
     third = cli.ok("queue", "push", "shop/orders", "-", input=b'{"customer": "cy", "note": "n"}').out.strip()
     with shop() as opened:
         items = [json.loads(opened.find(message_id).payload) for message_id in (first, second, third)]
-    assert items == [{"customer": "ann", "amount": 12}, {"customer": "bob", "amount": 1}, {"customer": "cy", "amount": 1, "note": "n"}]
+    assert items == [
+        {"customer": "ann", "amount": 12},
+        {"customer": "bob", "amount": 1},
+        {"customer": "cy", "amount": 1, "note": "n"},
+    ]
 
 
 def test_equal_data_is_the_item_that_is_not_done_yet_and_says_so(cli: Commands, shop: Opener) -> None:
@@ -49,7 +55,9 @@ def test_equal_data_is_the_item_that_is_not_done_yet_and_says_so(cli: Commands, 
 
 
 @pytest.mark.parametrize("state", ["active", "completed", "dead"])
-def test_a_twin_that_is_active_is_the_item_and_one_that_is_over_is_not(cli: Commands, shop: Opener, state: str) -> None:
+def test_a_twin_that_is_active_is_the_item_and_one_that_is_over_is_not(
+    cli: Commands, shop: Opener, state: str
+) -> None:
     first = cli.json("queue", "push", "shop/orders", '{"customer": "ann"}')
     with shop() as opened:
         (delivery,) = opened.claim("shop/orders")
@@ -60,7 +68,10 @@ def test_a_twin_that_is_active_is_the_item_and_one_that_is_over_is_not(cli: Comm
 
 
 def test_a_queue_may_take_equal_data_twice(cli: Commands, shop: Opener) -> None:
-    first, second = cli.json("queue", "push", "shop/twice", "{}"), cli.json("queue", "push", "shop/twice", "{}")
+    first, second = (
+        cli.json("queue", "push", "shop/twice", "{}"),
+        cli.json("queue", "push", "shop/twice", "{}"),
+    )
     assert first["id"] != second["id"]
 
 
@@ -80,14 +91,25 @@ def test_an_external_queue_takes_no_push(cli: Commands, shop: Opener) -> None:
     assert "shop/issues.taken" in refused.err
 
 
-@pytest.mark.parametrize("verb", [["retry", "shop/issues", "0123abcd"], ["show", "shop/issues"], ["drop", "shop/issues", "0123abcd", "-y"]])
-def test_management_of_an_external_queue_says_where_its_items_are(cli: Commands, shop: Opener, verb: list[str]) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["retry", "shop/issues", "0123abcd"],
+        ["show", "shop/issues"],
+        ["drop", "shop/issues", "0123abcd", "-y"],
+    ],
+)
+def test_management_of_an_external_queue_says_where_its_items_are(
+    cli: Commands, shop: Opener, verb: list[str]
+) -> None:
     refused = cli("queue", *verb)
     assert refused.code == STATUSES[errors.ExternalQueue].exit_code
     assert "shop/issues.taken" in refused.err
 
 
-def test_a_queue_that_no_runbook_knows_takes_any_payload_and_no_variables(cli: Commands, shop: Opener) -> None:
+def test_a_queue_that_no_runbook_knows_takes_any_payload_and_no_variables(
+    cli: Commands, shop: Opener
+) -> None:
     pushed = cli.json("queue", "push", "shop/plain", "no json")
     assert set(pushed) == {"id", "queue"}
     assert cli("queue", "push", "shop/plain", "x", "--var", "a=1").code == 2
@@ -95,9 +117,14 @@ def test_a_queue_that_no_runbook_knows_takes_any_payload_and_no_variables(cli: C
     assert cli("queue", "push", "shop/nothing", "x").code == STATUSES[errors.QueueNotFound].exit_code
 
 
-def test_a_project_may_be_said_beside_the_name(cli: Commands, shop: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_may_be_said_beside_the_name(
+    cli: Commands, shop: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = cli.json("queue", "push", "orders", '{"customer": "ann"}', "--project", "shop")
     assert first["queue"] == "shop/orders"
     monkeypatch.setenv("FAIRLEAD_PROJECT", "shop")
     assert cli.json("queue", "push", "orders", '{"customer": "ann"}')["id"] == first["id"]
-    assert cli("queue", "push", "else/orders", '{"customer": "ann"}').code == STATUSES[errors.QueueNotFound].exit_code
+    assert (
+        cli("queue", "push", "else/orders", '{"customer": "ann"}').code
+        == STATUSES[errors.QueueNotFound].exit_code
+    )

@@ -13,15 +13,25 @@ def dead(broker: Opener) -> list[str]:
     with broker() as opened:
         opened.create_queue("bulk")
         return [
-            opened.quarantine("bulk", [NewMessage(b"x")], reason="validation_failure" if n % 3 == 0 else "timeout_exceeded", error=f"no {n}")[0]
+            opened.quarantine(
+                "bulk",
+                [NewMessage(b"x")],
+                reason="validation_failure" if n % 3 == 0 else "timeout_exceeded",
+                error=f"no {n}",
+            )[0]
             for n in range(12)
         ]
 
 
 def test_a_dry_run_counts_exactly_and_moves_nothing(cli: Commands, dead: list[str]) -> None:
     assert cli.json("redrive", "bulk", "--dry-run") == {"matched": 12, "moved": 0, "intent_id": None}
-    assert cli.json("redrive", "bulk", "--reason", "validation_failure", "--count", "3", "--dry-run")["matched"] == 3
-    assert cli.ok("redrive", "bulk.dlq", "--dry-run").lines == ["12 dead letters of queue 'bulk.dlq' would go back"]
+    assert (
+        cli.json("redrive", "bulk", "--reason", "validation_failure", "--count", "3", "--dry-run")["matched"]
+        == 3
+    )
+    assert cli.ok("redrive", "bulk.dlq", "--dry-run").lines == [
+        "12 dead letters of queue 'bulk.dlq' would go back"
+    ]
     assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
 
 
@@ -29,7 +39,11 @@ def test_a_redrive_by_filter_shows_the_number_asks_and_brings_back(cli: Commands
     refused = cli("redrive", "bulk", "--reason", "validation_failure")
     assert refused.code == 2
     assert "bring back 4 dead letters of queue 'bulk'" in refused.err
-    assert cli.json("redrive", "bulk", "--reason", "validation_failure", "-y") == {"matched": 4, "moved": 4, "intent_id": None}
+    assert cli.json("redrive", "bulk", "--reason", "validation_failure", "-y") == {
+        "matched": 4,
+        "moved": 4,
+        "intent_id": None,
+    }
     stats = cli.json("queue", "list")[0]["stats"]
     assert (stats["ready"], stats["dead"]) == (4, 8)
 
@@ -68,7 +82,12 @@ def test_a_program_that_is_interrupted_while_it_watches_learns_which_redrive_goe
     monkeypatch.setattr("fairlead.cli.redrive.sleep", interrupted)
     ran = cli("redrive", "bulk", "--rate", "0.01", "-y", "-o", "json")
     (intent,) = cli.json("intent", "list")
-    assert (ran.code, ran.err, ran.json()["matched"], ran.json()["intent_id"]) == (130, "", 12, intent["intent_id"])
+    assert (ran.code, ran.err, ran.json()["matched"], ran.json()["intent_id"]) == (
+        130,
+        "",
+        12,
+        intent["intent_id"],
+    )
 
 
 def test_a_detached_redrive_is_listed_and_can_be_stopped(cli: Commands, dead: list[str]) -> None:
@@ -77,12 +96,16 @@ def test_a_detached_redrive_is_listed_and_can_be_stopped(cli: Commands, dead: li
     (intent,) = cli.json("intent", "list")
     assert (intent["intent_id"], intent["kind"], intent["rate"]) == (result["intent_id"], "redrive", 0.01)
     assert "redrive" in cli.ok("intent", "list").out
-    assert cli.ok("intent", "cancel", str(result["intent_id"])).lines == [f"stopped redrive {result['intent_id']}"]
+    assert cli.ok("intent", "cancel", str(result["intent_id"])).lines == [
+        f"stopped redrive {result['intent_id']}"
+    ]
     assert cli("intent", "cancel", str(result["intent_id"])).code == 2
     assert cli.ok("intent", "list").lines == ["nothing is under way"]
 
 
-def test_at_a_terminal_a_no_leaves_the_dead_where_they_are(cli: Commands, dead: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_a_no_leaves_the_dead_where_they_are(
+    cli: Commands, dead: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(confirm, "at_terminal", lambda: True)
     assert cli("redrive", "bulk", input="n\n").code == 1
     assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
@@ -102,7 +125,10 @@ def test_configuration_is_set_shown_listed_and_unset(cli: Commands, broker: Open
     assert cli.json("config", "list", "throttle:") == {"throttle:mail:rate": "5"}
     assert cli.json("config", "list", "--prefix", "throttle:") == {"throttle:mail:rate": "5"}
     assert cli("config", "list", "mine", "--prefix", "mine").code == 2
-    assert [line.split(maxsplit=1) for line in cli.ok("config", "list").lines[1:]] == [["mine", "a b"], ["throttle:mail:rate", "5"]]
+    assert [line.split(maxsplit=1) for line in cli.ok("config", "list").lines[1:]] == [
+        ["mine", "a b"],
+        ["throttle:mail:rate", "5"],
+    ]
     with broker() as opened:
         opened.create_queue("q")
         assert [throttle.rate for throttle in opened.stats("q").throttles] == [5.0]
@@ -112,7 +138,9 @@ def test_configuration_is_set_shown_listed_and_unset(cli: Commands, broker: Open
     assert cli("config", "set", "throttle:mail:rate", "fast").code == 3
 
 
-def test_explain_takes_a_queue_a_message_of_a_queue_or_an_id(cli: Commands, broker: Opener, orders: Orders) -> None:
+def test_explain_takes_a_queue_a_message_of_a_queue_or_an_id(
+    cli: Commands, broker: Opener, orders: Orders
+) -> None:
     with broker() as opened:
         expected = str(opened.explain(orders.held))
     for args in ([orders.held], ["orders", orders.held[-8:]], [orders.held[:-6]]):

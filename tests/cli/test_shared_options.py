@@ -11,13 +11,20 @@ from fairlead.wire.statuses import status_of
 from tests.cli.conftest import Commands, Opener, Orders
 
 
-@pytest.mark.parametrize("args", [["--data", "{}", "-o", "json", "queue", "list"], ["queue", "list", "--output", "json", "--data", "{}"]])
-def test_shared_options_work_before_and_behind_the_name_of_a_command(cli: Commands, orders: Orders, data: Path, args: list[str]) -> None:
+@pytest.mark.parametrize(
+    "args",
+    [["--data", "{}", "-o", "json", "queue", "list"], ["queue", "list", "--output", "json", "--data", "{}"]],
+)
+def test_shared_options_work_before_and_behind_the_name_of_a_command(
+    cli: Commands, orders: Orders, data: Path, args: list[str]
+) -> None:
     ran = cli(*(arg.format(data) for arg in args), env={"FAIRLEAD_DATA": None})
     assert [queue["name"] for queue in ran.json()] == ["orders"]
 
 
-def test_an_option_behind_the_command_beats_one_in_front_of_it(cli: Commands, orders: Orders, tmp_path: Path) -> None:
+def test_an_option_behind_the_command_beats_one_in_front_of_it(
+    cli: Commands, orders: Orders, tmp_path: Path
+) -> None:
     ran = cli("--data", tmp_path / "other", "-o", "text", "queue", "list", "--data", cli.data, "-o", "json")
     assert len(ran.json()) == 1
 
@@ -31,7 +38,9 @@ def test_a_flag_beats_the_environment() -> None:
 
 
 @pytest.mark.parametrize("env", [None, {"FAIRLEAD_ADDR": "127.0.0.1:1"}])
-def test_an_address_and_a_directory_at_once_are_refused(cli: Commands, orders: Orders, env: dict[str, str | None] | None) -> None:
+def test_an_address_and_a_directory_at_once_are_refused(
+    cli: Commands, orders: Orders, env: dict[str, str | None] | None
+) -> None:
     flags = [] if env else ["--addr", "127.0.0.1:1", "--data", str(cli.data)]
     ran = cli("queue", "list", *flags, env=env)
     assert ran.code == 2
@@ -54,7 +63,10 @@ def test_errors_have_the_exit_code_of_the_table_and_go_to_stderr(cli: Commands, 
         (["queue", "create", "a b"], errors.InvalidRequest("queue", "", "")),
         (["queue", "inspect", "orders", "ffff0000"], errors.MessageNotFound("ffff0000")),
         (["config", "get", "no.such"], errors.ConfigKeyNotFound("no.such")),
-        (["queue", "create", "x", "--on-failure", "function on_enqueue() end"], errors.HookInvalid("on_failure", 1, "")),
+        (
+            ["queue", "create", "x", "--on-failure", "function on_enqueue() end"],
+            errors.HookInvalid("on_failure", 1, ""),
+        ),
     ):
         ran = cli(*args)
         assert (ran.code, ran.out) == (status_of(error).exit_code, "")
@@ -94,7 +106,9 @@ def test_names_that_are_nearly_right_are_suggested(cli: Commands, orders: Orders
         assert near in ran.err, args
 
 
-def test_an_unknown_queue_with_nothing_near_says_what_to_do(cli: Commands, orders: Orders, broker: Opener) -> None:
+def test_an_unknown_queue_with_nothing_near_says_what_to_do(
+    cli: Commands, orders: Orders, broker: Opener
+) -> None:
     assert "fairlead queue list" in cli("queue", "pause", "zzz").err
     with broker() as opened:
         opened.delete_queue("orders")
@@ -105,6 +119,8 @@ def test_the_version_is_said_without_a_target(cli: Commands) -> None:
     assert cli("--version", env={"FAIRLEAD_DATA": None}).out == f"fairlead {fairlead.__version__}\n"
 
 
-def test_a_data_directory_that_has_lost_a_file_is_corrupt_and_not_taken_for_none(cli: Commands, orders: Orders) -> None:
+def test_a_data_directory_that_has_lost_a_file_is_corrupt_and_not_taken_for_none(
+    cli: Commands, orders: Orders
+) -> None:
     (cli.data / "CURRENT").unlink()
     assert cli("queue", "list", "-o", "json").error()["code"] == "store_corrupt"

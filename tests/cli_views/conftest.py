@@ -22,21 +22,29 @@ COMMAND = (sys.executable, "-c", "from fairlead.cli import main; main()")
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that costs no disk where the machine has one: opening RocksDB there is ten times faster."""
-    fast = "/dev/shm" if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 512 << 20 else None
+    fast = (
+        "/dev/shm" if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 512 << 20 else None
+    )
     with tempfile.TemporaryDirectory(prefix="fairlead-", dir=fast) as path:
         yield Path(path)
 
 
 @pytest.fixture
 def data(place: Path) -> Path:
-    """Two queues with a history: `emails` has keys, failures and dead letters, `orders` has streams that are held up."""
+    """Two queues with a history: `emails` has keys, failures and dead letters, `orders` has streams that are
+    held up.
+    """
     path = place / "data"
     with fairlead.open(path, durability="os") as broker:
-        broker.create_queue("emails", visibility_timeout="1h", retry={"policy": "fixed", "cooldown": "2h", "attempts": 5})
+        broker.create_queue(
+            "emails", visibility_timeout="1h", retry={"policy": "fixed", "cooldown": "2h", "attempts": 5}
+        )
         broker.create_queue("orders", retry_in_stream={"policy": "fixed", "cooldown": "2h"}, poison_after=1)
         broker.config.set("throttle:smtp:rate", 5)
         for key, weight in (("acme", 3), ("globex", 1)):
-            broker.enqueue_many("emails", [NewMessage(b"x" * 50, fairness_key=key, weight=weight) for _ in range(20)])
+            broker.enqueue_many(
+                "emails", [NewMessage(b"x" * 50, fairness_key=key, weight=weight) for _ in range(20)]
+            )
         mails = broker.claim("emails", limit=8, consumer="ann")
         broker.settle([Fail(mail, error="SMTP 421", reason="transport_unavailable") for mail in mails[:4]])
         broker.settle([Fail(mails[4], dead=True), Complete(mails[5])])

@@ -29,7 +29,12 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         environment = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)], stdin=self._slave, stdout=self._slave, stderr=self._slave, env=environment, start_new_session=True,
+            [*COMMAND, *map(str, arguments)],
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            env=environment,
+            start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         self.output = ""

@@ -29,7 +29,9 @@ class Serving(NamedTuple):
 def serving(data: Path) -> Iterator[Serving]:
     command = [*COMMAND, "serve", "--data", str(data), "-o", "json"]
     doors = [part for door in ("flight", "grpc", "http") for part in (f"--{door}", "127.0.0.1:0")]
-    with subprocess.Popen([*command, *doors], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        [*command, *doors], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         yield Serving(process, **json.loads(process.stdout.readline())["addresses"])
         process.send_signal(signal.SIGCONT)
@@ -41,18 +43,25 @@ def test_every_view_works_through_a_server(run: Run, serving: Serving, place: Pa
     at = ("--addr", serving.flight)
     emails, orders = json.loads(run(*at, "stats", "--keys", "-o", "json").stdout)["queues"]
     assert (emails["ready"], emails["waiting"], emails["dead"], len(emails["shares"])) == (32, 4, 1, 2)
-    assert json.loads(run(*at, "failures", "emails", "-o", "json").stdout)["by_reason"] == {"transport_unavailable": 4}
+    assert json.loads(run(*at, "failures", "emails", "-o", "json").stdout)["by_reason"] == {
+        "transport_unavailable": 4
+    }
     assert orders["queue"] == "orders"
     found = json.loads(run(*at, "top", "--once", "--interval", "10ms", "-o", "json").stdout)
     assert (found["selected"], found["failures"]["scheduled"]) == ("emails", 4)
     run(*at, "stats", "emials", code=4)
 
 
-def test_a_server_writes_a_backup_that_can_be_verified_and_restored(run: Run, serving: Serving, data: Path, place: Path) -> None:
+def test_a_server_writes_a_backup_that_can_be_verified_and_restored(
+    run: Run, serving: Serving, data: Path, place: Path
+) -> None:
     kept = data.with_name(f"{data.name}.checkpoints")
     said = run("--addr", serving.flight, "backup", kept / "first").stdout
     assert f"on the machine of the server at {serving.flight}" in said
-    assert json.loads(run("--addr", serving.flight, "backup", kept / "second", "-o", "json").stdout)["where"] == "server"
+    assert (
+        json.loads(run("--addr", serving.flight, "backup", kept / "second", "-o", "json").stdout)["where"]
+        == "server"
+    )
     assert "42 messages" in run("verify", kept / "first").stdout
     run("restore", kept / "first", "--data", place / "new")
     assert fairlead.verify(place / "new").ok
@@ -61,8 +70,24 @@ def test_a_server_writes_a_backup_that_can_be_verified_and_restored(run: Run, se
     assert not (place / "elsewhere").exists()
 
 
-def test_the_doctor_finds_every_door_open_and_who_has_the_directory(run: Run, serving: Serving, data: Path) -> None:
-    found = json.loads(run("doctor", "--addr", serving.flight, "--grpc", serving.grpc, "--http", serving.http, "--data", data, "-o", "json").stdout)
+def test_the_doctor_finds_every_door_open_and_who_has_the_directory(
+    run: Run, serving: Serving, data: Path
+) -> None:
+    found = json.loads(
+        run(
+            "doctor",
+            "--addr",
+            serving.flight,
+            "--grpc",
+            serving.grpc,
+            "--http",
+            serving.http,
+            "--data",
+            data,
+            "-o",
+            "json",
+        ).stdout
+    )
     levels = {check["name"]: check["level"] for check in found["checks"] if check["area"] == "server"}
     assert levels == {"flight": "ok", "grpc": "ok", "http": "ok", "version": "ok", "clock": "ok"}
     (holder,) = [check["found"] for check in found["checks"] if check["name"] == "open in"]
@@ -70,15 +95,44 @@ def test_the_doctor_finds_every_door_open_and_who_has_the_directory(run: Run, se
 
 
 def test_the_doctor_tells_a_door_of_another_kind_from_a_flight_door(run: Run, serving: Serving) -> None:
-    found = json.loads(run("doctor", "--addr", serving.http, "--grpc", serving.grpc, "--http", serving.http, "-o", "json", code=1).stdout)
+    found = json.loads(
+        run(
+            "doctor",
+            "--addr",
+            serving.http,
+            "--grpc",
+            serving.grpc,
+            "--http",
+            serving.http,
+            "-o",
+            "json",
+            code=1,
+        ).stdout
+    )
     assert next(check["level"] for check in found["checks"] if check["name"] == "flight") == "bad"
 
 
 def test_watching_shows_what_others_do(run: Run, serving: Serving) -> None:
-    with fairlead.connect(serving.flight) as client, subprocess.Popen(
-        [*COMMAND, "--addr", serving.flight, "stats", "orders", "--watch", "--interval", "10ms", "-o", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as watching:
+    with (
+        fairlead.connect(serving.flight) as client,
+        subprocess.Popen(
+            [
+                *COMMAND,
+                "--addr",
+                serving.flight,
+                "stats",
+                "orders",
+                "--watch",
+                "--interval",
+                "10ms",
+                "-o",
+                "json",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as watching,
+    ):
         assert watching.stdout is not None
         assert watching.stderr is not None
         assert json.loads(watching.stdout.readline())["queues"][0]["rates"] is None
@@ -95,7 +149,9 @@ def test_watching_shows_what_others_do(run: Run, serving: Serving) -> None:
         assert (watching.returncode, ours) == (0, [])
 
 
-def test_the_live_view_hears_keys_while_the_server_is_silent_and_goes_on_when_it_is_back(serving: Serving) -> None:
+def test_the_live_view_hears_keys_while_the_server_is_silent_and_goes_on_when_it_is_back(
+    serving: Serving,
+) -> None:
     top = Terminal("--addr", serving.flight, "top", "--interval", "50ms", width=120)
     try:
         top.wait_for("▸ emails")

@@ -36,7 +36,9 @@ def by_name(found: Iterator[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in found}
 
 
-def test_a_healthy_machine_and_directory_have_nothing_bad(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_machine_and_directory_have_nothing_bad(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.cli.doctor.DEFAULT_ADDR", FREE)  # a server may run where this test does
     found = json.loads(run("doctor", "--data", data, "--grpc", FREE, "--http", FREE, "-o", "json").stdout)
     assert found["ok"] is True
@@ -45,7 +47,19 @@ def test_a_healthy_machine_and_directory_have_nothing_bad(run: Run, data: Path, 
         *(("machine", name) for name in ("python", "clock", "open files", "hook host", "hook confinement")),
         *(("packages", name) for name in ("needed", "client", "server", "otel")),
         *(("spark", name) for name in ("packages", "java")),
-        *(("data", name) for name in ("format", "rights", "disk space", "file system", "open in", "modes", "clock", "fsync")),
+        *(
+            ("data", name)
+            for name in (
+                "format",
+                "rights",
+                "disk space",
+                "file system",
+                "open in",
+                "modes",
+                "clock",
+                "fsync",
+            )
+        ),
         *(("server", name) for name in ("flight", "grpc", "http")),
         ("certificates", "tls"),
     }
@@ -69,7 +83,11 @@ def test_a_server_that_was_named_must_be_there(run: Run) -> None:
 
 def test_findings_are_a_line_each_with_what_to_do_below() -> None:
     found = [Finding("data", "modes", "warn", "a\x1b", "chmod"), Finding("data", "clock", "ok", "fine")]
-    assert drawn(findings_view(found)) == ["data  warn  modes  a\\x1b", "                   → chmod", "      ok    clock  fine"]
+    assert drawn(findings_view(found)) == [
+        "data  warn  modes  a\\x1b",
+        "                   → chmod",
+        "      ok    clock  fine",
+    ]
 
 
 # This machine
@@ -104,7 +122,9 @@ def test_what_would_not_hold_a_hook_host_is_named(offered: Confinement, level: s
     assert ("lua.confinement" in found.advice) == (level == "warn")
 
 
-@pytest.mark.parametrize(("limit", "level"), [(256, "warn"), (1023, "warn"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")])
+@pytest.mark.parametrize(
+    ("limit", "level"), [(256, "warn"), (1023, "warn"), (1024, "ok"), (resource.RLIM_INFINITY, "ok")]
+)
 def test_few_open_files_are_a_warning(limit: int, level: str) -> None:
     found = machine_checks.open_files(limit)
     assert (found.level, "ulimit -n" in found.advice) == (level, level == "warn")
@@ -114,7 +134,9 @@ def test_a_clock_from_before_fairlead_is_bad() -> None:
     assert [machine_checks.clock(now_s).level for now_s in (0.0, time.time())] == ["bad", "ok"]
 
 
-@pytest.mark.parametrize(("extra", "level"), [("needed", "bad"), ("server", "warn"), ("client", "warn"), ("otel", "info")])
+@pytest.mark.parametrize(
+    ("extra", "level"), [("needed", "bad"), ("server", "warn"), ("client", "warn"), ("otel", "info")]
+)
 def test_a_missing_package_counts_by_what_needs_it(extra: str, level: str) -> None:
     found = machine_checks.extra(extra, {"rich": "rich", "no-such-thing": "no_such_thing.part"})
     assert found.level == level
@@ -123,7 +145,9 @@ def test_a_missing_package_counts_by_what_needs_it(extra: str, level: str) -> No
     assert found.advice.startswith("pip install")
 
 
-def test_a_package_that_is_there_and_cannot_be_imported_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_there_and_cannot_be_imported_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "halfinstalled.py").write_text("raise ImportError('libfoo.so.3 is missing')")
     monkeypatch.syspath_prepend(tmp_path)
     found = machine_checks.extra("otel", {"halfinstalled": "halfinstalled"})
@@ -190,7 +214,10 @@ def test_files_that_others_may_read_or_write_are_a_warning(data: Path) -> None:
     data.chmod(0o711)
     assert data_checks.modes(data).level == "ok"
     (data / "CURRENT").chmod(0o640)
-    assert (data_checks.modes(data).level, "CURRENT (mode 0640)" in data_checks.modes(data).found) == ("warn", True)
+    assert (data_checks.modes(data).level, "CURRENT (mode 0640)" in data_checks.modes(data).found) == (
+        "warn",
+        True,
+    )
     data.chmod(0o700)
     assert data_checks.modes(data).level == "ok"
     (data / "CURRENT").chmod(0o666)
@@ -259,7 +286,11 @@ def metrics_of(version: str) -> Answer:
 def test_a_server_that_is_ready_says_so_with_its_version_and_clock(web: Callable[..., str]) -> None:
     address = web({"/readyz": (200, b"ok"), "/metrics": metrics_of(fairlead.__version__)})
     found = by_name(server_checks.http_door(address))
-    assert {name: finding.level for name, finding in found.items()} == {"http": "ok", "version": "ok", "clock": "ok"}
+    assert {name: finding.level for name, finding in found.items()} == {
+        "http": "ok",
+        "version": "ok",
+        "clock": "ok",
+    }
 
 
 def test_a_server_that_is_not_ready_is_bad_with_its_reason(web: Callable[..., str]) -> None:
@@ -269,7 +300,9 @@ def test_a_server_that_is_not_ready_is_bad_with_its_reason(web: Callable[..., st
 
 
 def test_another_version_and_another_time_are_warnings(web: Callable[..., str]) -> None:
-    found = by_name(server_checks.http_door(web({"/readyz": (200, b""), "/metrics": metrics_of("99.0")}, 3600.0)))
+    found = by_name(
+        server_checks.http_door(web({"/readyz": (200, b""), "/metrics": metrics_of("99.0")}, 3600.0))
+    )
     assert (found["version"].level, "99.0" in found["version"].found) == ("warn", True)
     assert (found["clock"].level, "ahead" in found["clock"].found) == ("warn", True)
 
@@ -282,6 +315,7 @@ def test_doors_that_are_shut_are_only_told() -> None:
 
 def test_something_else_that_listens_there_is_bad() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
+
         def hang_up() -> None:
             for _ in range(2):
                 connection, _ = listener.accept()
@@ -293,7 +327,9 @@ def test_something_else_that_listens_there_is_bad() -> None:
     assert found["http"].level == "bad"
 
 
-@pytest.mark.parametrize(("status", "level"), [(HealthCheckResponse.SERVING, "ok"), (HealthCheckResponse.NOT_SERVING, "bad")])
+@pytest.mark.parametrize(
+    ("status", "level"), [(HealthCheckResponse.SERVING, "ok"), (HealthCheckResponse.NOT_SERVING, "bad")]
+)
 def test_the_grpc_door_is_asked_for_its_health(status: int, level: str) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     servicer = health.HealthServicer()

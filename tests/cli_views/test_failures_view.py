@@ -16,8 +16,13 @@ def test_a_healthy_queue_takes_one_line() -> None:
 
 def test_the_four_metrics_and_blocked_streams_are_all_there() -> None:
     found = metrics(
-        by_attempts={1: 60, 2: 30, 11: 3}, by_reason={"transport_unavailable": 90, "timeout_exceeded": 3}, scheduled=80, next_due=NOW_MS + 4000,
-        latest_due=NOW_MS + 3_600_000, poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",), blocked_streams=(blocked("order-7", behind=14),),
+        by_attempts={1: 60, 2: 30, 11: 3},
+        by_reason={"transport_unavailable": 90, "timeout_exceeded": 3},
+        scheduled=80,
+        next_due=NOW_MS + 4000,
+        latest_due=NOW_MS + 3_600_000,
+        poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",),
+        blocked_streams=(blocked("order-7", behind=14),),
     )
     assert text(found, dead=2).splitlines() == [
         "emails  93 failed and alive · 2 dead · 80 retries scheduled, next in 4s, latest in 1h",
@@ -41,17 +46,32 @@ def test_the_four_metrics_and_blocked_streams_are_all_there() -> None:
 
 
 def test_reasons_stand_in_the_order_of_their_counts_and_then_of_their_names() -> None:
-    found = metrics(by_attempts={1: 4}, by_reason={"timeout_exceeded": 1, "handler_exception": 1, "unknown": 2})
-    assert [line.split()[0] for line in text(found).splitlines()[-3:]] == ["unknown", "handler_exception", "timeout_exceeded"]
+    found = metrics(
+        by_attempts={1: 4}, by_reason={"timeout_exceeded": 1, "handler_exception": 1, "unknown": 2}
+    )
+    assert [line.split()[0] for line in text(found).splitlines()[-3:]] == [
+        "unknown",
+        "handler_exception",
+        "timeout_exceeded",
+    ]
 
 
 def test_one_retry_has_one_time() -> None:
-    assert "1 retry scheduled, next in 5s" in text(metrics(scheduled=1, next_due=NOW_MS + 5000, latest_due=NOW_MS + 5000)).splitlines()[0]
+    assert (
+        "1 retry scheduled, next in 5s"
+        in text(metrics(scheduled=1, next_due=NOW_MS + 5000, latest_due=NOW_MS + 5000)).splitlines()[0]
+    )
     assert "latest" not in text(metrics(scheduled=1, next_due=NOW_MS + 5000, latest_due=NOW_MS + 5000))
 
 
 def test_a_stream_that_is_held_says_so() -> None:
-    assert text(metrics(blocked_streams=(blocked("s", until=None),))).splitlines()[-1].split() == ["s", "3", "deadbeef", "5m", "held"]
+    assert text(metrics(blocked_streams=(blocked("s", until=None),))).splitlines()[-1].split() == [
+        "s",
+        "3",
+        "deadbeef",
+        "5m",
+        "held",
+    ]
 
 
 def test_figures_of_a_part_are_called_that() -> None:
@@ -61,7 +81,9 @@ def test_figures_of_a_part_are_called_that() -> None:
 
 def test_many_poison_candidates_are_counted_not_listed() -> None:
     ids = tuple(f"018bcfe5-6800-7001-8000-{number:012x}" for number in range(500))
-    (line,) = [line for line in text(metrics(poison_candidates=ids), width=300).splitlines() if "more" in line]
+    (line,) = [
+        line for line in text(metrics(poison_candidates=ids), width=300).splitlines() if "more" in line
+    ]
     assert line.split()[:2] == ["00000000", "00000001"]
     assert line.endswith("0000000b and 488 more")
 

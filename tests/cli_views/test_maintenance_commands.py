@@ -49,7 +49,9 @@ def backup(run: Run, data: Path, place: Path) -> Path:
 def holder(data: Path) -> Iterator[int]:
     """Another process that has the directory open."""
     code = "import fairlead, sys; broker = fairlead.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
         yield child.pid
@@ -60,7 +62,11 @@ def contents(path: Path) -> list[object]:
     with fairlead.open(path, durability="os") as broker:
         found: list[object] = [broker.config.list()]
         for queue in ("emails", "emails.dlq", "orders"):
-            found += [message for where in ("ready", "waiting", "leased") for message in broker.peek(queue, where=where, limit=100)]
+            found += [
+                message
+                for where in ("ready", "waiting", "leased")
+                for message in broker.peek(queue, where=where, limit=100)
+            ]
         return found
 
 
@@ -78,7 +84,12 @@ def test_a_backup_restores_to_the_same_content(run: Run, data: Path, backup: Pat
 def test_an_empty_directory_may_be_restored_to(run: Run, backup: Path, place: Path) -> None:
     (place / "new").mkdir()
     found = json.loads(run("restore", backup, "--data", place / "new", "-o", "json").stdout)
-    assert (found["data"], found["messages"], found["queues"], found["leases"]) == (str(place / "new"), 42, 4, 2)
+    assert (found["data"], found["messages"], found["queues"], found["leases"]) == (
+        str(place / "new"),
+        42,
+        4,
+        2,
+    )
     assert fairlead.verify(place / "new").ok
 
 
@@ -159,7 +170,11 @@ def stuck_at(backup: Path, place: Path) -> Iterator[Callable[[str], subprocess.P
     children = []
 
     def start(moment: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen([sys.executable, "-c", _CHILD, str(backup), str(place / "new"), moment], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(backup), str(place / "new"), moment],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         children.append(child)
         assert child.stdout is not None
         assert child.stdout.readline() == "there\n"
@@ -173,7 +188,12 @@ def stuck_at(backup: Path, place: Path) -> Iterator[Callable[[str], subprocess.P
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_restore_that_is_killed_leaves_no_data_directory_and_can_be_repeated(
-    moment: str, stuck_at: Callable[[str], subprocess.Popen[str]], run: Run, data: Path, backup: Path, place: Path
+    moment: str,
+    stuck_at: Callable[[str], subprocess.Popen[str]],
+    run: Run,
+    data: Path,
+    backup: Path,
+    place: Path,
 ) -> None:
     child = stuck_at(moment)
     os.kill(child.pid, signal.SIGKILL)
@@ -185,13 +205,17 @@ def test_a_restore_that_is_killed_leaves_no_data_directory_and_can_be_repeated(
     assert beside(place / "new") == ["new"]
 
 
-def test_two_restores_to_one_place_do_not_mix(stuck_at: Callable[[str], subprocess.Popen[str]], run: Run, backup: Path, place: Path) -> None:
+def test_two_restores_to_one_place_do_not_mix(
+    stuck_at: Callable[[str], subprocess.Popen[str]], run: Run, backup: Path, place: Path
+) -> None:
     stuck_at("a piece was copied")
     assert "no other restore" in run("restore", backup, "--data", place / "new", code=3).stderr
     assert beside(place / "new") == [".new.fairlead-restore"]
 
 
-def test_a_directory_that_is_open_elsewhere_is_neither_restored_from_nor_verified(run: Run, data: Path, place: Path, holder: int) -> None:
+def test_a_directory_that_is_open_elsewhere_is_neither_restored_from_nor_verified(
+    run: Run, data: Path, place: Path, holder: int
+) -> None:
     for command in (("restore", data, "--data", place / "new"), ("verify", data)):
         complaint = run(*command, code=7).stderr
         assert f"process {holder}" in complaint
@@ -219,7 +243,12 @@ def test_a_directory_that_nobody_has_open_has_no_holder(data: Path, place: Path)
 def test_looking_for_a_holder_does_not_take_the_lock_from_a_broker_in_this_process(data: Path) -> None:
     with fairlead.open(data, durability="os"):
         assert find_holder(data) == os.getpid()
-        opened = subprocess.run([sys.executable, "-c", f"import fairlead; fairlead.open({str(data)!r})"], capture_output=True, text=True, check=False)
+        opened = subprocess.run(
+            [sys.executable, "-c", f"import fairlead; fairlead.open({str(data)!r})"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "StoreLocked" in opened.stderr
 
 
@@ -228,7 +257,9 @@ def test_a_backup_never_overwrites(run: Run, data: Path, backup: Path) -> None:
     assert fairlead.verify(backup).ok
 
 
-def test_a_backup_of_a_directory_that_a_server_has_open_points_to_the_server(run: Run, data: Path, place: Path, holder: int) -> None:
+def test_a_backup_of_a_directory_that_a_server_has_open_points_to_the_server(
+    run: Run, data: Path, place: Path, holder: int
+) -> None:
     assert "--addr" in run("--data", data, "backup", place / "copy", code=7).stderr
 
 
@@ -238,16 +269,26 @@ def test_a_backup_by_a_server_needs_an_absolute_path(run: Run) -> None:
     assert "127.0.0.1:1" in complaint
 
 
-def test_a_backup_here_may_have_a_relative_path(run: Run, data: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_here_may_have_a_relative_path(
+    run: Run, data: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
-    assert json.loads(run("--data", data, "backup", "copy", "-o", "json").stdout) == {"backup": "copy", "where": "here"}
+    assert json.loads(run("--data", data, "backup", "copy", "-o", "json").stdout) == {
+        "backup": "copy",
+        "where": "here",
+    }
     assert fairlead.verify(place / "copy").ok
 
 
 def test_verify_tells_what_is_there(run: Run, backup: Path) -> None:
     assert run("verify", backup).stdout == f"ok {backup}: 42 messages in 4 queues, 2 leases, no problems\n"
     assert json.loads(run("verify", "--data", backup, "-o", "json").stdout) == {
-        "directory": str(backup), "ok": True, "problems": [], "messages": 42, "queues": 4, "leases": 2,
+        "directory": str(backup),
+        "ok": True,
+        "problems": [],
+        "messages": 42,
+        "queues": 4,
+        "leases": 2,
     }
 
 

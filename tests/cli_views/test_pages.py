@@ -14,7 +14,12 @@ BLOCKS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands_in(page: str) -> list[str]:
-    return [line for block in BLOCKS.findall((HOW_TO / page).read_text()) for line in block.splitlines() if line.startswith("fairlead ")]
+    return [
+        line
+        for block in BLOCKS.findall((HOW_TO / page).read_text())
+        for line in block.splitlines()
+        if line.startswith("fairlead ")
+    ]
 
 
 @pytest.mark.parametrize("line", [*commands_in("watch-a-queue.md"), *commands_in("back-up.md")])

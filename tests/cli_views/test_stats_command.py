@@ -43,14 +43,25 @@ def test_keys_are_shown_with_what_their_weights_give_them(run: Run, data: Path) 
 def test_stats_as_json_is_one_document(run: Run, data: Path) -> None:
     (found,) = documents(run("--data", data, "stats", "-o", "json", "--keys").stdout)
     emails, orders = found["queues"]  # type: ignore[misc]
-    assert (emails["queue"], emails["ready"], emails["waiting"], emails["leased"], emails["dead"], emails["rates"]) == ("emails", 32, 4, 2, 1, None)
+    assert (
+        emails["queue"],
+        emails["ready"],
+        emails["waiting"],
+        emails["leased"],
+        emails["dead"],
+        emails["rates"],
+    ) == ("emails", 32, 4, 2, 1, None)
     assert {share["key"]: share["fair"] for share in emails["shares"]} == {"acme": 0.75, "globex": 0.25}
     assert emails["throttles"][0]["key"] == "smtp"
     assert orders["queue"] == "orders"
 
 
 def test_watching_as_json_gives_a_document_a_line_with_rates_from_the_second_on(run: Run, data: Path) -> None:
-    first, second, third = documents(run("--data", data, "stats", "orders", "--watch", "--interval", "10ms", "--looks", 3, "-o", "json").stdout)
+    first, second, third = documents(
+        run(
+            "--data", data, "stats", "orders", "--watch", "--interval", "10ms", "--looks", 3, "-o", "json"
+        ).stdout
+    )
     assert first["queues"][0]["rates"] is None  # type: ignore[index]
     for document in (second, third):
         assert document["queues"][0]["rates"]["ready_change"] == 0  # type: ignore[index]
@@ -86,7 +97,12 @@ def test_failures_shows_reasons_backlog_and_blocked_streams(run: Run, data: Path
 
 def test_failures_as_json_has_all_of_them(run: Run, data: Path) -> None:
     (found,) = documents(run("--data", data, "failures", "orders", "-o", "json").stdout)
-    assert (found["by_attempts"], found["by_reason"], found["scheduled"], found["dead"]) == ({"1": 1}, {"dependency_failure": 1}, 1, 0)
+    assert (found["by_attempts"], found["by_reason"], found["scheduled"], found["dead"]) == (
+        {"1": 1},
+        {"dependency_failure": 1},
+        1,
+        0,
+    )
     assert found["poison_candidates"] == [found["blocked_streams"][0]["blocker"]]  # type: ignore[index]
     assert found["complete"] is True
 

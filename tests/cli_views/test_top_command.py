@@ -59,7 +59,9 @@ def test_without_a_terminal_there_is_one_plain_sentence(run: Run, data: Path) ->
     assert "--once" in run("--data", data, "top", "-o", "json", code=2).stderr
 
 
-def test_once_prints_one_frame_of_the_usual_size(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_prints_one_frame_of_the_usual_size(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = run("--data", data, "top", "--once", "--interval", "10ms", "orders").stdout.splitlines()
     assert len(lines) == 24
@@ -77,7 +79,9 @@ def test_once_follows_the_size_it_is_told(run: Run, data: Path, monkeypatch: pyt
 
 
 def test_once_as_json_has_the_details_of_the_selected_queue(run: Run, data: Path) -> None:
-    found = json.loads(run("--data", data, "top", "emails", "--once", "--interval", "10ms", "-o", "json").stdout)
+    found = json.loads(
+        run("--data", data, "top", "emails", "--once", "--interval", "10ms", "-o", "json").stdout
+    )
     assert [queue["queue"] for queue in found["queues"]] == ["emails", "orders"]
     assert found["selected"] == found["failures"]["queue"] == "emails"
     assert {share["key"] for share in found["shares"]} == {"acme", "globex"}
@@ -88,7 +92,12 @@ def test_the_fullest_queue_is_shown_when_none_is_named(run: Run, data: Path) -> 
     with fairlead.open(data, durability="os") as broker:
         broker.create_queue("zebra")
         broker.enqueue_many("zebra", [NewMessage(b"") for _ in range(100)])
-    assert json.loads(run("--data", data, "top", "--once", "--interval", "10ms", "-o", "json").stdout)["selected"] == "zebra"
+    assert (
+        json.loads(run("--data", data, "top", "--once", "--interval", "10ms", "-o", "json").stdout)[
+            "selected"
+        ]
+        == "zebra"
+    )
 
 
 def test_a_queue_that_does_not_exist_cannot_be_chosen(run: Run, data: Path) -> None:
@@ -98,10 +107,19 @@ def test_a_queue_that_does_not_exist_cannot_be_chosen(run: Run, data: Path) -> N
 @pytest.mark.parametrize(
     ("raw", "pressed"),
     [
-        (b"jk", ["down", "up"]), (b"\x1b[A\x1b[B", ["up", "down"]), (b"\x1bOA\x1bOB", ["up", "down"]), (b"\t\x1b[Z", ["down", "up"]),
-        (b"q", ["leave"]), (b"\x03", ["leave"]), (b"xyz", []), (b"\x1b[5~j", ["down"]), (b"\x1b[1;5Cq", ["leave"]),
-        (b"\x1b", []), (b"\x1b[", []), (b"\x1bq", ["leave"]),
+        (b"jk", ["down", "up"]),
+        (b"\x1b[A\x1b[B", ["up", "down"]),
+        (b"\x1bOA\x1bOB", ["up", "down"]),
+        (b"\t\x1b[Z", ["down", "up"]),
+        (b"q", ["leave"]),
+        (b"\x03", ["leave"]),
+        (b"xyz", []),
+        (b"\x1b[5~j", ["down"]),
+        (b"\x1b[1;5Cq", ["leave"]),
+        (b"\x1b", []),
+        (b"\x1b[", []),
+        (b"\x1bq", ["leave"]),
     ],
-)  # fmt: skip
+)
 def test_keys_are_told_apart_and_others_passed_over(raw: bytes, pressed: list[str]) -> None:
     assert read_keys(raw) == pressed

@@ -10,20 +10,42 @@ from fairlead.cli.top_frame import Scene, frame
 from fairlead.model.views import HookStats, ThrottleStats
 from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, queue
 
-HOOKS = (HookStats("on_enqueue", 1200, 0, 0, 0, None, ""), HookStats("on_failure", 31, 7, 40, 3, NOW_MS + 8000, "index a nil value\nmore"))
+HOOKS = (
+    HookStats("on_enqueue", 1200, 0, 0, 0, None, ""),
+    HookStats("on_failure", 31, 7, 40, 3, NOW_MS + 8000, "index a nil value\nmore"),
+)
 THROTTLES = (ThrottleStats("stripe", 100, 100, 100), ThrottleStats("smtp", 0.5, 5, 10))
-EMAILS = queue("emails", ready=1_234_567, waiting=214, leased=500, dead=31, bytes=1 << 30, consumers=8, hooks=HOOKS, throttles=THROTTLES)
-SHARES = (KeyShare("acme", 3, 9_000, False, 60.0, 0.75, 0.74), KeyShare("globex", 1, 10_000, True, 20.0, 0.25, 0.26))
+EMAILS = queue(
+    "emails",
+    ready=1_234_567,
+    waiting=214,
+    leased=500,
+    dead=31,
+    bytes=1 << 30,
+    consumers=8,
+    hooks=HOOKS,
+    throttles=THROTTLES,
+)
+SHARES = (
+    KeyShare("acme", 3, 9_000, False, 60.0, 0.75, 0.74),
+    KeyShare("globex", 1, 10_000, True, 20.0, 0.25, 0.26),
+)
 FAILURES = metrics(
-    by_attempts={1: 60, 2: 30}, by_reason={"transport_unavailable": 87, "timeout_exceeded": 3}, scheduled=80, next_due=NOW_MS + 4000,
-    latest_due=NOW_MS + 3_600_000, poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",),
+    by_attempts={1: 60, 2: 30},
+    by_reason={"transport_unavailable": 87, "timeout_exceeded": 3},
+    scheduled=80,
+    next_due=NOW_MS + 4000,
+    latest_due=NOW_MS + 3_600_000,
+    poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",),
     blocked_streams=(blocked("order-7"), blocked("order-8", until=None)),
 )
 
 
 def scene(*queues: Any, **changed: Any) -> Scene:
     look = Look(1.0, queues or (EMAILS, queue("orders", paused=True)))
-    base = Scene("10.0.0.1:5556", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES)
+    base = Scene(
+        "10.0.0.1:5556", NOW_MS, "12:00:00", look, selected="emails", shares=SHARES, failures=FAILURES
+    )
     return replace(base, **changed)
 
 
@@ -31,10 +53,16 @@ def lines(shown: Scene, width: int = 80, height: int = 24) -> list[str]:
     return drawn(frame(shown, width, height), width=width, height=height)
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 18), (40, 10), (20, 5), (300, 100)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 18), (40, 10), (20, 5), (300, 100)]
+)
 def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -> None:
     flow = {"emails": Rates({"enqueued": 1, "delivered": 2, "completed": 1, "failed": 0}, {})}
-    for shown in (scene(), scene(rates=flow, trail={"emails": (1, 2, 3)}), Scene("here", NOW_MS, "12:00:00", Look(1.0, ()))):
+    for shown in (
+        scene(),
+        scene(rates=flow, trail={"emails": (1, 2, 3)}),
+        Scene("here", NOW_MS, "12:00:00", Look(1.0, ())),
+    ):
         found = lines(shown, width, height)
         assert len(found) == height
         assert max(map(len, found)) <= width
@@ -43,11 +71,30 @@ def test_a_frame_has_exactly_the_size_of_the_terminal(width: int, height: int) -
 def test_eighty_columns_hold_every_part() -> None:
     text = "\n".join(lines(scene()))
     for part in (
-        "10.0.0.1:5556", "2 queues, 1.2M messages, 31 dead", "12:00:00", "▸ emails", "orders paused", "1.2M", "1.0 GiB",
-        "shares of emails", "acme", "74%", "10,000+", "80 retries, next in 4s, last in 1h", "transport_unavailable", "87",
-        "on_enqueue 1,200 calls, 0 failed", "on_failure breaker open for 8s", "smtp", "stripe", "poison: 0badcafe", "order-7 3 behind deadbeef in 1m",
-        "order-8 3 behind deadbeef held", "q", "leave",
-    ):  # fmt: skip
+        "10.0.0.1:5556",
+        "2 queues, 1.2M messages, 31 dead",
+        "12:00:00",
+        "▸ emails",
+        "orders paused",
+        "1.2M",
+        "1.0 GiB",
+        "shares of emails",
+        "acme",
+        "74%",
+        "10,000+",
+        "80 retries, next in 4s, last in 1h",
+        "transport_unavailable",
+        "87",
+        "on_enqueue 1,200 calls, 0 failed",
+        "on_failure breaker open for 8s",
+        "smtp",
+        "stripe",
+        "poison: 0badcafe",
+        "order-7 3 behind deadbeef in 1m",
+        "order-8 3 behind deadbeef held",
+        "q",
+        "leave",
+    ):
         assert part in text, part
 
 
@@ -61,7 +108,12 @@ def test_a_wide_terminal_has_three_columns_and_room_for_attempts() -> None:
 
 
 def test_rates_are_what_passed() -> None:
-    flow = {"emails": Rates({"enqueued": 30.0, "delivered": 20.0, "completed": 18.0, "failed": 2.0}, {"ready": 10.0, "dead": 0})}
+    flow = {
+        "emails": Rates(
+            {"enqueued": 30.0, "delivered": 20.0, "completed": 18.0, "failed": 2.0},
+            {"ready": 10.0, "dead": 0},
+        )
+    }
     found = lines(scene(rates=flow))
     assert found[2].split()[-4:] == ["in/s", "out/s", "fail/s", "│"]
     assert found[3].split()[-4:] == ["30.0", "20.0", "2.0", "│"]
@@ -86,7 +138,9 @@ def test_a_long_list_of_queues_shows_the_part_with_the_selected_one_and_says_whi
 def test_what_does_not_fit_a_panel_is_counted() -> None:
     shares = [KeyShare(f"key{number}", 1, 5, False, None, 0.02, None) for number in range(50)]
     streams = tuple(blocked(f"s{number}") for number in range(9))
-    found = "\n".join(lines(scene(shares=shares, failures=metrics(blocked_streams=streams, scheduled=1, next_due=NOW_MS))))
+    found = "\n".join(
+        lines(scene(shares=shares, failures=metrics(blocked_streams=streams, scheduled=1, next_due=NOW_MS)))
+    )
     shown = sum(f"key{number} " in found for number in range(50))
     assert shown > 3
     assert f"{50 - shown} more keys" in found
@@ -125,7 +179,8 @@ def test_names_from_messages_cannot_give_orders_to_the_terminal() -> None:
     evil = "x\x1b[2J\n[bold]y"
     shown = scene(
         replace(EMAILS, throttles=(ThrottleStats(evil, 1, 1, 1),), hooks=(replace_hook(evil),)),
-        shares=(KeyShare(evil, 1, 1, False, None, 1.0, None),), failures=metrics(blocked_streams=(blocked(evil),), scheduled=1, next_due=NOW_MS),
+        shares=(KeyShare(evil, 1, 1, False, None, 1.0, None),),
+        failures=metrics(blocked_streams=(blocked(evil),), scheduled=1, next_due=NOW_MS),
         trouble=evil,
     )
     text = "\n".join(lines(shown, 200, 50))

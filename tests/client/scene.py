@@ -33,7 +33,9 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
 
 
 class FaultyTransport:
-    """Real streams, with faults by verb: `lose` the answer of a request that was carried out, or `refuse` to connect."""
+    """Real streams, with faults by verb: `lose` the answer of a request that was carried out, or `refuse` to
+    connect.
+    """
 
     def __init__(self, address: str) -> None:
         self._inner = FlightTransport(address)
@@ -114,7 +116,9 @@ class Scene:
     def address(self) -> str:
         return self.door.address
 
-    def client(self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any) -> tuple[Client, FaultyTransport]:
+    def client(
+        self, *, clock: Clock | None = None, consumer: str = "tester", **options: Any
+    ) -> tuple[Client, FaultyTransport]:
         """Connects with its first call, not before."""
         transport = FaultyTransport(self.address)
         client = Client(Core(Options(self.address, consumer, **options), transport=transport, clock=clock))

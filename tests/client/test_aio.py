@@ -87,7 +87,9 @@ def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
         return await asyncio.gather(*calls, return_exceptions=True)
 
     outcomes = run(scene, work)
-    assert [isinstance(outcome, errors.QueueNotFound) for outcome in outcomes] == [at % 7 == 3 for at in range(50)]
+    assert [isinstance(outcome, errors.QueueNotFound) for outcome in outcomes] == [
+        at % 7 == 3 for at in range(50)
+    ]
     assert scene.counts()[0] == 43
 
 
@@ -120,7 +122,9 @@ def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
         await client.enqueue("q", b"")
         gate = threading.Event()
         ask = client._core.ask
-        client._core.ask = lambda verb, *args, **fields: (gate.wait(PATIENCE_S), ask(verb, *args, **fields))[1]  # type: ignore[method-assign]
+        client._core.ask = lambda verb, *args, **fields: (gate.wait(PATIENCE_S), ask(verb, *args, **fields))[
+            1
+        ]  # type: ignore[method-assign]
         exchange = asyncio.create_task(client.exchange("me", claim={"queue": "q"}))
         await asyncio.sleep(0.05)
         exchange.cancel()
@@ -288,22 +292,33 @@ def test_a_queue_is_written_and_read_in_bulk(scene: Scene) -> None:
         assert (await client.consumers.claim("etl", "q", generation, 1)).count == 7
         deliveries = [delivery async for delivery in client.consumers.read("etl", "q", generation, 1)]
         assert [delivery.payload for delivery in deliveries] == [b"%d" % n for n in range(7)]
-        batches = [batch async for batch in client.consumers.read_batches("etl", "q", generation, 1, payloads=False)]
+        batches = [
+            batch async for batch in client.consumers.read_batches("etl", "q", generation, 1, payloads=False)
+        ]
         assert sum(batch.num_rows for batch in batches) == 7
         await client.consumers.record("etl", "q", generation, 1, [Release(deliveries[0])])
-        assert (await client.consumers.close("etl", "q", generation, 1)).settled == {"completed": 6, "released": 1}
+        assert (await client.consumers.close("etl", "q", generation, 1)).settled == {
+            "completed": 6,
+            "released": 1,
+        }
         generation = (await client.consumers.register("etl", "q", unspoken="release")).generation
         await client.consumers.claim("etl", "q", generation, 2)
         assert not (await client.consumers.take_up("etl", "q", generation, 2)).again
-        (left,) = [delivery async for delivery in client.consumers.read("etl", "q", generation, 2, unsettled=True)]
+        (left,) = [
+            delivery async for delivery in client.consumers.read("etl", "q", generation, 2, unsettled=True)
+        ]
         await client.consumers.record("etl", "q", generation, 2, [Start(left)])
         assert (await client.consumers.take_up("etl", "q", generation, 2)).failed == 1
-        assert [batch async for batch in client.consumers.read_batches("etl", "q", generation, 2, unsettled=True)] == []
+        assert [
+            batch async for batch in client.consumers.read_batches("etl", "q", generation, 2, unsettled=True)
+        ] == []
 
     run(scene, work)
 
 
-def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_that_is_left_or_refused_leaves_no_channel_behind(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streamed, "MOST_ROWS", 1)
 
     async def work(client: AsyncClient) -> None:

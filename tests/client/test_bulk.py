@@ -19,7 +19,9 @@ from tests.client.scene import PATIENCE_S, Scene, until
 
 
 def fill(client: Client, count: int, queue: str = "q") -> list[str]:
-    return client.enqueue_many(queue, [NewMessage(b"%d" % n, {"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(count)])
+    return client.enqueue_many(
+        queue, [NewMessage(b"%d" % n, {"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(count)]
+    )
 
 
 def taken(client: Client, count: int = 100) -> int:
@@ -32,10 +34,14 @@ def taken(client: Client, count: int = 100) -> int:
 def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -> None:
     ids = fill(client, 10)
     generation = taken(client)
-    first, again = [[delivery.id for delivery in client.consumers.read("etl", "q", generation, 1)] for _ in range(2)]
+    first, again = [
+        [delivery.id for delivery in client.consumers.read("etl", "q", generation, 1)] for _ in range(2)
+    ]
     assert first == again
     assert sorted(first) == sorted(ids)
-    assert [client.consumers.close("etl", "q", generation, 1).settled for _ in range(2)] == [{"completed": 10}] * 2
+    assert [client.consumers.close("etl", "q", generation, 1).settled for _ in range(2)] == [
+        {"completed": 10}
+    ] * 2
     assert client.stats("q").leased == 0
     with pytest.raises(errors.ClaimClosed):
         list(client.consumers.read("etl", "q", generation, 1))
@@ -44,7 +50,9 @@ def test_a_claim_is_read_as_often_as_one_likes_and_closed_once(client: Client) -
 def test_slices_are_parts_of_a_claim_in_batches_with_every_column(client: Client) -> None:
     ids = fill(client, 30)
     generation = taken(client)
-    slices = [[*client.consumers.read_batches("etl", "q", generation, 1, slice=part, slices=3)] for part in range(3)]
+    slices = [
+        [*client.consumers.read_batches("etl", "q", generation, 1, slice=part, slices=3)] for part in range(3)
+    ]
     assert all(batch.schema.equals(DELIVERIES) for batches in slices for batch in batches)
     found = [pa.Table.from_batches(batches).column("payload").to_pylist() for batches in slices]
     assert sorted(payload for part in found for payload in part) == sorted(b"%d" % n for n in range(len(ids)))
@@ -61,11 +69,17 @@ def test_outcomes_are_recorded_in_values_and_in_batches_and_count_when_chosen(cl
     client.consumers.record("etl", "q", generation, 1, [Release(deliveries[0]), Complete(deliveries[1])])
     (batch,) = client.consumers.read_batches("etl", "q", generation, 1)
     two = batch.slice(2, 2)
-    said = pa.RecordBatch.from_pydict({"action": [1, 1], "id": two.column("id"), "lease": two.column("lease"), "dead": [True, True]})
+    said = pa.RecordBatch.from_pydict(
+        {"action": [1, 1], "id": two.column("id"), "lease": two.column("lease"), "dead": [True, True]}
+    )
     client.consumers.record_batch("etl", "q", generation, 1, said, part="winner")
     client.consumers.record("etl", "q", generation, 1, [Fail(deliveries[4], dead=True)], part="loser")
     client.consumers.choose("etl", "q", generation, 1, ["winner"])
-    assert client.consumers.close("etl", "q", generation, 1).settled == {"released": 1, "dead": 2, "completed": 3}
+    assert client.consumers.close("etl", "q", generation, 1).settled == {
+        "released": 1,
+        "dead": 2,
+        "completed": 3,
+    }
 
 
 def test_an_item_that_cannot_be_sent_is_refused_and_nothing_is_recorded(client: Client) -> None:
@@ -108,9 +122,17 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     generation = client.consumers.register("etl", "q", unspoken="release").generation
     assert client.consumers.show("etl", "q").unspoken == "release"
     client.consumers.claim("etl", "q", generation, 1)
-    assert client.consumers.take_up("etl", "q", generation, 1, slice=0, slices=1) == TakenUp(again=False, failed=0)
+    assert client.consumers.take_up("etl", "q", generation, 1, slice=0, slices=1) == TakenUp(
+        again=False, failed=0
+    )
     a, b, c, *_ = client.consumers.read("etl", "q", generation, 1, unsettled=True)
-    client.consumers.record("etl", "q", generation, 1, [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)])
+    client.consumers.record(
+        "etl",
+        "q",
+        generation,
+        1,
+        [Start(a), Start(b), Extend(b, progress=4, carry=b"so far"), Start(c), Complete(c)],
+    )
     assert client.consumers.take_up("etl", "q", generation, 1) == TakenUp(again=True, failed=2)
     (batch,) = client.consumers.read_batches("etl", "q", generation, 1, unsettled=True)
     assert batch.num_rows == 2
@@ -119,7 +141,11 @@ def test_a_claim_is_worked_on_message_by_message(client: Client) -> None:
     for wrong in ([Extend(a, "30s")], [Extend(a, carry=b"x" * (MAX_CARRY_BYTES + 1))]):
         with pytest.raises(errors.InvalidRequest):
             client.consumers.record("etl", "q", generation, 1, wrong)
-    assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": 1, "retry": 2, "released": 2}
+    assert client.consumers.close("etl", "q", generation, 1).settled == {
+        "completed": 1,
+        "retry": 2,
+        "released": 2,
+    }
     other = client.consumers.register("audit", "q").generation
     client.consumers.claim("audit", "q", other, 1)
     with pytest.raises(errors.InvalidRequest, match="unspoken"):
@@ -147,34 +173,52 @@ def test_a_claim_waits_for_the_first_message(scene: Scene) -> None:
 def test_what_is_staged_is_seen_once_it_is_published(client: Client) -> None:
     staged = client.staging.stage("t", "a", "q", [NewMessage(b"1"), NewMessage(b"2", stream="s")])
     assert (staged.count, staged.bytes, staged.refused) == (2, 2, [])
-    client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": pa.array([b"3"], pa.large_binary())}))
+    client.staging.stage_batch(
+        "t", "b", "q", pa.RecordBatch.from_pydict({"payload": pa.array([b"3"], pa.large_binary())})
+    )
     client.staging.stage("t", "never", "q", [NewMessage(b"4")])
     assert client.stats("q").ready == 0
     assert client.staging.publish("t", "q", ["b", "a"]).outcome == "published"
     assert client.staging.publish("t", "q", ["b", "a"]).outcome == "already"
     assert sorted(info.payload for info in client.peek("q")) == [b"1", b"2", b"3"]
-    assert [(write.token, write.published, write.messages) for write in client.staging.list()] == [("t", True, 3)]
+    assert [(write.token, write.published, write.messages) for write in client.staging.list()] == [
+        ("t", True, 3)
+    ]
 
 
 def test_rows_that_break_a_limit_are_named_when_they_may_be_left_out(client: Client) -> None:
-    batch = pa.RecordBatch.from_pydict({"payload": [b"good", b"bad", b"good"], "stream": ["s", "x" * 600, None]})
+    batch = pa.RecordBatch.from_pydict(
+        {"payload": [b"good", b"bad", b"good"], "stream": ["s", "x" * 600, None]}
+    )
     with pytest.raises(errors.InvalidRequest, match="stream"):
         client.staging.stage_batch("t", "a", "q", batch)
     staged = client.staging.stage_batch("t", "a", "q", batch, skip_invalid=True)
     assert (staged.count, [refusal.row for refusal in staged.refused]) == (2, [1])
-    by_hand = client.staging.stage("t", "b", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True)
+    by_hand = client.staging.stage(
+        "t", "b", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True
+    )
     assert (by_hand.count, [refusal.row for refusal in by_hand.refused]) == (1, [0])
 
 
-@pytest.mark.parametrize("dead", [("validation_failure", "bad 1"), [("unknown", "bad 0"), ("validation_failure", "bad 1")]])
+@pytest.mark.parametrize(
+    "dead", [("validation_failure", "bad 1"), [("unknown", "bad 0"), ("validation_failure", "bad 1")]]
+)
 def test_dead_letters_are_staged_with_a_reason_for_all_or_for_each(client: Client, dead: Any) -> None:
-    staged = client.staging.stage("t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead)
+    staged = client.staging.stage(
+        "t", "a", "q", [NewMessage(b"x", fairness_key=""), NewMessage(b"y")], skip_invalid=True, dead=dead
+    )
     assert (staged.count, [refusal.row for refusal in staged.refused]) == (1, [0])
-    client.staging.stage_batch("t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"1", b"2"]}), dead=dead)
+    client.staging.stage_batch(
+        "t", "b", "q", pa.RecordBatch.from_pydict({"payload": [b"1", b"2"]}), dead=dead
+    )
     client.staging.publish("t", "q", ["a", "b"])
     found = {info.payload: (info.reason, info.failures[0].error) for info in client.browse("q", view="dead")}
     assert found[b"y"] == found[b"2"] == (FailureReason.VALIDATION_FAILURE, "bad 1")
-    assert found[b"1"] == ((FailureReason.VALIDATION_FAILURE, "bad 1") if isinstance(dead, tuple) else (FailureReason.UNKNOWN, "bad 0"))
+    assert found[b"1"] == (
+        (FailureReason.VALIDATION_FAILURE, "bad 1")
+        if isinstance(dead, tuple)
+        else (FailureReason.UNKNOWN, "bad 0")
+    )
 
 
 def test_a_write_that_is_discarded_cannot_be_published(client: Client) -> None:
@@ -198,8 +242,13 @@ def test_browsing_sees_every_message_once_in_order_of_ids(client: Client) -> Non
     assert [info.id for info in client.browse("q", limit=10, after=page[-1].id)] == sorted(ids)[10:20]
     splits = client.browse_splits("q", "messages", 3)
     assert len(splits) == 3
-    parts = [[batch.column("payload").to_pylist() for batch in client.browse_batches("q", low=low, high=high)] for low, high in splits]
-    assert sorted(payload for part in parts for batch in part for payload in batch) == sorted(b"%d" % n for n in range(25))
+    parts = [
+        [batch.column("payload").to_pylist() for batch in client.browse_batches("q", low=low, high=high)]
+        for low, high in splits
+    ]
+    assert sorted(payload for part in parts for batch in part for payload in batch) == sorted(
+        b"%d" % n for n in range(25)
+    )
 
 
 def test_dead_letters_are_browsed_with_why_they_are_dead(client: Client) -> None:
@@ -237,19 +286,25 @@ def test_a_reading_that_breaks_off_goes_on_where_it_was(scene: Scene, lost: int)
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_time_for_trouble_counts_anew_from_every_batch_that_comes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_for_trouble_counts_anew_from_every_batch_that_comes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, transport = scene.client(retry_for_ms=100)
     fill(client, 80)
     generation = taken(client)
     turns = itertools.count()
-    monkeypatch.setattr(transport, "take_fault", lambda verb, kind: verb == "read" and kind == "lose" and next(turns) % 2 == 1)
+    monkeypatch.setattr(
+        transport, "take_fault", lambda verb, kind: verb == "read" and kind == "lose" and next(turns) % 2 == 1
+    )
     assert len([*client.consumers.read("etl", "q", generation, 1)]) == 80
     # As many troubles as batches, each of which takes a rest of some ten milliseconds.
     assert next(turns) >= 40
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_though_that_is_settled_by_now(scene: Scene) -> None:
+def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_though_that_is_settled_by_now(
+    scene: Scene,
+) -> None:
     client, transport = scene.client()
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(14)])
     generation = client.consumers.register("etl", "q", unspoken="release").generation
@@ -258,10 +313,14 @@ def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_thou
     client.consumers.record("etl", "q", generation, 1, [Complete(everything[2])])
     reading = client.consumers.read("etl", "q", generation, 1, unsettled=True)
     found = [next(reading) for _ in range(4)]
-    client.consumers.record("etl", "q", generation, 1, [Complete(delivery) for delivery in [*found, everything[8]]])
+    client.consumers.record(
+        "etl", "q", generation, 1, [Complete(delivery) for delivery in [*found, everything[8]]]
+    )
     transport.lose("read", 2)
     found += reading
-    assert [delivery.payload for delivery in found] == [b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7, *range(9, 14))]
+    assert [delivery.payload for delivery in found] == [
+        b"%d" % n for n in (0, 1, 3, 4, 5, 6, 7, *range(9, 14))
+    ]
 
 
 def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

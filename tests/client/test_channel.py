@@ -103,7 +103,11 @@ def test_a_call_without_an_answer_in_time_breaks_its_channel(clock: ManualClock,
 def test_only_the_channel_whose_time_is_up_is_cancelled(clock: ManualClock, watchdog: Watchdog) -> None:
     late, patient = FakeStream(silent=True), FakeStream(silent=True)
     for stream, within_ms in ((patient, 1_000_000), (late, 1000)):
-        in_thread(lambda stream=stream, within_ms=within_ms: Channel(stream, watchdog).call(b"x", None, within_ms=within_ms))  # type: ignore[misc]
+        in_thread(
+            lambda stream=stream, within_ms=within_ms: Channel(stream, watchdog).call(
+                b"x", None, within_ms=within_ms
+            )
+        )  # type: ignore[misc]
         assert stream.reading.wait(PATIENCE_S)
     until(lambda: (clock.advance(ms=100), late.cancelled.is_set())[1])
     assert not patient.cancelled.is_set()
@@ -133,7 +137,9 @@ def test_an_answered_channel_is_left_alone_for_ever(clock: ManualClock, watchdog
 
 
 @pytest.mark.parametrize("how", [b"end", b"interrupt"])
-def test_a_channel_that_was_left_in_the_middle_of_an_answer_is_not_used_again(watchdog: Watchdog, how: bytes) -> None:
+def test_a_channel_that_was_left_in_the_middle_of_an_answer_is_not_used_again(
+    watchdog: Watchdog, how: bytes
+) -> None:
     pool = Pool(lambda _: FakeStream(), watchdog, most_idle=4)
     channel = pool.take(PATIENCE_MS)
     with pytest.raises((ConnectionBroken, KeyboardInterrupt)):
@@ -152,7 +158,9 @@ def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> N
     assert pool.take(PATIENCE_MS) in taken[:2]
 
 
-def test_a_channel_that_sent_a_lot_is_not_kept_because_the_server_would_hold_on_to_it(watchdog: Watchdog) -> None:
+def test_a_channel_that_sent_a_lot_is_not_kept_because_the_server_would_hold_on_to_it(
+    watchdog: Watchdog,
+) -> None:
     pool = Pool(lambda _: FakeStream(), watchdog, most_idle=2)
     light, heavy = pool.take(PATIENCE_MS), pool.take(PATIENCE_MS)
     light.call(b"x", None, within_ms=1000)
@@ -178,7 +186,9 @@ def test_what_was_being_written_when_its_time_was_up_may_have_been_sent(watchdog
 
 def test_a_channel_that_cannot_be_opened_has_sent_nothing(watchdog: Watchdog) -> None:
     def refuse(within_ms: int) -> FakeStream:
-        raise pa.ArrowException("Flight returned unavailable error, with message: refused. gRPC client debug context: at length")
+        raise pa.ArrowException(
+            "Flight returned unavailable error, with message: refused. gRPC client debug context: at length"
+        )
 
     with pytest.raises(ConnectionBroken, match=r"^refused$") as broken:
         Pool(refuse, watchdog, most_idle=2).take(PATIENCE_MS)

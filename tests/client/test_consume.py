@@ -143,8 +143,14 @@ def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
     first = next(deliveries)
     until(lambda: scene.counts("short")[2] == 4)
     for message_id in ids:
-        until(lambda message_id=message_id: (scene.broker.find(message_id).lease_until or 0) > first.lease_until + 600)  # type: ignore[misc]
-    assert [client.settle([Complete(delivery)])[0].outcome for delivery in [first, *take(deliveries, 3)]] == ["completed"] * 4
+        until(
+            lambda message_id=message_id: (
+                (scene.broker.find(message_id).lease_until or 0) > first.lease_until + 600
+            )
+        )  # type: ignore[misc]
+    assert [client.settle([Complete(delivery)])[0].outcome for delivery in [first, *take(deliveries, 3)]] == [
+        "completed"
+    ] * 4
     deliveries.close()
 
 
@@ -257,10 +263,15 @@ def test_a_loop_that_waits_ends_when_it_is_closed(scene: Scene, client: Client) 
 def test_leaving_a_loop_leaves_no_thread_behind(scene: Scene, client: Client) -> None:
     for _ in range(5):
         client.consume("q").close()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "fairlead-consume"], "the threads ending")
+    until(
+        lambda: not [thread for thread in threading.enumerate() if thread.name == "fairlead-consume"],
+        "the threads ending",
+    )
 
 
-def test_a_message_that_arrives_while_the_loop_is_left_is_given_back_too(scene: Scene, client: Client) -> None:
+def test_a_message_that_arrives_while_the_loop_is_left_is_given_back_too(
+    scene: Scene, client: Client
+) -> None:
     for at in range(20):
         deliveries = client.consume("q", prefetch=100)
         sender = threading.Thread(target=lambda at=at: fill(scene, 5))  # type: ignore[misc]

@@ -91,7 +91,11 @@ def assert_in_time(found: dict[str, tuple[float, BaseException | None]], names: 
     assert set(found) == set(names)  # type: ignore[call-overload]
     late = {name: took for name, (took, _) in found.items() if took > SLACK * DEADLINE_S}
     assert late == {}
-    assert {name: error for name, (_, error) in found.items() if not isinstance(error, (ServerUnreachable, AnswerLost))} == {}
+    assert {
+        name: error
+        for name, (_, error) in found.items()
+        if not isinstance(error, (ServerUnreachable, AnswerLost))
+    } == {}
 
 
 @pytest.mark.parametrize("state", ["channels open", "no channel open"])
@@ -113,15 +117,21 @@ def test_every_call_to_a_stopped_server_ends_within_its_deadline(server: ServerP
 
 
 @pytest.mark.parametrize("tls", [None, True])
-def test_connect_to_a_stopped_server_ends_within_its_deadline(stopped: ServerProcess, tls: bool | None) -> None:
+def test_connect_to_a_stopped_server_ends_within_its_deadline(
+    stopped: ServerProcess, tls: bool | None
+) -> None:
     found = {
         "connect": elapsed_s(lambda: fairlead.connect(stopped.address, tls=tls, **SHORT)),
-        "aio.connect": elapsed_s(lambda: asyncio.run(fairlead.aio.connect(stopped.address, tls=tls, **SHORT))),
+        "aio.connect": elapsed_s(
+            lambda: asyncio.run(fairlead.aio.connect(stopped.address, tls=tls, **SHORT))
+        ),
     }
     assert_in_time(found, found)
 
 
-def test_every_call_of_the_asyncio_client_to_a_stopped_server_ends_within_its_deadline(server: ServerProcess) -> None:
+def test_every_call_of_the_asyncio_client_to_a_stopped_server_ends_within_its_deadline(
+    server: ServerProcess,
+) -> None:
     found: dict[str, tuple[float, BaseException | None]] = {}
 
     async def one(name: str, call: Callable[[], Awaitable[Any]]) -> None:
@@ -159,7 +169,9 @@ def test_a_claim_may_wait_for_messages_as_long_as_it_says_on_top(server: ServerP
 
 
 def test_calls_that_wait_behind_others_end_within_their_own_deadlines(server: ServerProcess) -> None:
-    """Enqueues share requests: a call that waits for a request of others has no more time than one that does not."""
+    """Enqueues share requests: a call that waits for a request of others has no more time than one that does
+    not.
+    """
     with fairlead.connect(server.address, **SHORT) as client:
         client.enqueue("q", b"x")
         server.pause()

@@ -120,13 +120,18 @@ def first_under_way(gatherer: Gatherer[Call, str], server: Server) -> Future[str
 
 def test_a_lone_call_is_sent_at_once_by_its_own_thread(gatherer: Gatherer[Call, str], server: Server) -> None:
     sent_by = []
-    server.send, send = lambda *calls: (sent_by.append(threading.current_thread()), send(*calls))[1], server.send  # type: ignore[method-assign, func-returns-value]
+    server.send, send = (
+        lambda *calls: (sent_by.append(threading.current_thread()), send(*calls))[1],
+        server.send,
+    )  # type: ignore[method-assign, func-returns-value]
     gatherer._send = server.send
     assert gatherer.call(Call("a")) == "A"
     assert sent_by == [threading.current_thread()]
 
 
-def test_calls_that_come_while_a_request_is_under_way_go_together_and_in_order(gatherer: Gatherer[Call, str], server: Server) -> None:
+def test_calls_that_come_while_a_request_is_under_way_go_together_and_in_order(
+    gatherer: Gatherer[Call, str], server: Server
+) -> None:
     first = first_under_way(gatherer, server)
     others = start(gatherer, Call("a"), Call("b"), Call("c"))
     server.let_go()
@@ -149,22 +154,34 @@ def test_only_the_guilty_call_gets_the_error(gatherer: Gatherer[Call, str], serv
     calls = start(gatherer, *(Call(name) for name in "abcde"))
     server.let_go()
     assert first.result(PATIENCE_S) == "FIRST"
-    assert [type(call.exception(PATIENCE_S)) for call in calls] == [type(None), QueueNotFound, type(None), QueueFull, type(None)]
+    assert [type(call.exception(PATIENCE_S)) for call in calls] == [
+        type(None),
+        QueueNotFound,
+        type(None),
+        QueueFull,
+        type(None),
+    ]
     assert [calls[at].result() for at in (0, 2, 4)] == ["A", "C", "E"]
 
 
-def test_after_a_refusal_calls_still_take_effect_in_order(gatherer: Gatherer[Call, str], server: Server) -> None:
+def test_after_a_refusal_calls_still_take_effect_in_order(
+    gatherer: Gatherer[Call, str], server: Server
+) -> None:
     server.refuses = {"b": QueueNotFound("b")}
     first_under_way(gatherer, server)
     calls = start(gatherer, *(Call(name) for name in "abcde"))
     server.let_go()
     for call in calls:
         call.exception(PATIENCE_S)
-    carried_out = [name for request in server.requests for name in request if not server.refuses.keys() & set(request)]
+    carried_out = [
+        name for request in server.requests for name in request if not server.refuses.keys() & set(request)
+    ]
     assert carried_out == ["first", "a", "c", "d", "e"]
 
 
-def test_an_error_that_is_nobodys_fault_is_not_tried_call_by_call(gatherer: Gatherer[Call, str], server: Server) -> None:
+def test_an_error_that_is_nobodys_fault_is_not_tried_call_by_call(
+    gatherer: Gatherer[Call, str], server: Server
+) -> None:
     server.refuses = {"b": StoreFull("/data", 0, 1)}
     first_under_way(gatherer, server)
     calls = start(gatherer, Call("a"), Call("b"))
@@ -193,7 +210,9 @@ def test_a_request_is_bounded_but_a_call_is_never_split(
     assert server.requests[1:] == requests
 
 
-def test_a_call_cancelled_before_its_request_is_made_is_not_sent(gatherer: Gatherer[Call, str], server: Server) -> None:
+def test_a_call_cancelled_before_its_request_is_made_is_not_sent(
+    gatherer: Gatherer[Call, str], server: Server
+) -> None:
     first_under_way(gatherer, server)
     unwanted, wanted = gatherer.submit(Call("unwanted")), gatherer.submit(Call("wanted"))
     assert unwanted.cancel()
@@ -202,7 +221,9 @@ def test_a_call_cancelled_before_its_request_is_made_is_not_sent(gatherer: Gathe
     assert server.requests == [["first"], ["wanted"]]
 
 
-def test_a_call_cancelled_as_the_only_one_leaves_the_way_free(gatherer: Gatherer[Call, str], server: Server) -> None:
+def test_a_call_cancelled_as_the_only_one_leaves_the_way_free(
+    gatherer: Gatherer[Call, str], server: Server
+) -> None:
     first_under_way(gatherer, server)
     assert gatherer.submit(Call("unwanted")).cancel()
     server.let_go()
@@ -331,7 +352,9 @@ def test_a_request_after_a_long_wait_has_the_time_of_its_latest_call_and_a_threa
     assert server.threads[1].name == "fairlead-client"
 
 
-def test_a_request_after_a_short_wait_is_sent_by_the_thread_of_its_first_call(hurried: Gatherer[Call, str], server: Server) -> None:
+def test_a_request_after_a_short_wait_is_sent_by_the_thread_of_its_first_call(
+    hurried: Gatherer[Call, str], server: Server
+) -> None:
     first = first_under_way(hurried, server)
     others = start(hurried, Call("a"), Call("b"))
     server.let_go()

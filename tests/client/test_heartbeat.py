@@ -109,17 +109,25 @@ def pass_time(heartbeat: Heartbeat, clock: CountingClock, ms: int) -> None:
     until(lambda: clock.waits > before and asleep(heartbeat, clock), "the heartbeat being asleep again")
 
 
-def test_a_held_lease_is_extended_when_a_third_of_it_has_passed(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_held_lease_is_extended_when_a_third_of_it_has_passed(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
     pass_time(heartbeat, clock, 9_999)
     assert server.asked == []
     for _ in range(3):
         pass_time(heartbeat, clock, 1)
         pass_time(heartbeat, clock, 9_999)
-    assert [(at, sorted(numbers)) for at, numbers, _ in server.asked] == [(10_000, [1, 2]), (20_000, [1, 2]), (30_000, [1, 2])]
+    assert [(at, sorted(numbers)) for at, numbers, _ in server.asked] == [
+        (10_000, [1, 2]),
+        (20_000, [1, 2]),
+        (30_000, [1, 2]),
+    ]
 
 
-def test_what_is_settled_at_once_does_not_wake_it_each_time(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_what_is_settled_at_once_does_not_wake_it_each_time(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server)], server.now_ms())
     for _ in range(2):
         # The second time the thread finds nothing to wait for.
@@ -158,14 +166,18 @@ def test_a_request_of_extensions_is_no_larger_than_a_broker_takes() -> None:
     assert AT_ONCE <= MAX_BATCH_MESSAGES
 
 
-def test_a_settled_delivery_is_extended_no_more(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_settled_delivery_is_extended_no_more(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
     assert heartbeat.drop({7: {raw(1), raw(9)}, 8: {raw(1)}}) == {7: {raw(1)}}
     pass_time(heartbeat, clock, 10_000)
     assert [numbers for _, numbers, _ in server.asked] == [[2]]
 
 
-def test_a_lost_lease_is_remembered_and_left_alone(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_lost_lease_is_remembered_and_left_alone(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     server.outcomes = {1: "lost_lease"}
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
     pass_time(heartbeat, clock, 10_000)
@@ -176,7 +188,9 @@ def test_a_lost_lease_is_remembered_and_left_alone(heartbeat: Heartbeat, server:
     assert [sorted(numbers) for _, numbers, _ in server.asked] == [[1, 2], [2]]
 
 
-def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     server.outcomes = {1: "not_found"}
     server.during = lambda: (heartbeat.drop({7: {raw(1)}}), None)[1]
     heartbeat.hold([delivery(1, server)], server.now_ms())
@@ -185,14 +199,18 @@ def test_what_is_settled_while_a_heartbeat_is_under_way_is_not_lost(heartbeat: H
     assert not heartbeat.is_lost(*lease(1))
 
 
-def test_a_settle_that_came_to_nothing_leaves_the_lease_held(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_settle_that_came_to_nothing_leaves_the_lease_held(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server)], server.now_ms())
     heartbeat.keep(heartbeat.drop({7: {raw(1)}}))
     pass_time(heartbeat, clock, 10_000)
     assert server.asked[0][1] == [1]
 
 
-def test_an_extension_by_the_caller_is_not_cut_short(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_an_extension_by_the_caller_is_not_cut_short(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
     heartbeat.keep({7: {raw(1)}}, lease_ms=300_000, asked=timedelta(minutes=5))
     for _ in range(10):
@@ -202,7 +220,9 @@ def test_an_extension_by_the_caller_is_not_cut_short(heartbeat: Heartbeat, serve
     assert timedelta(minutes=5) in asked[0][1]
 
 
-def test_a_server_that_is_away_is_asked_again(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_server_that_is_away_is_asked_again(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     server.down = True
     heartbeat.hold([delivery(1, server)], server.now_ms())
     pass_time(heartbeat, clock, 10_000)
@@ -264,7 +284,9 @@ def test_it_ends_with_its_client(heartbeat: Heartbeat, server: Server, clock: Co
     assert len(server.asked) == 1
 
 
-def test_a_claim_that_is_repeated_is_held_once(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_claim_that_is_repeated_is_held_once(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     for _ in range(2):
         heartbeat.hold([delivery(1, server), delivery(2, server)], server.now_ms())
     heartbeat.drop({7: {raw(1)}})
@@ -272,7 +294,9 @@ def test_a_claim_that_is_repeated_is_held_once(heartbeat: Heartbeat, server: Ser
     assert [numbers for _, numbers, _ in server.asked] == [[2]]
 
 
-def test_a_lease_that_is_nearly_over_is_extended_soon(heartbeat: Heartbeat, server: Server, clock: CountingClock) -> None:
+def test_a_lease_that_is_nearly_over_is_extended_soon(
+    heartbeat: Heartbeat, server: Server, clock: CountingClock
+) -> None:
     heartbeat.hold([delivery(1, server)], server.now_ms())
     until(lambda: asleep(heartbeat, clock))
     heartbeat.hold([delivery(2, server, claim_id=8, lease_ms=300)], server.now_ms())
@@ -286,7 +310,9 @@ def test_a_short_lease_wakes_a_heartbeat_that_sleeps_for_a_long_one() -> None:
 
     def extend(extends: Sequence[Extend]) -> tuple[list[SettleResult], int]:
         asked.extend(item.delivery.raw_id[0] for item in extends)  # type: ignore[attr-defined]
-        return [SettleResult(raw(number), "extended", lease_until=3_600_000) for number in asked[-len(extends) :]], 0
+        return [
+            SettleResult(raw(number), "extended", lease_until=3_600_000) for number in asked[-len(extends) :]
+        ], 0
 
     heartbeat = Heartbeat(put_in_line(extend), SystemClock(), cap_ms=7_200_000)
     server = Server(ManualClock())
@@ -312,7 +338,10 @@ def test_a_real_lease_outlives_its_timeout_while_it_is_held(scene: Scene) -> Non
     client, _ = scene.client()
     message_id = client.enqueue("short", b"")
     (claimed,) = client.claim("short")
-    until(lambda: (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 1000, "the lease being extended")
+    until(
+        lambda: (scene.broker.find(message_id).lease_until or 0) > claimed.lease_until + 1000,
+        "the lease being extended",
+    )
     assert client.settle([Complete(claimed)])[0].outcome == "completed"
 
 
@@ -377,7 +406,9 @@ def test_leases_extended_together_are_held_together(scene: Scene) -> None:
     assert [len(group.ids) for group in held] == [50]
 
 
-def test_a_heartbeat_under_way_does_not_cut_an_extension_short(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_under_way_does_not_cut_an_extension_short(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was made up before the caller extended the lease himself, and must not be carried out behind that."""
     scene.broker.create_queue("short", visibility_timeout="3s")
     client, transport = scene.client()
@@ -411,7 +442,10 @@ def test_an_extension_and_a_complete_in_one_call_end_the_heartbeat(scene: Scene)
     client, _ = scene.client()
     client.enqueue("short", b"")
     (claimed,) = client.claim("short")
-    assert [result.outcome for result in client.settle([Extend(claimed, "1m"), Complete(claimed)])] == ["extended", "completed"]
+    assert [result.outcome for result in client.settle([Extend(claimed, "1m"), Complete(claimed)])] == [
+        "extended",
+        "completed",
+    ]
     assert not client._requests.heartbeat.holds(claimed.message.id, claimed.claim_id)
 
 

@@ -52,7 +52,9 @@ def error_of(verb: Callable[[Client], object], client: Client) -> str:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
-def test_a_forked_child_is_told_that_the_client_is_not_its_own(scene: Scene, client: Client, verb: Callable[[Client], object]) -> None:
+def test_a_forked_child_is_told_that_the_client_is_not_its_own(
+    scene: Scene, client: Client, verb: Callable[[Client], object]
+) -> None:
     client.enqueue("q", b"")
     assert in_a_child(lambda: error_of(verb, client)) == "client_forked"
     assert client.claim("q")[0].payload == b""
@@ -67,9 +69,14 @@ def test_a_fork_while_another_thread_has_a_lock_does_not_hang_the_child(client: 
 
 def script(scene: Scene, body: str) -> subprocess.Popen[str]:
     """A program with a client `client`, in a process of its own."""
-    head = f"import sys, threading, fairlead\nclient = fairlead.connect({scene.address!r}, consumer='child')\n"
+    head = (
+        f"import sys, threading, fairlead\nclient = fairlead.connect({scene.address!r}, consumer='child')\n"
+    )
     return subprocess.Popen(
-        [sys.executable, "-u", "-c", head + textwrap.dedent(body)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-u", "-c", head + textwrap.dedent(body)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -110,12 +117,16 @@ def test_a_program_that_does_not_close_its_client_ends_quietly(scene: Scene, bod
 def test_a_program_that_leaves_a_loop_open_gives_its_buffer_back_at_exit(scene: Scene) -> None:
     for at in range(5):
         scene.broker.enqueue("q", b"%d" % at)
-    code, _, _ = outcome(script(scene, "import time\ndeliveries = client.consume('q')\nnext(deliveries)\nprint('ready')"))
+    code, _, _ = outcome(
+        script(scene, "import time\ndeliveries = client.consume('q')\nnext(deliveries)\nprint('ready')")
+    )
     assert code == 0
     until(lambda: scene.counts() == (4, 0, 1, 0), "the buffer being given back")
 
 
-@pytest.mark.parametrize("body", ["client.claim('q', wait='1h')", "next(client.consume('q'))"], ids=["claim", "consume"])
+@pytest.mark.parametrize(
+    "body", ["client.claim('q', wait='1h')", "next(client.consume('q'))"], ids=["claim", "consume"]
+)
 def test_an_interrupt_ends_a_program_that_waits(scene: Scene, body: str) -> None:
     process = script(scene, body)
     until(lambda: scene.broker.stats("q").consumers == 1, "the program waiting")
@@ -133,4 +144,7 @@ def test_a_client_leaves_no_thread_behind(scene: Scene) -> None:
         pass
     client.close()
     ours = ("fairlead-watchdog", "fairlead-heartbeat", "fairlead-reaper", "fairlead-consume")
-    until(lambda: not [thread.name for thread in threading.enumerate() if thread.name in ours], "the threads ending")
+    until(
+        lambda: not [thread.name for thread in threading.enumerate() if thread.name in ours],
+        "the threads ending",
+    )

@@ -70,7 +70,12 @@ def test_an_exchange_whose_answer_is_lost_takes_effect_once(scene: Scene) -> Non
     client.enqueue("q", b"work")
     (delivery,) = client.claim("q")
     transport.lose("exchange")
-    done = client.exchange("me", settle=[Complete(delivery)], enqueue={"q": [NewMessage(b"next")]}, claim={"queue": "q", "limit": 5})
+    done = client.exchange(
+        "me",
+        settle=[Complete(delivery)],
+        enqueue={"q": [NewMessage(b"next")]},
+        claim={"queue": "q", "limit": 5},
+    )
     assert [result.outcome for result in done.settled] == ["completed"]
     assert [found.payload for found in done.deliveries] == [b"next"]
     assert scene.counts() == (0, 0, 1, 0)
@@ -99,7 +104,9 @@ def test_gathered_calls_whose_answer_is_lost_are_each_one_message(scene: Scene) 
     ],
     ids=["create_queue", "purge", "delete_queue", "retry", "goodbye", "config.delete"],
 )
-def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(scene: Scene, call: Callable[[Client], object]) -> None:
+def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
+    scene: Scene, call: Callable[[Client], object]
+) -> None:
     client, transport = scene.client()
     client.config.set("a", "b")
     transport.lose("admin")
@@ -158,7 +165,9 @@ def test_a_request_that_was_refused_does_not_make_the_server_forget(scene: Scene
     assert list(third.answered) == [first.request_id]
 
 
-def test_of_requests_under_way_together_each_is_told_to_be_answered_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, transport = scene.client()
     client.exchange("me")
     together = threading.Barrier(2)
@@ -176,7 +185,9 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(scene: 
             thread.join()
     client.exchange("me")
     calls = [decode(metadata, ExchangeCall) for metadata in transport.requests("exchange")]
-    assert sorted(told for call in calls for told in call.answered) == sorted(call.request_id for call in calls[:-1])
+    assert sorted(told for call in calls for told in call.answered) == sorted(
+        call.request_id for call in calls[:-1]
+    )
 
 
 def test_requests_that_the_caller_says_are_answered_leave_no_room_for_our_own(scene: Scene) -> None:
@@ -212,7 +223,9 @@ def test_a_question_that_was_sent_and_given_up_is_only_unanswered(scene: Scene) 
         client.stats("q")
 
 
-def test_an_overloaded_server_is_given_the_time_it_asks_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overloaded_server_is_given_the_time_it_asks_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, _ = scene.client()
     answers = [Overloaded("calls", 1, 120), Overloaded("calls", 1, 120)]
     pauses: list[int] = []
@@ -244,7 +257,9 @@ def test_a_server_that_is_stopping_is_one_to_come_back_to(
     assert scene.payloads() == [b"back again"]
 
 
-def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the first copy was carried out can no longer be known: a new id might do it twice."""
     client, transport = scene.client()
     transport.lose("enqueue")

@@ -10,6 +10,11 @@ WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; import fairlead; "
 
 @pytest.mark.parametrize("code", ["fairlead.connect('127.0.0.1:1')", "import fairlead.aio"])
 def test_a_client_without_its_package_says_how_to_get_it(code: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", WITHOUT_PYARROW + code], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYARROW + code], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1] == "ModuleNotFoundError: a client needs pyarrow; install it with: pip install 'fairlead[client]'"
+    assert (
+        ran.stderr.splitlines()[-1]
+        == "ModuleNotFoundError: a client needs pyarrow; install it with: pip install 'fairlead[client]'"
+    )

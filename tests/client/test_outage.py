@@ -24,7 +24,9 @@ def outage(clock: ManualClock) -> Outage:
     return Outage("host:1", clock)
 
 
-def test_a_server_that_is_away_is_told_of_once_and_its_return_too(outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_is_away_is_told_of_once_and_its_return_too(
+    outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(5):
         outage.met(ConnectionError("connection refused"))
         clock.advance(ms=QUIET_MS // 2)
@@ -35,7 +37,9 @@ def test_a_server_that_is_away_is_told_of_once_and_its_return_too(outage: Outage
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_second_outage_is_told_of_again(outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_outage_is_told_of_again(
+    outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
         outage.met(ConnectionError("connection refused"))
         clock.advance(ms=QUIET_MS)
@@ -44,7 +48,9 @@ def test_a_second_outage_is_told_of_again(outage: Outage, clock: ManualClock, ca
     assert caplog.messages == [BEGINNING, END, BEGINNING, END]
 
 
-def test_a_connection_that_is_soon_there_again_is_not_worth_a_word(outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_is_soon_there_again_is_not_worth_a_word(
+    outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(5):
         outage.met(ConnectionError("connection reset"))
         clock.advance(ms=QUIET_MS - 1)
@@ -53,7 +59,9 @@ def test_a_connection_that_is_soon_there_again_is_not_worth_a_word(outage: Outag
     assert caplog.messages == []
 
 
-def test_an_overloaded_server_is_not_away(outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_overloaded_server_is_not_away(
+    outage: Outage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(5):
         outage.met(Overloaded("calls", 1, 100))
         clock.advance(ms=QUIET_MS)
@@ -61,12 +69,16 @@ def test_an_overloaded_server_is_not_away(outage: Outage, clock: ManualClock, ca
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "consume"])
-def test_a_client_that_waits_for_its_server_says_so(scene: Scene, verb: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_waits_for_its_server_says_so(
+    scene: Scene, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = ManualClock()
     client, transport = scene.client(clock=clock)
     scene.broker.enqueue("q", b"there already")
     transport.refuse("enqueue" if verb == "enqueue" else "claim", 8)
-    call = threading.Thread(target=lambda: client.enqueue("q", b"") if verb == "enqueue" else next(client.consume("q")))
+    call = threading.Thread(
+        target=lambda: client.enqueue("q", b"") if verb == "enqueue" else next(client.consume("q"))
+    )
     call.start()
 
     def over() -> bool:

@@ -34,7 +34,9 @@ def test_a_client_comes_back_after_the_server_was_killed(server: ServerProcess) 
         assert before != after
 
 
-def test_a_verb_that_must_not_be_repeated_survives_a_restart_that_nobody_noticed(server: ServerProcess) -> None:
+def test_a_verb_that_must_not_be_repeated_survives_a_restart_that_nobody_noticed(
+    server: ServerProcess,
+) -> None:
     """Its channel is dead by then, but nothing of it was sent."""
     with fairlead.connect(server.address) as client:
         server.restart(kill=True)
@@ -56,8 +58,13 @@ def test_a_server_that_does_not_come_back_is_unreachable(server: ServerProcess) 
     with fairlead.connect(server.address, retry_for="300ms") as client:
         client.enqueue("q", b"")
         server.kill()
-        # The first call is one that may be repeated: it may be sent before the client has noticed, and is then as good as not sent.
-        for call in (lambda: client.stats("q"), lambda: client.enqueue("q", b""), lambda: client.claim("q", wait="1h")):
+        # The first call is one that may be repeated: it may be sent before the client has noticed, and is
+        # then as good as not sent.
+        for call in (
+            lambda: client.stats("q"),
+            lambda: client.enqueue("q", b""),
+            lambda: client.claim("q", wait="1h"),
+        ):
             with pytest.raises(errors.ServerUnreachable):
                 call()
 
@@ -65,7 +72,9 @@ def test_a_server_that_does_not_come_back_is_unreachable(server: ServerProcess) 
 def test_a_claim_that_waits_goes_on_waiting_through_a_restart(server: ServerProcess) -> None:
     with fairlead.connect(server.address, retry_for="60s") as client:
         found: list[bytes] = []
-        waiting = threading.Thread(target=lambda: found.extend(item.payload for item in client.claim("q", wait="1h")), daemon=True)
+        waiting = threading.Thread(
+            target=lambda: found.extend(item.payload for item in client.claim("q", wait="1h")), daemon=True
+        )
         waiting.start()
         until(lambda: client.stats("q").consumers == 1, "the claim waiting")
         server.restart()
@@ -75,7 +84,9 @@ def test_a_claim_that_waits_goes_on_waiting_through_a_restart(server: ServerProc
 
 
 def test_a_server_that_stands_still_is_noticed_and_nothing_is_doubled(server: ServerProcess) -> None:
-    """Its connections stay open and nothing answers; when it goes on, it carries out what it was sent meanwhile."""
+    """Its connections stay open and nothing answers; when it goes on, it carries out what it was sent
+    meanwhile.
+    """
     with fairlead.connect(server.address, timeout="500ms", retry_for="60s") as client:
         client.enqueue("q", b"first")
         server.pause()
@@ -91,7 +102,9 @@ def test_a_server_that_stands_still_is_noticed_and_nothing_is_doubled(server: Se
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["restarted", "killed"])
-def test_work_goes_on_through_restarts_and_nothing_is_lost_or_doubled(server: ServerProcess, kill: bool) -> None:
+def test_work_goes_on_through_restarts_and_nothing_is_lost_or_doubled(
+    server: ServerProcess, kill: bool
+) -> None:
     total, stop = 200, threading.Event()
     worked: Counter[bytes] = Counter()
     with fairlead.connect(server.address, retry_for="60s") as client:
@@ -126,7 +139,10 @@ def test_a_batch_is_whole_or_absent_after_a_kill(server: ServerProcess) -> None:
     with fairlead.connect(server.address, retry_for="60s") as client:
         for round_ in range(3):
             sending = threading.Thread(
-                target=lambda round_=round_: [client.enqueue_many("q", [NewMessage(b"%d" % round_)] * 50) for _ in range(20)], daemon=True  # type: ignore[misc]
+                target=lambda round_=round_: [
+                    client.enqueue_many("q", [NewMessage(b"%d" % round_)] * 50) for _ in range(20)
+                ],
+                daemon=True,  # type: ignore[misc]
             )
             sending.start()
             until(lambda round_=round_: client.stats("q").ready > round_ * 1000, "some being there")  # type: ignore[misc]

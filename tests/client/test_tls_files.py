@@ -26,17 +26,29 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_tls_may_be_said_in_short() -> None:
-    assert [chosen_tls(given) for given in (None, False, True, "ca.pem", Path("ca.pem"))] == [None, None, Tls(), Tls("ca.pem"), Tls(Path("ca.pem"))]
+    assert [chosen_tls(given) for given in (None, False, True, "ca.pem", Path("ca.pem"))] == [
+        None,
+        None,
+        Tls(),
+        Tls("ca.pem"),
+        Tls(Path("ca.pem")),
+    ]
     assert chosen_tls(Tls(server_name="x")) == fairlead.Tls(server_name="x")
 
 
 @pytest.mark.parametrize("given", [1, b"ca.pem", {"ca": "ca.pem"}])
 def test_what_is_no_tls_is_refused(given: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"expected tls to be True, the path of an authority's certificate, or a fairlead\.Tls"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"expected tls to be True, the path of an authority's certificate, or a fairlead\.Tls",
+    ):
         fairlead.connect("127.0.0.1:1", tls=given)
 
 
-@pytest.mark.parametrize("fields", [{"cert": "c"}, {"key": "k"}, {"ca": ""}, {"ca": 7}, {"server_name": ""}, {"cert": b"c", "key": b"k"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"cert": "c"}, {"key": "k"}, {"ca": ""}, {"ca": 7}, {"server_name": ""}, {"cert": b"c", "key": b"k"}],
+)
 def test_half_a_tls_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="expected tls"):
         Tls(**fields)
@@ -46,11 +58,23 @@ def test_files_that_cannot_be_used_are_named(files: Files) -> None:
     good = Tls(files.ca, files.cert("client"), files.key("client"))
     read_files(good)
     for wrong, said in (
-        (Tls(files.directory / "none.pem"), r"expected tls\.ca to be a file that can be read \(No such file or directory\), got '.*none\.pem'"),
+        (
+            Tls(files.directory / "none.pem"),
+            r"expected tls\.ca to be a file that can be read \(No such file or directory\), got '.*none\.pem'",
+        ),
         (Tls(files.key("client")), r"expected tls\.ca to be certificates in PEM .*, got '.*client\.key'"),
-        (Tls(files.ca, files.cert("client"), files.key("other")), r"without a passphrase \(KEY_VALUES_MISMATCH\), got '.*client\.pem'"),
-        (Tls(files.ca, files.key("client"), files.cert("client")), "expected tls.cert to be a certificate in PEM"),
-        (Tls(files.ca, files.directory / "none.pem", files.key("client")), r"expected tls\.cert to be a file that can be read"),
+        (
+            Tls(files.ca, files.cert("client"), files.key("other")),
+            r"without a passphrase \(KEY_VALUES_MISMATCH\), got '.*client\.pem'",
+        ),
+        (
+            Tls(files.ca, files.key("client"), files.cert("client")),
+            "expected tls.cert to be a certificate in PEM",
+        ),
+        (
+            Tls(files.ca, files.directory / "none.pem", files.key("client")),
+            r"expected tls\.cert to be a file that can be read",
+        ),
     ):
         with pytest.raises(InvalidRequest, match=said):
             read_files(wrong)
@@ -61,7 +85,9 @@ def test_the_authorities_of_the_system_can_be_chosen(files: Files, monkeypatch: 
     assert read_files(Tls()).ca == files.ca.read_bytes()
 
 
-def test_new_files_are_used_for_the_next_stream_and_bad_ones_are_not(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_files_are_used_for_the_next_stream_and_bad_ones_are_not(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     transport = FlightTransport("127.0.0.1:1", tls=Tls(files.ca, files.cert("client"), files.key("client")))
     first = transport._client
     transport._renew_files()
@@ -104,7 +130,9 @@ class Listener:
         self._thread.join(60)
 
 
-@pytest.mark.parametrize("says", [b"", b"\x00\x00\x18\x04\x00\x00\x00\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize(
+    "says", [b"", b"\x00\x00\x18\x04\x00\x00\x00\x00\x00", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
 def test_a_server_that_closes_or_speaks_plainly_may_be_tried_again_by_who_speaks_plainly(says: bytes) -> None:
     listener = Listener(says=says)
     assert diagnose("127.0.0.1", listener.port, None, None).hopeless == ""

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead import Broker, Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Start, errors
+from fairlead import (
+    Broker,
+    Complete,
+    DeadFilter,
+    DeliveryRef,
+    Extend,
+    Fail,
+    FailureReason,
+    NewMessage,
+    Start,
+    errors,
+)
 from fairlead.aio import AsyncAudit, AsyncClient, AsyncConfig, AsyncKeys, AsyncRunbooks
 from fairlead.broker.consumers import Consumers
 from fairlead.broker.runbooks import Runbooks
@@ -95,9 +106,13 @@ def test_every_verb_of_administration_is_one_the_client_has() -> None:
     verbs = {name for name in ADMIN if "." not in name}
     assert verbs <= public(Client)
     groups = {
-        "config": ClientConfig, "runbooks": ClientRunbooks, "keys": ClientKeys, "audit": ClientAudit, "consumers": ClientConsumers,
+        "config": ClientConfig,
+        "runbooks": ClientRunbooks,
+        "keys": ClientKeys,
+        "audit": ClientAudit,
+        "consumers": ClientConsumers,
         "staging": ClientStaging,
-    }  # fmt: skip
+    }
     own_channels = {"consumers.claim", "consumers.read", "consumers.record", "staging.stage"}
     grouped = {f"{group}.{verb}" for group, kind in groups.items() for verb in public(kind) - IN_BATCHES}
     assert grouped - own_channels == {name for name in ADMIN if "." in name}
@@ -111,13 +126,26 @@ def test_the_life_of_a_message(client: Client, scene: Scene) -> None:
     message_id = client.enqueue("q", b"work", headers={"a": "b"}, fairness_key="acme", weight=3, stream="s")
     (delivery,) = client.claim("q", wait="1s")
     assert (delivery.id, delivery.payload, delivery.headers) == (message_id, b"work", {"a": "b"})
-    assert (delivery.queue, delivery.fairness_key, delivery.weight, delivery.stream, delivery.attempts) == ("q", "acme", 3, "s", 0)
+    assert (delivery.queue, delivery.fairness_key, delivery.weight, delivery.stream, delivery.attempts) == (
+        "q",
+        "acme",
+        3,
+        "s",
+        0,
+    )
     assert scene.broker.find(message_id).consumer == client.consumer
     (failed,) = client.settle([Fail(delivery, "broke", "dependency_failure", retry_in="0s")])
     assert (failed.outcome, failed.id) == ("retry", message_id)
     (again,) = client.claim("q")
-    assert (again.attempts, again.failures[0].error, again.failures[0].reason) == (1, "broke", FailureReason.DEPENDENCY_FAILURE)
-    assert client.settle([Extend(again, timedelta(minutes=1), carry=b"so far"), Complete(again)])[1].outcome == "completed"
+    assert (again.attempts, again.failures[0].error, again.failures[0].reason) == (
+        1,
+        "broke",
+        FailureReason.DEPENDENCY_FAILURE,
+    )
+    assert (
+        client.settle([Extend(again, timedelta(minutes=1), carry=b"so far"), Complete(again)])[1].outcome
+        == "completed"
+    )
     assert scene.counts() == (0, 0, 0, 0)
 
 
@@ -125,14 +153,27 @@ def test_a_delivery_is_settled_by_its_two_strings(client: Client) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
     ref = DeliveryRef(delivery.id, delivery.lease)
-    assert [result.outcome for result in client.settle([Start(ref), Complete(ref)])] == ["started", "completed"]
+    assert [result.outcome for result in client.settle([Start(ref), Complete(ref)])] == [
+        "started",
+        "completed",
+    ]
 
 
 def test_one_bad_item_does_not_spoil_the_others(client: Client) -> None:
     client.enqueue("q", b"")
     (delivery,) = client.claim("q")
-    items: list[Any] = [Fail(delivery, reason="no such reason"), "nonsense", Complete(delivery), Complete(DeliveryRef("x", "y"))]
-    assert [result.outcome for result in client.settle(items)] == ["invalid", "invalid", "completed", "invalid"]
+    items: list[Any] = [
+        Fail(delivery, reason="no such reason"),
+        "nonsense",
+        Complete(delivery),
+        Complete(DeliveryRef("x", "y")),
+    ]
+    assert [result.outcome for result in client.settle(items)] == [
+        "invalid",
+        "invalid",
+        "completed",
+        "invalid",
+    ]
 
 
 @pytest.mark.parametrize("items", [None, "text", 5, {Complete}])
@@ -175,7 +216,9 @@ WRONG: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
-def test_what_the_engine_refuses_is_refused_with_the_same_error(client: Client, scene: Scene, call: Callable[[Any], object]) -> None:
+def test_what_the_engine_refuses_is_refused_with_the_same_error(
+    client: Client, scene: Scene, call: Callable[[Any], object]
+) -> None:
     with pytest.raises(errors.FairleadError) as engines:
         call(scene.broker)
     with pytest.raises(errors.FairleadError) as ours:
@@ -196,7 +239,9 @@ def test_a_claim_waits_for_a_message(client: Client, scene: Scene) -> None:
     assert client.claim("q", wait="60s")[0].payload == b"late"
 
 
-def test_a_wait_longer_than_one_request_goes_on(client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_longer_than_one_request_goes_on(
+    client: Client, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.client.long_poll._POLL_IN_MAIN_THREAD_MS", 50)
     threading.Timer(0.3, lambda: scene.broker.enqueue("q", b"late")).start()
     assert client.claim("q", wait="60s")[0].payload == b"late"
@@ -209,11 +254,18 @@ def test_a_wait_that_is_over_gives_nothing(client: Client) -> None:
 def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: Client, scene: Scene) -> None:
     found: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: found.extend(delivery.payload for delivery in client.claim("q", wait="60s")), daemon=True) for _ in range(20)
+        threading.Thread(
+            target=lambda: found.extend(delivery.payload for delivery in client.claim("q", wait="60s")),
+            daemon=True,
+        )
+        for _ in range(20)
     ]
     for thread in threads:
         thread.start()
-    until(lambda: scene.broker.stats("q").consumers > 0 and len(scene.broker._core.by_name["q"].waiters) == 20, "all waiting")
+    until(
+        lambda: scene.broker.stats("q").consumers > 0 and len(scene.broker._core.by_name["q"].waiters) == 20,
+        "all waiting",
+    )
     assert client.stats("q").ready == 0
     client.enqueue_many("q", [NewMessage(b"%d" % at) for at in range(20)])
     for thread in threads:
@@ -231,7 +283,9 @@ def test_operators_work_through_a_client(client: Client, scene: Scene) -> None:
     assert client.redrive("jobs.dlq", ids=[ids[0]]).moved == 1
     assert client.drop("jobs.dlq", [ids[1]]).changed == (ids[1],)
     assert [info.id for info in client.peek("jobs.dlq")] == [ids[2]]
-    assert client.quarantine("jobs", [NewMessage(b"bad", throttle_keys=["t"], delay=timedelta(seconds=1))], reason="poison_message")
+    assert client.quarantine(
+        "jobs", [NewMessage(b"bad", throttle_keys=["t"], delay=timedelta(seconds=1))], reason="poison_message"
+    )
     assert client.failure_metrics("jobs").queue == "jobs"
     assert client.explain(ids[0]).subject == scene.broker.explain(ids[0]).subject
     assert client.queues("jobs") == scene.broker.queues("jobs")
@@ -268,7 +322,14 @@ def test_closing_keeps_leases(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda x: x.enqueue("q", b""), lambda x: x.claim("q"), lambda x: x.settle([]), lambda x: x.stats("q"), lambda x: next(x.consume("q"))]
+    "call",
+    [
+        lambda x: x.enqueue("q", b""),
+        lambda x: x.claim("q"),
+        lambda x: x.settle([]),
+        lambda x: x.stats("q"),
+        lambda x: next(x.consume("q")),
+    ],
 )
 def test_a_closed_client_says_so(client: Client, call: Callable[[Client], object]) -> None:
     client.close()
@@ -304,7 +365,10 @@ def test_connect_says_when_nobody_is_there(scene: Scene) -> None:
         fairlead.connect("127.0.0.1:1", retry_for="100ms")
 
 
-@pytest.mark.parametrize("wrong", [{"retry_for": 5}, {"timeout": 5}, {"heartbeat_cap": 5}, {"consumer": ""}, {"consumer": "x" * 300}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"retry_for": 5}, {"timeout": 5}, {"heartbeat_cap": 5}, {"consumer": ""}, {"consumer": "x" * 300}],
+)
 def test_connect_refuses_options_that_are_none(scene: Scene, wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidRequest):
         fairlead.connect(scene.address, **wrong)

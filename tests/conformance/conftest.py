@@ -13,7 +13,9 @@ from tests.conformance.scene import Factory, MemoryFactory, RocksFactory, Scene
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """In memory where the machine offers that: opening and closing sync a dozen files, hundreds of times over."""
+    """In memory where the machine offers that: opening and closing sync a dozen files, hundreds of times
+    over.
+    """
     shared_memory = Path("/dev/shm")
     if not os.access(shared_memory, os.W_OK):
         yield tmp_path

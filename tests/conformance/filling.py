@@ -1,4 +1,5 @@
-"""Fills a disk through a broker, tries everything that could use up its reserve, and waits to be killed: a program of its own.
+"""Fills a disk through a broker, tries everything that could use up its reserve, and waits to be killed: a
+program of its own.
 
     python -m tests.conformance.filling DIRECTORY RESERVE_BYTES
 
@@ -19,7 +20,8 @@ from fairlead.broker.broker import Broker
 from fairlead.errors import StoreFull
 
 LEASES = 500
-#: So often in a row a call must be refused: logs that are written as tables in the background give a little room back.
+#: So often in a row a call must be refused: logs that are written as tables in the background give a little
+#: room back.
 REFUSALS = 200
 
 

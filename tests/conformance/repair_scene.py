@@ -1,4 +1,6 @@
-"""A small directory with something of everything in it, tables and several live logs; and what must be found in it again."""
+"""A small directory with something of everything in it, tables and several live logs; and what must be found
+in it again.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,20 @@ def fill(broker: Broker, clock: ManualClock) -> None:
     broker.create_queue("kept", retain_completed="1h", dedup="kept")
     broker.create_queue("live", dedup="live", ttl="1h")
     broker.create_queue("gone")
-    broker.enqueue_many("work", [NewMessage(b"plain-%d" % n, headers={"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(30)])
+    broker.enqueue_many(
+        "work",
+        [NewMessage(b"plain-%d" % n, headers={"n": str(n)}, fairness_key=f"k{n % 3}") for n in range(30)],
+    )
     broker.enqueue_many("work", [NewMessage(b"stream-%d" % n, stream=f"s{n % 3}") for n in range(12)])
     broker.enqueue_many("work", [NewMessage(b"later-%d" % n, delay="1h", ttl="2h") for n in range(5)])
-    broker.enqueue_many("work", [NewMessage(b"later in stream", delay="1m", stream="s9"), NewMessage(b"behind it", stream="s9")])
+    broker.enqueue_many(
+        "work",
+        [NewMessage(b"later in stream", delay="1m", stream="s9"), NewMessage(b"behind it", stream="s9")],
+    )
     broker.enqueue_many("live", [NewMessage(b"live-%d" % n, dedup_key=f"d{n}") for n in range(6)])
-    broker.enqueue_many("work", [NewMessage(b"window-%d" % n, dedup_key=f"w{n}", throttle_keys=["t1"]) for n in range(4)])
+    broker.enqueue_many(
+        "work", [NewMessage(b"window-%d" % n, dedup_key=f"w{n}", throttle_keys=["t1"]) for n in range(4)]
+    )
     flush(broker, "messages", "ready")
     broker.enqueue_many("kept", [NewMessage(b"kept-%d" % n, dedup_key=f"x{n}") for n in range(6)])
     broker.settle([Complete(delivery) for delivery in broker.claim("kept", limit=3)])
@@ -78,12 +88,19 @@ def all_rows(store: RocksStore) -> dict[str, dict[bytes, bytes]]:
 
 
 def payloads(store: RocksStore) -> dict[bytes, bytes]:
-    return {key: codec.decode_messages([key], [raw])[0].payload for key, raw in store._scan("messages", b"", None, 1 << 60)}  # type: ignore[union-attr]
+    return {
+        key: codec.decode_messages([key], [raw])[0].payload
+        for key, raw in store._scan("messages", b"", None, 1 << 60)
+    }  # type: ignore[union-attr]
 
 
 def fingerprint(path: Path) -> dict[str, tuple[int, int, str]]:
     return {
-        file.name: (file.stat().st_mtime_ns, file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest())
+        file.name: (
+            file.stat().st_mtime_ns,
+            file.stat().st_size,
+            hashlib.sha256(file.read_bytes()).hexdigest(),
+        )
         for file in [path, *sorted(path.iterdir())]
         if file.is_file()
     }

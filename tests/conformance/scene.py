@@ -22,7 +22,9 @@ WORK, DEAD, OTHER = 1, 2, 3
 
 
 class Factory(Protocol):
-    """How a kind of store begins, ends and comes back. A third store needs one more of these, and no new test."""
+    """How a kind of store begins, ends and comes back. A third store needs one more of these, and no new
+    test.
+    """
 
     def open(self) -> Store: ...
 
@@ -106,7 +108,17 @@ class Scene:
         lane = pack_lane(key, throttle_keys)
         place = 0 if fields.get("due_ms") else first_place(self.store.last_commit + 1)
         return [
-            Message(id, queue_id, lane, 1, b"", b"body-%d" % n if payload is None else payload, NOW, place and place + n, **fields)
+            Message(
+                id,
+                queue_id,
+                lane,
+                1,
+                b"",
+                b"body-%d" % n if payload is None else payload,
+                NOW,
+                place and place + n,
+                **fields,
+            )
             for n, id in enumerate(self.ids.next(NOW, count))
         ]
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fairlead.errors import BrokenInvariant, BrokerClosed
-from fairlead.model.facts import ClaimEnded, Completed, ConfigSet, Enqueued, InReady, Leased, Moved, QueueSaved, QueueUnlinked
+from fairlead.model.facts import (
+    ClaimEnded,
+    Completed,
+    ConfigSet,
+    Enqueued,
+    InReady,
+    Leased,
+    Moved,
+    QueueSaved,
+    QueueUnlinked,
+)
 from fairlead.model.lane import first_place
 from fairlead.model.message import MessageState
 from fairlead.model.queue import Counters, QueueConfig, QueueRecord
@@ -17,16 +27,38 @@ def everything(store: Store) -> tuple[object, ...]:
     queue_ids = [queue.queue_id for queue in store.queues()]
     ids = store.ids_between(b"\0" * 16, b"\xff" * 16, 1000)
     return (
-        store.last_commit, store.last_queue_id, store.queues(), store.config(), store.intents(), store.messages(ids), store.states(ids),
-        store.leases(), store.claims(),
-        [(store.counters(q), store.ready(q, b"", None, 1000), list(store.lanes(q)), store.waiting(q, None, 1000)) for q in queue_ids],
-        [(store.next_due(q), store.next_expiry(q), store.next_dedup_end(q), store.dedup(q, ["d"])) for q in queue_ids],
-    )  # fmt: skip
+        store.last_commit,
+        store.last_queue_id,
+        store.queues(),
+        store.config(),
+        store.intents(),
+        store.messages(ids),
+        store.states(ids),
+        store.leases(),
+        store.claims(),
+        [
+            (
+                store.counters(q),
+                store.ready(q, b"", None, 1000),
+                list(store.lanes(q)),
+                store.waiting(q, None, 1000),
+            )
+            for q in queue_ids
+        ],
+        [
+            (store.next_due(q), store.next_expiry(q), store.next_dedup_end(q), store.dedup(q, ["d"]))
+            for q in queue_ids
+        ],
+    )
 
 
 def test_commits_are_numbered_without_gaps_across_lives(scene: Scene) -> None:
     before = scene.store.last_commit
-    assert [scene.store.commit([ConfigSet("a", str(n))]) for n in range(3)] == [before + 1, before + 2, before + 3]
+    assert [scene.store.commit([ConfigSet("a", str(n))]) for n in range(3)] == [
+        before + 1,
+        before + 2,
+        before + 3,
+    ]
     scene.reopen()
     assert scene.store.last_commit == before + 3
     scene.crash()
@@ -45,7 +77,10 @@ BAD_FACTS = [
     pytest.param(lambda scene: "not a fact", id="something that is no fact"),
     pytest.param(lambda scene: Enqueued(77, scene.messages(2, queue_id=77)), id="an unknown queue"),
     pytest.param(lambda scene: QueueUnlinked(77, "nobody"), id="unlinking an unknown queue"),
-    pytest.param(lambda scene: Completed([leased(m, scene.claim(), NOW) for m in scene.messages(2)], []), id="completing what is not leased"),
+    pytest.param(
+        lambda scene: Completed([leased(m, scene.claim(), NOW) for m in scene.messages(2)], []),
+        id="completing what is not leased",
+    ),
     pytest.param(lambda scene: Moved("dropped", b"\1" * 16, "nowhere", None, None), id="a spot that is none"),  # type: ignore[arg-type]
 ]
 
@@ -77,7 +112,14 @@ def test_facts_of_one_commit_build_on_each_other(scene: Scene) -> None:
     (message,) = scene.messages()
     claim = scene.claim()
     lease = leased(message, claim, NOW + 5)
-    scene.store.commit([Enqueued(WORK, [message]), Leased(claim, [lease]), Completed([lease], []), ClaimEnded(NOW + 5, claim.claim_id)])
+    scene.store.commit(
+        [
+            Enqueued(WORK, [message]),
+            Leased(claim, [lease]),
+            Completed([lease], []),
+            ClaimEnded(NOW + 5, claim.claim_id),
+        ]
+    )
     assert scene.store.counters(WORK) == Counters()
     assert scene.store.messages([message.id]) == [None]
 
@@ -87,7 +129,12 @@ def test_a_place_can_be_left_and_taken_in_one_commit(scene: Scene) -> None:
     (second,) = scene.enqueue()
     new = InReady(WORK, message.lane, message.row(first_place(9), 1))
     state = MessageState(WORK, place=first_place(9))
-    scene.store.commit([Moved("released", message.id, in_ready(message), new, state), Moved("dropped", second.id, in_ready(second), None, None)])
+    scene.store.commit(
+        [
+            Moved("released", message.id, in_ready(message), new, state),
+            Moved("dropped", second.id, in_ready(second), None, None),
+        ]
+    )
     assert scene.store.ready(WORK, b"", None, 10) == [new]
 
 

@@ -22,7 +22,9 @@ from tests.conformance.scene import WORK, RocksFactory, Scene
 @pytest.fixture
 def crashed(rocks_scene: Scene, rocks: RocksFactory) -> tuple[Path, list[Message]]:
     """Sixty commits in the write-ahead log, nothing flushed."""
-    messages = [message for _ in range(60) for message in rocks_scene.enqueue(3, payload=bytes(range(256)) * 3)]
+    messages = [
+        message for _ in range(60) for message in rocks_scene.enqueue(3, payload=bytes(range(256)) * 3)
+    ]
     copy = rocks.directory / "crashed"
     shutil.copytree(rocks.path, copy)
     return copy, messages
@@ -31,7 +33,9 @@ def crashed(rocks_scene: Scene, rocks: RocksFactory) -> tuple[Path, list[Message
 @pytest.fixture
 def flushed(rocks_scene: Scene, rocks: RocksFactory) -> tuple[Path, list[Message]]:
     """The same in tables, after an orderly close."""
-    messages = [message for _ in range(60) for message in rocks_scene.enqueue(3, payload=bytes(range(256)) * 3)]
+    messages = [
+        message for _ in range(60) for message in rocks_scene.enqueue(3, payload=bytes(range(256)) * 3)
+    ]
     rocks_scene.store.close()
     return rocks.path, messages
 
@@ -62,7 +66,9 @@ def the_log(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_a_flipped_byte_in_the_write_ahead_log_stops_the_opening_and_names_the_file(crashed: tuple[Path, list[Message]], tenth: int) -> None:
+def test_a_flipped_byte_in_the_write_ahead_log_stops_the_opening_and_names_the_file(
+    crashed: tuple[Path, list[Message]], tenth: int
+) -> None:
     path, _ = crashed
     log = the_log(path)
     broken = damaged(path, flip(log.stat().st_size * tenth // 10 + 13), log)
@@ -71,7 +77,9 @@ def test_a_flipped_byte_in_the_write_ahead_log_stops_the_opening_and_names_the_f
     assert not verify(broken).ok
 
 
-def test_a_flipped_length_at_the_end_of_the_log_is_not_taken_for_a_torn_write(crashed: tuple[Path, list[Message]]) -> None:
+def test_a_flipped_length_at_the_end_of_the_log_is_not_taken_for_a_torn_write(
+    crashed: tuple[Path, list[Message]],
+) -> None:
     path, _ = crashed
     log = the_log(path)
     for at in record_starts(log.read_bytes())[-3:]:
@@ -80,7 +88,9 @@ def test_a_flipped_length_at_the_end_of_the_log_is_not_taken_for_a_torn_write(cr
             RocksStore.open(broken)
 
 
-def test_a_torn_tail_of_the_log_is_a_crash_and_opens_with_what_came_before(crashed: tuple[Path, list[Message]]) -> None:
+def test_a_torn_tail_of_the_log_is_a_crash_and_opens_with_what_came_before(
+    crashed: tuple[Path, list[Message]],
+) -> None:
     path, messages = crashed
     log = the_log(path)
     last = record_starts(log.read_bytes())[-1]
@@ -93,7 +103,9 @@ def test_a_torn_tail_of_the_log_is_a_crash_and_opens_with_what_came_before(crash
         store.close()
 
 
-def test_a_flipped_byte_in_a_table_is_said_and_never_read_as_data(flushed: tuple[Path, list[Message]]) -> None:
+def test_a_flipped_byte_in_a_table_is_said_and_never_read_as_data(
+    flushed: tuple[Path, list[Message]],
+) -> None:
     path, messages = flushed
     for table in sorted(path.glob("*.sst")):
         size = table.stat().st_size
@@ -108,7 +120,9 @@ def read_or_refuse(path: Path, messages: list[Message]) -> str:
     store = None
     try:
         store = RocksStore.open(path)
-        return "intact" if stored(store) == messages and store.counters(WORK).ready == len(messages) else "wrong"
+        return (
+            "intact" if stored(store) == messages and store.counters(WORK).ready == len(messages) else "wrong"
+        )
     except StoreCorrupt:
         return "refused"
     finally:
@@ -116,7 +130,9 @@ def read_or_refuse(path: Path, messages: list[Message]) -> str:
             store.close()
 
 
-def test_a_damaged_body_is_refused_by_every_question_that_meets_it(flushed: tuple[Path, list[Message]]) -> None:
+def test_a_damaged_body_is_refused_by_every_question_that_meets_it(
+    flushed: tuple[Path, list[Message]],
+) -> None:
     path, messages = flushed
     bodies = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
     broken = damaged(path, flip(bodies.stat().st_size // 2), bodies)
@@ -131,7 +147,9 @@ def test_a_damaged_body_is_refused_by_every_question_that_meets_it(flushed: tupl
 
 
 @pytest.mark.parametrize("name", ["MANIFEST-*", "CURRENT"])
-def test_a_damaged_or_lost_administration_file_is_corrupt(flushed: tuple[Path, list[Message]], name: str) -> None:
+def test_a_damaged_or_lost_administration_file_is_corrupt(
+    flushed: tuple[Path, list[Message]], name: str
+) -> None:
     path, _ = flushed
     (file,) = path.glob(name)
     for at in (0, file.stat().st_size // 2, file.stat().st_size - 2):
@@ -151,13 +169,27 @@ def test_a_lost_table_is_corrupt(flushed: tuple[Path, list[Message]]) -> None:
         assert not verify(lost).ok
 
 
-FAMILIES = ["messages", "state", "ready", "waiting", "leases", "lease_expiry", "dedup", "queues", "counters", "intents", "meta"]
+FAMILIES = [
+    "messages",
+    "state",
+    "ready",
+    "waiting",
+    "leases",
+    "lease_expiry",
+    "dedup",
+    "queues",
+    "counters",
+    "intents",
+    "meta",
+]
 OWN_KEYS = {"queues": b"\0\0\0\1", "counters": b"\0\0\0\1", "meta": b"boot"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("record", [b"", b"\x63later version", b"\1\xc1"])
-def test_a_record_that_does_not_decode_is_corrupt_with_family_and_key(flushed: tuple[Path, list[Message]], family: str, record: bytes) -> None:
+def test_a_record_that_does_not_decode_is_corrupt_with_family_and_key(
+    flushed: tuple[Path, list[Message]], family: str, record: bytes
+) -> None:
     path, messages = flushed
     key = messages[0].id if family == "messages" else OWN_KEYS.get(family, b"\0\0\0\1" + b"k" * 24)
     write_raw(path, family, key, record)
@@ -166,7 +198,9 @@ def test_a_record_that_does_not_decode_is_corrupt_with_family_and_key(flushed: t
     assert any(family in problem and key.hex() in problem for problem in report.problems)
 
 
-def test_a_record_of_a_later_version_stops_the_question_that_meets_it(flushed: tuple[Path, list[Message]]) -> None:
+def test_a_record_of_a_later_version_stops_the_question_that_meets_it(
+    flushed: tuple[Path, list[Message]],
+) -> None:
     path, messages = flushed
     write_raw(path, "messages", messages[5].id, b"\2" + b"\0" * 60)
     store = RocksStore.open(path)

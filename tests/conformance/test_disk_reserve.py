@@ -1,4 +1,6 @@
-"""The promise of the disk reserve, on a small disk: whatever was tried before, requests that free space fit, and so does a restart."""
+"""The promise of the disk reserve, on a small disk: whatever was tried before, requests that free space fit,
+and so does a restart.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ SMALLEST = Settings(disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
 def disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "fairlead-test", str(disk)], capture_output=True, text=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "fairlead-test", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mounted.returncode:
         why = f"mounting a small tmpfs needs rights: {mounted.stderr.strip()}"
         if os.environ.get("CI"):
@@ -40,8 +47,16 @@ def free(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def test_after_everything_was_tried_and_a_kill_all_completes_a_purge_and_a_restart_succeed(disk: Path) -> None:
-    command = [sys.executable, "-m", "tests.conformance.filling", str(disk / "data"), str(MIN_DISK_RESERVE_BYTES)]
+def test_after_everything_was_tried_and_a_kill_all_completes_a_purge_and_a_restart_succeed(
+    disk: Path,
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.conformance.filling",
+        str(disk / "data"),
+        str(MIN_DISK_RESERVE_BYTES),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as filling:
         assert filling.stdout is not None
         ids, last = filling.stdout.readline().split(), filling.stdout.readline().strip()
@@ -60,13 +75,18 @@ def test_after_everything_was_tried_and_a_kill_all_completes_a_purge_and_a_resta
     assert fairlead.verify(disk / "data").ok
 
 
-def test_in_the_floor_of_the_reserve_only_what_frees_space_goes_on(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_the_floor_of_the_reserve_only_what_frees_space_goes_on(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with fairlead.open(disk / "data", durability="os", settings=SMALLEST) as broker:
         broker.create_queue("q", visibility_timeout="1h")
         broker.enqueue_many("q", [NewMessage(b"x")] * 5)
         first, second = broker.claim("q", limit=2)
         (disk / "ballast").write_bytes(b"x" * (free(disk) - FLOOR_BYTES + MIB))
-        for refused in (lambda: broker.claim("q"), lambda: broker.audit.begin("who", "name", "from", "peek", "q")):
+        for refused in (
+            lambda: broker.claim("q"),
+            lambda: broker.audit.begin("who", "name", "from", "peek", "q"),
+        ):
             with pytest.raises(StoreFull) as error:
                 refused()
             assert error.value.reserve_bytes == FLOOR_BYTES
@@ -76,7 +96,10 @@ def test_in_the_floor_of_the_reserve_only_what_frees_space_goes_on(disk: Path, c
             broker.audit.finish(record, "done", 3)
         assert [entry.verb for entry in broker.audit.read()] == []
         assert [message.fields["outcome"] for message in caplog.records] == ["asked", "done"]  # type: ignore[attr-defined]
-        assert [result.outcome for result in broker.settle([Complete(first), Fail(second, "error")])] == ["completed", "retry"]
+        assert [result.outcome for result in broker.settle([Complete(first), Fail(second, "error")])] == [
+            "completed",
+            "retry",
+        ]
         assert broker.purge("q") == 4
     with fairlead.open(disk / "data", durability="os", settings=SMALLEST) as broker:
         assert broker.stats("q").ready == 0

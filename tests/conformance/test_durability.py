@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.errors import BrokenInvariant, BrokerClosed, FormatTooNew, InvalidRequest, StoreCorrupt, StoreFailed, StoreLocked
+from fairlead.errors import (
+    BrokenInvariant,
+    BrokerClosed,
+    FormatTooNew,
+    InvalidRequest,
+    StoreCorrupt,
+    StoreFailed,
+    StoreLocked,
+)
 from fairlead.model.facts import ConfigSet, Enqueued, QueueSaved, QueueUnlinked
 from fairlead.model.queue import Counters, QueueConfig, QueueRecord
 from fairlead.store.laws import check_laws
@@ -42,7 +50,9 @@ def test_callers_that_come_together_share_one_sync(rocks: RocksFactory) -> None:
     store.close()
 
 
-def test_callers_that_come_during_a_sync_share_the_next_one(rocks: RocksFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_that_come_during_a_sync_share_the_next_one(
+    rocks: RocksFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = RocksStore.open(rocks.path)
     entered, go_on, sync_logs = threading.Event(), threading.Event(), store._sync_logs
 
@@ -62,7 +72,9 @@ def test_callers_that_come_during_a_sync_share_the_next_one(rocks: RocksFactory,
     store.close()
 
 
-def test_a_failed_sync_stops_the_store_and_loses_nothing(rocks: RocksFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_stops_the_store_and_loses_nothing(
+    rocks: RocksFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = RocksStore.open(rocks.path)
     (commit,) = commit_some(store, 1)
 
@@ -123,7 +135,9 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_directory_open(rocks: Ro
     with pytest.raises(BrokenInvariant) as kept:
         store.commit([ConfigSet("a", "b"), QueueUnlinked(77, "nobody")])
     with pytest.raises(BrokenInvariant) as also_kept:
-        store.commit([QueueSaved(QueueRecord(1, "q", QueueConfig(), 0)), ConfigSet("a", "b"), Enqueued(77, [])])
+        store.commit(
+            [QueueSaved(QueueRecord(1, "q", QueueConfig(), 0)), ConfigSet("a", "b"), Enqueued(77, [])]
+        )
     store.close()
     RocksStore.open(rocks.path).close()
     assert kept.value is not also_kept.value
@@ -226,7 +240,9 @@ def test_a_checkpoint_never_overwrites(rocks_scene: Scene, tmp_path: Path) -> No
         rocks_scene.store.checkpoint(tmp_path)
 
 
-def test_a_read_only_store_answers_but_takes_no_commits_and_changes_no_byte(rocks_scene: Scene, rocks: RocksFactory) -> None:
+def test_a_read_only_store_answers_but_takes_no_commits_and_changes_no_byte(
+    rocks_scene: Scene, rocks: RocksFactory
+) -> None:
     rocks_scene.enqueue(20)
     rocks_scene.crash()
     rocks_scene.store.close()
@@ -287,4 +303,7 @@ def test_bodies_can_be_read_beside_commits(rocks_scene: Scene) -> None:
 
 
 def fingerprints(path: Path) -> dict[str, tuple[str, int]]:
-    return {file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in path.iterdir()}
+    return {
+        file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns)
+        for file in path.iterdir()
+    }

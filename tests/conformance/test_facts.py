@@ -43,13 +43,27 @@ from fairlead.model.lane import DEAD_LETTER_LANE, Flag, first_place, move_row, p
 from fairlead.model.message import HELD, Message, MessageState, pack_headers
 from fairlead.model.policy import RetryPolicy
 from fairlead.model.queue import Counters, QueueConfig, QueueRecord
-from tests.conformance.scene import DEAD, NOW, OTHER, WORK, Scene, buried, delayed, in_done, in_ready, leased, retried
+from tests.conformance.scene import (
+    DEAD,
+    NOW,
+    OTHER,
+    WORK,
+    Scene,
+    buried,
+    delayed,
+    in_done,
+    in_ready,
+    leased,
+    retried,
+)
 
 
 @pytest.fixture(params=["at once", "reopened", "crashed"], autouse=True)
 def life(request: pytest.FixtureRequest, scene: Scene) -> None:
     """The same answers are due in the life that committed, in the next, and in the one after a crash."""
-    scene.next_life = {"at once": lambda: None, "reopened": scene.reopen, "crashed": scene.crash}[request.param]  # type: ignore[attr-defined]
+    scene.next_life = {"at once": lambda: None, "reopened": scene.reopen, "crashed": scene.crash}[
+        request.param
+    ]  # type: ignore[attr-defined]
 
 
 def look_again(scene: Scene) -> None:
@@ -59,7 +73,23 @@ def look_again(scene: Scene) -> None:
 def test_enqueued_messages_are_ready_at_their_places_with_every_field(scene: Scene) -> None:
     lane = pack_lane("tenant", ("t1", "t2"))
     id, headers = scene.ids.next(NOW, 1)[0], pack_headers({"a": "ü"})
-    full = Message(id, WORK, lane, 7, headers, b"\x00\xff" * 100, NOW, first_place(2), 0, NOW + 5, "d", NOW + 9, False, "s", 0)
+    full = Message(
+        id,
+        WORK,
+        lane,
+        7,
+        headers,
+        b"\x00\xff" * 100,
+        NOW,
+        first_place(2),
+        0,
+        NOW + 5,
+        "d",
+        NOW + 9,
+        False,
+        "s",
+        0,
+    )
     plain = scene.messages()[0]
     empty = msgspec.structs.replace(scene.messages(payload=b"")[0], place=plain.place + 1)
     scene.store.commit([Enqueued(WORK, [full, plain, empty])])
@@ -73,7 +103,9 @@ def test_enqueued_messages_are_ready_at_their_places_with_every_field(scene: Sce
 def test_a_delayed_message_begins_waiting(scene: Scene) -> None:
     (message,) = scene.enqueue(due_ms=NOW + 100)
     look_again(scene)
-    assert scene.store.waiting(WORK, None, 10) == [InWaiting(WORK, NOW + 100, message.lane, message.row(0, 0))]
+    assert scene.store.waiting(WORK, None, 10) == [
+        InWaiting(WORK, NOW + 100, message.lane, message.row(0, 0))
+    ]
     assert scene.store.ready(WORK, b"", None, 10) == []
     assert scene.store.counters(WORK) == Counters(waiting=1, bytes=message.size)
 
@@ -81,11 +113,16 @@ def test_a_delayed_message_begins_waiting(scene: Scene) -> None:
 def test_quarantined_messages_are_dead_letters_with_their_state(scene: Scene) -> None:
     messages = scene.messages(2)
     place = first_place(scene.store.last_commit + 1)
-    states = [MessageState(DEAD, place=place + n, reason=7, source_queue_id=WORK, dead_since_ms=NOW) for n in range(2)]
+    states = [
+        MessageState(DEAD, place=place + n, reason=7, source_queue_id=WORK, dead_since_ms=NOW)
+        for n in range(2)
+    ]
     scene.store.commit([Quarantined(DEAD, messages, states)])
     look_again(scene)
     assert scene.store.states([m.id for m in messages]) == states
-    assert scene.store.ready(DEAD, b"", None, 10) == [InReady(DEAD, DEAD_LETTER_LANE, m.row(place + n, Flag.STATE)) for n, m in enumerate(messages)]
+    assert scene.store.ready(DEAD, b"", None, 10) == [
+        InReady(DEAD, DEAD_LETTER_LANE, m.row(place + n, Flag.STATE)) for n, m in enumerate(messages)
+    ]
     assert scene.store.counters(DEAD).ready == 2
     assert scene.store.counters(WORK) == Counters()
 
@@ -116,16 +153,27 @@ def test_what_lives_in_memory_only_is_not_stored_with_a_lease(scene: Scene) -> N
     scene.store.commit([Leased(claim, [lease])])
     lease.deliveries = 99
     look_again(scene)
-    assert [(held.deadline_ms, held.consumer, held.deliveries) for held in scene.store.leases()] == [(0, "", 1)]
+    assert [(held.deadline_ms, held.consumer, held.deliveries) for held in scene.store.leases()] == [
+        (0, "", 1)
+    ]
 
 
 def test_completed_messages_are_gone_with_all_that_belonged_to_them(scene: Scene) -> None:
-    message, other = scene.enqueue(2, expires_ms=NOW + 50, dedup_key="d", live_dedup=True)[0], scene.enqueue()[0]
+    message, other = (
+        scene.enqueue(2, expires_ms=NOW + 50, dedup_key="d", live_dedup=True)[0],
+        scene.enqueue()[0],
+    )
     (lease,) = scene.lease([message])
-    restated = msgspec.structs.replace(lease, row=move_row(lease.row, message.place, message.flags | Flag.STATE))
+    restated = msgspec.structs.replace(
+        lease, row=move_row(lease.row, message.place, message.flags | Flag.STATE)
+    )
     scene.store.commit([Restated(restated, MessageState(WORK, place=message.place, progress=1))])
     scene.store.commit(
-        [Completed([restated], [(WORK, "d")]), TtlForgotten(WORK, NOW + 50, message.id), ClaimEnded(lease.expires_ms, lease.claim_id)]
+        [
+            Completed([restated], [(WORK, "d")]),
+            TtlForgotten(WORK, NOW + 50, message.id),
+            ClaimEnded(lease.expires_ms, lease.claim_id),
+        ]
     )
     look_again(scene)
     assert scene.store.messages([message.id]) == [None]
@@ -135,7 +183,8 @@ def test_completed_messages_are_gone_with_all_that_belonged_to_them(scene: Scene
     assert scene.store.leases() == []
     assert scene.store.claims() == []
     assert scene.store.messages([other.id]) == [other]
-    # Its twin was enqueued under the same live key, which only tests do; give the row back so that the laws hold.
+    # Its twin was enqueued under the same live key, which only tests do; give the row back so that the laws
+    # hold.
     twin = scene.store.ready(WORK, b"", None, 1)[0]
     scene.store.commit([Moved("dropped", twin.row[8:24], twin, None, None, NOW + 50)])
 
@@ -143,7 +192,12 @@ def test_completed_messages_are_gone_with_all_that_belonged_to_them(scene: Scene
 def test_a_released_message_returns_to_its_old_place(scene: Scene) -> None:
     first, second = scene.enqueue(2)
     (lease,) = scene.lease([first])
-    scene.store.commit([Moved("released", lease.id, InLease(lease), in_ready(first), None), ClaimEnded(lease.expires_ms, lease.claim_id)])
+    scene.store.commit(
+        [
+            Moved("released", lease.id, InLease(lease), in_ready(first), None),
+            ClaimEnded(lease.expires_ms, lease.claim_id),
+        ]
+    )
     look_again(scene)
     assert scene.store.ready(WORK, b"", None, 10) == [in_ready(first), in_ready(second)]
     assert scene.store.leases() == []
@@ -156,7 +210,12 @@ def test_a_message_released_within_its_time_to_live_has_the_row_again(scene: Sce
     (lease,) = scene.lease([message])
     scene.store.commit([TtlForgotten(WORK, NOW + 50, message.id)])
     assert scene.store.next_expiry(WORK) is None
-    scene.store.commit([Moved("released", lease.id, InLease(lease), in_ready(message), None, NOW + 50), ClaimEnded(lease.expires_ms, lease.claim_id)])
+    scene.store.commit(
+        [
+            Moved("released", lease.id, InLease(lease), in_ready(message), None, NOW + 50),
+            ClaimEnded(lease.expires_ms, lease.claim_id),
+        ]
+    )
     look_again(scene)
     assert scene.store.expired(WORK, NOW + 50, 10) == [(NOW + 50, message.id)]
 
@@ -174,7 +233,10 @@ def test_a_retried_message_has_a_new_place_and_a_state(scene: Scene) -> None:
 def test_a_state_keeps_every_field(scene: Scene) -> None:
     (message,) = scene.enqueue()
     (lease,) = scene.lease([message])
-    failures = (FailureRecord(NOW, 1, 2, "böse", "c", "policy", NOW + 1), FailureRecord(NOW, 2, 99, "", "", ""))
+    failures = (
+        FailureRecord(NOW, 1, 2, "böse", "c", "policy", NOW + 1),
+        FailureRecord(NOW, 2, 99, "", "", ""),
+    )
     state = MessageState(WORK, message.place, 0, 0, 2, 3, 1 << 63, b"\0carry", 2, "rule", failures, 5, 6, NOW)
     lease.row = move_row(lease.row, message.place, Flag.STATE)
     scene.store.commit([Restated(lease, state)])
@@ -192,7 +254,9 @@ def test_a_delayed_retry_waits_until_it_is_due_and_then_is_ready(scene: Scene) -
     (waiting,) = scene.store.waiting(WORK, None, 10)
     assert waiting == move.target
     ready = InReady(WORK, waiting.lane, move_row(waiting.row, first_place(8), Flag.STATE))
-    scene.store.commit([Moved("due", message.id, waiting, ready, MessageState(WORK, place=first_place(8), attempts=1))])
+    scene.store.commit(
+        [Moved("due", message.id, waiting, ready, MessageState(WORK, place=first_place(8), attempts=1))]
+    )
     look_again(scene)
     assert scene.store.waiting(WORK, None, 10) == []
     assert scene.store.ready(WORK, b"", None, 10) == [ready]
@@ -227,7 +291,10 @@ def test_a_dropped_message_is_gone_from_wherever_it_was(scene: Scene) -> None:
     ready, (waiting,), held = scene.enqueue()[0], scene.enqueue(due_ms=NOW + 9), scene.enqueue()[0]
     (lease,) = scene.lease([held])
     spots = [in_ready(ready), InWaiting(WORK, NOW + 9, waiting.lane, waiting.row(0, 0)), InLease(lease)]
-    moves = [Moved("dropped", id, spot, None, None) for id, spot in zip([ready.id, waiting.id, held.id], spots, strict=True)]
+    moves = [
+        Moved("dropped", id, spot, None, None)
+        for id, spot in zip([ready.id, waiting.id, held.id], spots, strict=True)
+    ]
     scene.store.commit([*moves, ClaimEnded(lease.expires_ms, lease.claim_id)])
     look_again(scene)
     assert scene.store.messages([ready.id, waiting.id, held.id]) == [None, None, None]
@@ -261,7 +328,9 @@ def test_a_retained_message_is_counted_as_done_until_it_is_dropped(scene: Scene)
     assert scene.store.messages([message.id]) == [None]
 
 
-def test_a_completed_message_that_is_kept_may_keep_its_dedup_key_and_loses_its_time_to_live(scene: Scene) -> None:
+def test_a_completed_message_that_is_kept_may_keep_its_dedup_key_and_loses_its_time_to_live(
+    scene: Scene,
+) -> None:
     (message,) = scene.enqueue(dedup_key="one", live_dedup=True, expires_ms=NOW + 50)
     (lease,) = scene.lease([message])
     done = in_done(message, NOW + 1, Flag.STATE | Flag.LIVE_DEDUP)
@@ -301,7 +370,13 @@ def test_a_started_lease_is_remembered_as_started(scene: Scene) -> None:
 
 
 def test_a_queue_is_saved_changed_unlinked_and_cleared(scene: Scene) -> None:
-    config = QueueConfig(visibility_timeout_ms=1, retry=RetryPolicy("none", 3), quantum=9, expired_to_dead=True, ordering="strict")
+    config = QueueConfig(
+        visibility_timeout_ms=1,
+        retry=RetryPolicy("none", 3),
+        quantum=9,
+        expired_to_dead=True,
+        ordering="strict",
+    )
     record = QueueRecord(9, "project/nine", config, NOW, dlq_id=10, paused=True)
     scene.store.commit([QueueSaved(record)])
     look_again(scene)
@@ -329,7 +404,9 @@ def test_a_cleared_queue_leaves_no_dedup_rows(scene: Scene) -> None:
 
 
 def test_configuration_is_set_changed_and_deleted(scene: Scene) -> None:
-    scene.store.commit([ConfigSet("throttle:a:rate", "5"), ConfigSet("weight:q:ü", ""), ConfigSet("throttle:a:rate", "6")])
+    scene.store.commit(
+        [ConfigSet("throttle:a:rate", "5"), ConfigSet("weight:q:ü", ""), ConfigSet("throttle:a:rate", "6")]
+    )
     look_again(scene)
     assert scene.store.config() == {"throttle:a:rate": "6", "weight:q:ü": ""}
     scene.store.commit([ConfigDeleted("throttle:a:rate"), ConfigDeleted("never set")])
@@ -391,7 +468,15 @@ def test_a_time_to_live_row_ends_by_itself_while_its_message_is_leased(scene: Sc
 
 
 def test_an_intent_is_saved_moved_on_and_ended(scene: Scene) -> None:
-    intent = Intent(5, "redrive", DEAD, NOW, 1 << 40, rate=2.5, filter={"reason": "poison_message", "min_attempts": 3, "header": ["a", "b"]})
+    intent = Intent(
+        5,
+        "redrive",
+        DEAD,
+        NOW,
+        1 << 40,
+        rate=2.5,
+        filter={"reason": "poison_message", "min_attempts": 3, "header": ["a", "b"]},
+    )
     purge = Intent(4, "purge", WORK, NOW, 7)
     scene.store.commit([IntentSaved(intent), IntentSaved(purge)])
     look_again(scene)
@@ -401,7 +486,16 @@ def test_an_intent_is_saved_moved_on_and_ended(scene: Scene) -> None:
     assert scene.store.intents() == [msgspec.structs.replace(intent, cursor=9, done=2)]
 
 
-KEY = KeyRecord("k1", "ü", b"\xff" * 32, NOW, "local", (Grant(Right.READ_PAYLOAD, "shop/*"), Grant(Right.ADMIN, "*")), NOW + 5, 0)
+KEY = KeyRecord(
+    "k1",
+    "ü",
+    b"\xff" * 32,
+    NOW,
+    "local",
+    (Grant(Right.READ_PAYLOAD, "shop/*"), Grant(Right.ADMIN, "*")),
+    NOW + 5,
+    0,
+)
 
 
 def test_keys_are_saved_changed_and_dropped(scene: Scene) -> None:
@@ -416,7 +510,10 @@ def test_keys_are_saved_changed_and_dropped(scene: Scene) -> None:
 
 
 def test_the_audit_is_appended_completed_and_forgotten_from_its_beginning(scene: Scene) -> None:
-    asked = [AuditRecord(number, NOW, "k1", "ü", "ipv4:127.0.0.1:1", "purge", "q", "asked", details={"a": "b"}) for number in (1, 2, 300)]
+    asked = [
+        AuditRecord(number, NOW, "k1", "ü", "ipv4:127.0.0.1:1", "purge", "q", "asked", details={"a": "b"})
+        for number in (1, 2, 300)
+    ]
     assert scene.store.last_audit() == 0
     scene.store.commit([AuditSaved(record) for record in asked])
     done = msgspec.structs.replace(asked[1], outcome="done", count=7)

@@ -1,4 +1,6 @@
-"""A really full disk: writes say `StoreFull`, nothing confirmed is lost, and the store goes on by itself when room returns."""
+"""A really full disk: writes say `StoreFull`, nothing confirmed is lost, and the store goes on by itself when
+room returns.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ MIB = 1 << 20
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "fairlead-test", str(disk)], capture_output=True, text=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "fairlead-test", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mounted.returncode:
         why = f"mounting a small tmpfs needs rights: {mounted.stderr.strip()}"
         if os.environ.get("CI"):
@@ -79,7 +86,9 @@ def test_a_full_disk_refuses_every_write_and_keeps_answering(full: tuple[Scene, 
     assert check_laws(scene.store) == []
 
 
-def test_what_was_committed_before_the_disk_was_full_can_still_be_synced(full: tuple[Scene, Path, int]) -> None:
+def test_what_was_committed_before_the_disk_was_full_can_still_be_synced(
+    full: tuple[Scene, Path, int],
+) -> None:
     scene, _, confirmed = full
     scene.store.sync(scene.store.last_commit)
     assert scene.store.counters(WORK).ready == confirmed
@@ -99,7 +108,9 @@ def test_commits_go_on_by_themselves_when_room_returns(full: tuple[Scene, Path, 
     assert check_laws(scene.store) == []
 
 
-def test_a_disk_too_full_to_open_again_still_gets_answers(full: tuple[Scene, Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_too_full_to_open_again_still_gets_answers(
+    full: tuple[Scene, Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene, ballast, confirmed = full
     with monkeypatch.context() as patched:
         # Room that somebody else takes between our look and our write.
@@ -136,7 +147,9 @@ def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(full: tuple[Scene, 
     assert report.messages == confirmed
 
 
-def test_a_sync_on_a_full_disk_leaves_a_mark_because_marks_need_no_room(full: tuple[Scene, Path, int], tmp_path: Path) -> None:
+def test_a_sync_on_a_full_disk_leaves_a_mark_because_marks_need_no_room(
+    full: tuple[Scene, Path, int], tmp_path: Path
+) -> None:
     scene, ballast, _ = full
     path = scene.factory.path  # type: ignore[attr-defined]
     with ballast.open("ab") as more, contextlib.suppress(OSError):
@@ -151,7 +164,9 @@ def test_a_sync_on_a_full_disk_leaves_a_mark_because_marks_need_no_room(full: tu
     assert read_mark(elsewhere).sequence == synced
 
 
-def test_a_write_that_a_full_disk_cut_short_is_dropped_by_the_next_open(full: tuple[Scene, Path, int], tmp_path: Path) -> None:
+def test_a_write_that_a_full_disk_cut_short_is_dropped_by_the_next_open(
+    full: tuple[Scene, Path, int], tmp_path: Path
+) -> None:
     scene, _, confirmed = full
     left = Path(shutil.copytree(scene.factory.path, tmp_path / "left"))  # type: ignore[attr-defined]
     log = max(left.glob("*.log"))

@@ -36,21 +36,37 @@ def test_the_directory_of_format_1_opens_with_everything_in_it(directory: Path, 
     if how == "opened again":
         RocksStore.open(directory).close()
     store = RocksStore.open(directory, read_only=how == "read-only")
-    everyone = [make.PLAIN, make.EXPIRING, make.WAITING, make.WINDOWED, make.LIVE, make.LEASED, make.BURIED, make.LATE, make.FRONT, make.BEHIND]
+    everyone = [
+        make.PLAIN,
+        make.EXPIRING,
+        make.WAITING,
+        make.WINDOWED,
+        make.LIVE,
+        make.LEASED,
+        make.BURIED,
+        make.LATE,
+        make.FRONT,
+        make.BEHIND,
+    ]
     assert store.messages([message.id for message in everyone]) == everyone
     assert store.queues() == make.QUEUES
     assert store.last_queue_id == make.GONE
     assert store.last_commit == 7
     assert store.boot == {"read-only": 2, "opened": 3, "opened again": 4}[how]
     in_order = [make.PLAIN, make.WINDOWED, make.LIVE, make.LATE, make.FRONT, make.EXPIRING]
-    assert [row_id(spot.row) for spot in store.ready(make.WORK, b"", None, 10)] == [message.id for message in in_order]
+    assert [row_id(spot.row) for spot in store.ready(make.WORK, b"", None, 10)] == [
+        message.id for message in in_order
+    ]
     assert store.ready(make.DEAD, b"", None, 10) == [make.DEAD_SPOT]
     assert [spot.due_ms for spot in store.waiting(make.WORK, None, 10)] == [make.WAITING.due_ms]
     assert store.states([make.BURIED.id, make.PLAIN.id]) == [make.DEAD_STATE, None]
     assert store.leases() == [make.LEASE]
     assert store.claims() == [(make.LEASE.expires_ms, make.CLAIM)]
     assert store.expired(make.WORK, make.NOW + 60_000, 10) == [(make.EXPIRING.expires_ms, make.EXPIRING.id)]
-    assert store.dedup(make.WORK, ["order-4", "order-5"]) == [(make.WINDOWED.id, make.WINDOWED.dedup_until_ms), (make.LIVE.id, 0)]
+    assert store.dedup(make.WORK, ["order-4", "order-5"]) == [
+        (make.WINDOWED.id, make.WINDOWED.dedup_until_ms),
+        (make.LIVE.id, 0),
+    ]
     assert store.config() == make.SETTINGS
     assert store.intents() == [make.INTENT]
     assert store.counters(make.WORK) == Counters(7, 1, 1, 0, sum(m.size for m in everyone) - make.BURIED.size)

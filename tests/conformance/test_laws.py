@@ -18,13 +18,28 @@ from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.codec import COUNTERS, V1, VERSION
 from fairlead.store.rocks.layout import queue_key, timed_key
 from fairlead.store.verify import verify
-from tests.conformance.scene import DEAD, NOW, OTHER, WORK, MemoryFactory, RocksFactory, Scene, buried, in_done, in_ready, retried, row
+from tests.conformance.scene import (
+    DEAD,
+    NOW,
+    OTHER,
+    WORK,
+    MemoryFactory,
+    RocksFactory,
+    Scene,
+    buried,
+    in_done,
+    in_ready,
+    retried,
+    row,
+)
 from tests.conformance.test_damage import write_raw
 
 
 @pytest.fixture
 def lively() -> Scene:
-    """One of everything: ready, waiting, leased, retried, dead, done; with times to live and both kinds of dedup."""
+    """One of everything: ready, waiting, leased, retried, dead, done; with times to live and both kinds of
+    dedup.
+    """
     return fill(Scene(MemoryFactory()))
 
 
@@ -35,11 +50,19 @@ def fill(scene: Scene) -> Scene:
     scene.enqueue(dedup_key="live", live_dedup=True)
     scene.enqueue(due_ms=NOW + 70)
     failed, dead = scene.lease(scene.enqueue(2))
-    scene.store.commit([retried(failed, first_place(50)), buried(dead, first_place(51)), ClaimEnded(failed.expires_ms, failed.claim_id)])
+    scene.store.commit(
+        [
+            retried(failed, first_place(50)),
+            buried(dead, first_place(51)),
+            ClaimEnded(failed.expires_ms, failed.claim_id),
+        ]
+    )
     scene.lease(scene.enqueue(2, key="other"))
     (kept,) = scene.enqueue()
     (lease,) = scene.lease([kept])
-    done = Moved("completed", kept.id, InLease(lease), in_done(kept, NOW + 3), MessageState(WORK, done_ms=NOW + 3))
+    done = Moved(
+        "completed", kept.id, InLease(lease), in_done(kept, NOW + 3), MessageState(WORK, done_ms=NOW + 3)
+    )
     scene.store.commit([done, ClaimEnded(lease.expires_ms, lease.claim_id)])
     return scene
 
@@ -66,23 +89,67 @@ UNSOUND: list[tuple[str, Callable[[_Data], object], str]] = [
     ("a message in no place", lambda d: d.ready.remove(first(d.ready)), "in no place"),
     ("a row without a message", lambda d: d.messages.remove(d.messages.order[0]), "not stored"),
     ("a lease without a message", lambda d: d.messages.remove(first(d.leases)), "not stored"),
-    ("a message in two places", lambda d: d.ready.put((WORK, b"x", 9), d.ready.rows[first(d.ready)]), "second place"),
-    ("a row at another place than its record", lambda d: d.states.put(first(d.states), MessageState(WORK, place=3)), "its record says"),
-    ("a state nobody knows of", lambda d: d.states.put(first(d.messages), MessageState(WORK, place=first_place(2))), "its row says otherwise"),
-    ("a counter that lies", lambda d: d.counters.put(WORK, Counters(1, 2, 3, 0, 4)), "counters of queue id 1"),
+    (
+        "a message in two places",
+        lambda d: d.ready.put((WORK, b"x", 9), d.ready.rows[first(d.ready)]),
+        "second place",
+    ),
+    (
+        "a row at another place than its record",
+        lambda d: d.states.put(first(d.states), MessageState(WORK, place=3)),
+        "its record says",
+    ),
+    (
+        "a state nobody knows of",
+        lambda d: d.states.put(first(d.messages), MessageState(WORK, place=first_place(2))),
+        "its row says otherwise",
+    ),
+    (
+        "a counter that lies",
+        lambda d: d.counters.put(WORK, Counters(1, 2, 3, 0, 4)),
+        "counters of queue id 1",
+    ),
     ("a lease without its group", lambda d: d.claims.remove(first(d.claims)), "has no group"),
-    ("a group without a lease", lambda d: d.claims.put((NOW + 5, 99), d.claims.rows[first(d.claims)]), "without a lease"),
+    (
+        "a group without a lease",
+        lambda d: d.claims.put((NOW + 5, 99), d.claims.rows[first(d.claims)]),
+        "without a lease",
+    ),
     ("a lost time to live", lambda d: d.ttl.remove(first(d.ttl)), "no time-to-live row"),
-    ("a time to live of nobody", lambda d: d.ttl.put((WORK, NOW, b"\1" * 16), None), "is gone, but its time to live"),
+    (
+        "a time to live of nobody",
+        lambda d: d.ttl.put((WORK, NOW, b"\1" * 16), None),
+        "is gone, but its time to live",
+    ),
     ("a lost live key", lambda d: d.dedup.remove((WORK, "live")), "should hold dedup key"),
     ("a window without its row", lambda d: d.dedup.remove((WORK, "window")), "without its row"),
     ("a done message in no place", lambda d: d.done.remove(first(d.done)), "in no place"),
     ("a done message that is done twice", lambda d: done_again(d, NOW + 4), "second place"),
-    ("a done row without a message", lambda d: d.messages.remove(row_id(d.done.rows[first(d.done)].row)), "not stored"),
-    ("done at another time than its record", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, done_ms=NOW)), "its record says done"),
-    ("done, and ready by its place", lambda d: d.states.put(first(d.done)[2], MessageState(WORK, place=7, done_ms=NOW + 3)), "its record says"),
-    ("done and uncounted", lambda d: d.counters.put(WORK, replace(d.counters.rows[WORK], done=0)), "counters of queue id 1"),
-    ("more tokens than the burst", lambda d: d.buckets.put("t", BucketLevel("t", 2.0, NOW, 1.0, 1.0)), "holds 2.0 tokens"),
+    (
+        "a done row without a message",
+        lambda d: d.messages.remove(row_id(d.done.rows[first(d.done)].row)),
+        "not stored",
+    ),
+    (
+        "done at another time than its record",
+        lambda d: d.states.put(first(d.done)[2], MessageState(WORK, done_ms=NOW)),
+        "its record says done",
+    ),
+    (
+        "done, and ready by its place",
+        lambda d: d.states.put(first(d.done)[2], MessageState(WORK, place=7, done_ms=NOW + 3)),
+        "its record says",
+    ),
+    (
+        "done and uncounted",
+        lambda d: d.counters.put(WORK, replace(d.counters.rows[WORK], done=0)),
+        "counters of queue id 1",
+    ),
+    (
+        "more tokens than the burst",
+        lambda d: d.buckets.put("t", BucketLevel("t", 2.0, NOW, 1.0, 1.0)),
+        "holds 2.0 tokens",
+    ),
     ("messages in a queue that is gone", lambda d: d.queues.remove(WORK), "in no place"),
 ]
 
@@ -104,7 +171,9 @@ def test_verify_finds_a_counter_that_lies(rocks: RocksFactory) -> None:
 def test_verify_finds_rows_of_a_queue_that_never_was(rocks: RocksFactory, family: str) -> None:
     fill(Scene(rocks)).store.close()
     write_raw(rocks.path, family, timed_key(77, NOW, b"\1" * 16), V1 + b"\0" * 8)
-    assert any(f"{family} " in problem and "queue id 77" in problem for problem in verify(rocks.path).problems)
+    assert any(
+        f"{family} " in problem and "queue id 77" in problem for problem in verify(rocks.path).problems
+    )
 
 
 def test_verify_finds_a_state_without_a_message(rocks: RocksFactory) -> None:

@@ -49,7 +49,11 @@ def test_rows_after_gives_the_rows_behind_a_place_up_to_the_limit(scene: Scene) 
 
 
 def test_ready_pages_through_lanes_and_places(scene: Scene) -> None:
-    messages = [*scene.enqueue(3, key="a"), *scene.enqueue(2, key="a", throttle_keys=("t",)), *scene.enqueue(2, key="b")]
+    messages = [
+        *scene.enqueue(3, key="a"),
+        *scene.enqueue(2, key="a", throttle_keys=("t",)),
+        *scene.enqueue(2, key="b"),
+    ]
     spots = [in_ready(message) for message in messages]
     assert scene.store.ready(WORK, b"", None, 100) == spots
     assert scene.store.ready(WORK, b"", spots[1], 3) == spots[2:5]
@@ -91,7 +95,11 @@ def test_a_time_earlier_than_any_before_is_not_overlooked(scene: Scene) -> None:
     (expiring,) = scene.enqueue(expires_ms=NOW + 90)
     scene.enqueue(dedup_key="late", dedup_until_ms=NOW + 90)
     assert scene.store.due(WORK, NOW + 50, 10) == []
-    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (NOW + 90, NOW + 90, NOW + 90)
+    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (
+        NOW + 90,
+        NOW + 90,
+        NOW + 90,
+    )
     scene.store.commit([Moved("dropped", row_id(late.row), late, None, None)])
     scene.store.commit([Moved("dropped", expiring.id, in_ready(expiring), None, None, NOW + 90)])
     assert scene.store.next_due(WORK) is None
@@ -99,7 +107,11 @@ def test_a_time_earlier_than_any_before_is_not_overlooked(scene: Scene) -> None:
     (soon,) = wait(scene, NOW + 10)
     scene.enqueue(expires_ms=NOW + 10, dedup_key="soon", dedup_until_ms=NOW + 10)
     assert scene.store.due(WORK, NOW + 50, 10) == [soon]
-    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (NOW + 10, NOW + 10, NOW + 10)
+    assert (scene.store.next_due(WORK), scene.store.next_expiry(WORK), scene.store.next_dedup_end(WORK)) == (
+        NOW + 10,
+        NOW + 10,
+        NOW + 10,
+    )
 
 
 def test_expired_gives_times_to_live_that_ended(scene: Scene) -> None:
@@ -160,7 +172,9 @@ def test_counters_of_an_unknown_queue_are_zero(scene: Scene) -> None:
 def test_questions_reach_past_one_page(scene: Scene) -> None:
     messages = scene.messages(2500)
     scene.store.commit([Enqueued(WORK, messages)])
-    assert [row_id(r) for r in scene.store.rows_after(WORK, messages[0].lane, 0, 10_000)] == [m.id for m in messages]
+    assert [row_id(r) for r in scene.store.rows_after(WORK, messages[0].lane, 0, 10_000)] == [
+        m.id for m in messages
+    ]
     assert len(scene.store.ids_between(b"\0" * 16, b"\xff" * 16, 10_000)) == 2500
 
 
@@ -171,7 +185,9 @@ def test_done_pages_through_what_was_done_until_an_instant(scene: Scene) -> None
     leases = scene.lease([*messages, other])
     moves = [
         Moved("completed", spot_id, InLease(lease), spot, MessageState(spot.queue_id, done_ms=spot.done_ms))
-        for spot_id, lease, spot in zip([*[m.id for m in messages], other.id], leases, [*spots, in_done(other, NOW)], strict=True)
+        for spot_id, lease, spot in zip(
+            [*[m.id for m in messages], other.id], leases, [*spots, in_done(other, NOW)], strict=True
+        )
     ]
     assert scene.store.next_done(WORK) is None
     scene.store.commit([*moves, ClaimEnded(leases[0].expires_ms, leases[0].claim_id)])

@@ -36,7 +36,9 @@ def rebuilt(path: Path, directory: Path) -> tuple[RocksStore, RepairReport]:
 
 
 @pytest.mark.parametrize("which", ["rich", "golden"])
-def test_the_rebuilt_rows_of_a_sound_directory_are_the_same_rows(rich: Path, directory: Path, which: str) -> None:
+def test_the_rebuilt_rows_of_a_sound_directory_are_the_same_rows(
+    rich: Path, directory: Path, which: str
+) -> None:
     path = rich if which == "rich" else GOLDEN
     before_store = RocksStore.open(path, read_only=True)
     before = all_rows(before_store)
@@ -53,4 +55,3 @@ def test_the_rebuilt_rows_of_a_sound_directory_are_the_same_rows(rich: Path, dir
     finally:
         store.close()
     assert verify(directory / "rebuilt").problems == []
-

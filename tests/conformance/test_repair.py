@@ -1,4 +1,6 @@
-"""`repair`: nothing in the damaged directory changes, everything readable is saved, and what is missing is listed."""
+"""`repair`: nothing in the damaged directory changes, everything readable is saved, and what is missing is
+listed.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def check(damaged: Path, new: Path, ledger: Ledger, *, changes: bool = True) -> 
     named = {find_id(message.id) for message in report.gone}
     for id in missing - named:
         commit = ledger.commit[id]
-        assert any(gap.first_commit <= commit <= (gap.last_commit or commit) for gap in report.gaps), f"{show_id(id)} is missing and not listed"
+        assert any(gap.first_commit <= commit <= (gap.last_commit or commit) for gap in report.gaps), (
+            f"{show_id(id)} is missing and not listed"
+        )
     back = found.keys() & ledger.completed
     unsure = any(not hurt.harmless and hurt.file.startswith("MANIFEST") for hurt in report.damages)
     allowed = {find_id(id) for id in report.redelivered}
@@ -128,7 +132,10 @@ def check(damaged: Path, new: Path, ledger: Ledger, *, changes: bool = True) -> 
         assert report.ok
         assert found.keys() == ledger.payload.keys() - ledger.completed
     with fairlead.open(new, clock=ManualClock()) as broker:
-        broker.enqueue("work" if any(info.name == "work" for info in broker.queues()) else broker.queues()[0].name, b"goes on")
+        broker.enqueue(
+            "work" if any(info.name == "work" for info in broker.queues()) else broker.queues()[0].name,
+            b"goes on",
+        )
     return report
 
 
@@ -149,15 +156,18 @@ DAMAGES: dict[str, Change] = {
     "a log is cut": lambda path: os.truncate(logs(path)[1], 20_000),
     "a wrong byte in a table": lambda path: flip(bodies(path)[-1], bodies(path)[-1].stat().st_size // 2),
     "two wrong bytes in a table": lambda path: flip_two(bodies(path)[-1]),
-    "a wrong byte in the index of a table": lambda path: flip(bodies(path)[-1], bodies(path)[-1].stat().st_size - 1200),
+    "a wrong byte in the index of a table": lambda path: flip(
+        bodies(path)[-1], bodies(path)[-1].stat().st_size - 1200
+    ),
     "a table is missing": lose(lambda path: bodies(path)[-1]),
     "the manifest is missing": lose(lambda path: next(path.glob("MANIFEST-*"))),
     "a wrong byte in the manifest": lambda path: flip(next(path.glob("MANIFEST-*")), 700),
     "the manifest is missing and a table has a wrong byte": lambda path: (
-        next(path.glob("MANIFEST-*")).unlink(), flip(bodies(path)[-1], 5000)
+        next(path.glob("MANIFEST-*")).unlink(),
+        flip(bodies(path)[-1], 5000),
     )[0],
     "the marks are missing": lose(lambda path: path / MARKS_FILE),
-}  # fmt: skip
+}
 
 HARMLESS: dict[str, Change] = {
     "nothing": lambda path: None,
@@ -199,7 +209,9 @@ def test_damage_in_a_table_costs_only_the_rows_of_the_damaged_blocks(
     report = check(damage(DAMAGES[how]), directory / "new", made[1])
     blocks = [hurt for hurt in report.damages if hurt.file.endswith(".sst")]
     lost = [raw for message in report.gone if (raw := find_id(message.id))]
-    assert 0 < sum(len(made[1].payload[id]) for id in lost) <= sum(block.end - block.start for block in blocks)
+    assert (
+        0 < sum(len(made[1].payload[id]) for id in lost) <= sum(block.end - block.start for block in blocks)
+    )
 
 
 @pytest.mark.parametrize("how", HARMLESS)
@@ -226,7 +238,9 @@ def rows_of(path: Path) -> dict[str, dict[bytes, bytes]]:
         store.close()
 
 
-@pytest.mark.parametrize("family", ["messages", "state", "ready", "leases", "streams", "stream_rows", "queues", "waiting", "dedup"])
+@pytest.mark.parametrize(
+    "family", ["messages", "state", "ready", "leases", "streams", "stream_rows", "queues", "waiting", "dedup"]
+)
 def test_any_family_of_rows_may_be_lost(directory: Path, family: str) -> None:
     """All rows of one family are gone, while those of the others are there."""
     make_rich(directory / "rich", ManualClock())
@@ -258,7 +272,9 @@ def test_places_and_lease_tokens_of_the_damaged_directory_do_not_come_again(
     store.close()
 
 
-def test_a_directory_in_use_and_a_target_with_content_are_refused(damage: Callable[[Change], Path], directory: Path) -> None:
+def test_a_directory_in_use_and_a_target_with_content_are_refused(
+    damage: Callable[[Change], Path], directory: Path
+) -> None:
     damaged = damage(HARMLESS["nothing"])
     with fairlead.open(damaged), pytest.raises(StoreLocked):
         fairlead.repair(damaged, directory / "new")
@@ -279,10 +295,14 @@ def test_a_repair_that_is_killed_leaves_no_new_directory(
     damaged = damage(DAMAGES["a wrong byte in a table"])
     before = fingerprint(damaged)
     for steps in (1, 3, 30):
-        code = "import fairlead.salvage.repair as r, os, sys; told = []\n" \
-            f"def progress(*what):\n told.append(what)\n if len(told) == {steps}: os.kill(os.getpid(), 9)\n" \
+        code = (
+            "import fairlead.salvage.repair as r, os, sys; told = []\n"
+            f"def progress(*what):\n told.append(what)\n if len(told) == {steps}: os.kill(os.getpid(), 9)\n"
             "r.repair(sys.argv[1], sys.argv[2], progress=progress)"
-        victim = subprocess.run([sys.executable, "-c", code, str(damaged), str(directory / "new")], check=False)
+        )
+        victim = subprocess.run(
+            [sys.executable, "-c", code, str(damaged), str(directory / "new")], check=False
+        )
         assert victim.returncode == -signal.SIGKILL
         assert not (directory / "new").exists()
         assert fingerprint(damaged) == before
@@ -297,7 +317,11 @@ def test_any_damage_to_any_files_is_repaired_without_inventing_anything(director
     truth = saved(directory / "rich")
     for _ in range(rng.choice((1, 1, 2, 3))):
         names = ("MANIFEST", "CURRENT", "FAIRLEAD")
-        files = sorted(file for file in (directory / "rich").iterdir() if file.suffix in (".log", ".sst") or file.name.startswith(names))
+        files = sorted(
+            file
+            for file in (directory / "rich").iterdir()
+            if file.suffix in (".log", ".sst") or file.name.startswith(names)
+        )
         spoil(rng.choice(files), rng)
     before = fingerprint(directory / "rich")
     report = fairlead.repair(directory / "rich", directory / "new")
@@ -372,7 +396,9 @@ def test_cut_unsynced_keeps_everything_up_to_the_first_defect(
 
 
 def test_cut_unsynced_drops_the_log_behind_an_unsynced_end(directory: Path) -> None:
-    """A power failure during a flush: the closed log lost its end, the next log has records, no sync covered either."""
+    """A power failure during a flush: the closed log lost its end, the next log has records, no sync covered
+    either.
+    """
     living, damaged = directory / "living", directory / "damaged"
     broker = fairlead.open(living, clock=ManualClock(), durability="os")
     broker.create_queue("work")
@@ -388,7 +414,12 @@ def test_cut_unsynced_drops_the_log_behind_an_unsynced_end(directory: Path) -> N
     for table in set(damaged.glob("*.sst")) - {damaged / file.name for file in tables}:
         table.unlink()
     closed, last = logs(damaged)[-2:]
-    other_boot(damaged, log=int(closed.stem), sequence=first_sequence(closed, 10) - 1, manifest_bytes=len(before_flush))
+    other_boot(
+        damaged,
+        log=int(closed.stem),
+        sequence=first_sequence(closed, 10) - 1,
+        manifest_bytes=len(before_flush),
+    )
     os.truncate(closed, header_of(closed, 15) + 20)
     assert not verify(damaged).ok
     report = fairlead.repair(damaged, directory / "new", cut_unsynced=True)
@@ -402,9 +433,17 @@ def test_cut_unsynced_drops_the_log_behind_an_unsynced_end(directory: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "how", ["a wrong byte in a middle log", "a wrong byte in the last log", "the last log is emptied", "a page of zeros in a log"]
+    "how",
+    [
+        "a wrong byte in a middle log",
+        "a wrong byte in the last log",
+        "the last log is emptied",
+        "a page of zeros in a log",
+    ],
 )
-def test_cut_unsynced_refuses_damage_before_the_mark(damage: Callable[[Change], Path], directory: Path, how: str) -> None:
+def test_cut_unsynced_refuses_damage_before_the_mark(
+    damage: Callable[[Change], Path], directory: Path, how: str
+) -> None:
     damaged = damage(DAMAGES[how])
     with pytest.raises(StoreCorrupt, match="sync confirmed") as refused:
         fairlead.repair(damaged, directory / "new", cut_unsynced=True)

@@ -1,4 +1,6 @@
-"""Staged writes on every store, in the life that committed them and in later ones; and what `verify` says when they are damaged."""
+"""Staged writes on every store, in the life that committed them and in later ones; and what `verify` says
+when they are damaged.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,27 @@ def to(token: str) -> Scoped:
     return Scoped("work", token)
 
 
-def staged(token: str, chunk: str, payloads: list[bytes], *, queue_id: int = WORK, dead: bool = False) -> ChunkStaged:
+def staged(
+    token: str, chunk: str, payloads: list[bytes], *, queue_id: int = WORK, dead: bool = False
+) -> ChunkStaged:
     messages = [CheckedMessage(pack_lane("k"), 1, b"", payload, 0, -1, "", "") for payload in payloads]
     body = pack_chunk(ChunkBody(messages, [Death(3, "bad")] if dead else []))
-    return ChunkStaged(StagedChunk(token, chunk, queue_id, "work", len(messages), sum(map(len, payloads)), len(body), 1, NOW, NOW + DAY, dead), body)
+    return ChunkStaged(
+        StagedChunk(
+            token,
+            chunk,
+            queue_id,
+            "work",
+            len(messages),
+            sum(map(len, payloads)),
+            len(body),
+            1,
+            NOW,
+            NOW + DAY,
+            dead,
+        ),
+        body,
+    )
 
 
 def publishing(token: str, chunks: tuple[str, ...], offset: int = 0) -> PublishSaved:
@@ -46,20 +65,35 @@ def published(token: str, until_ms: int) -> Published:
     return Published(token, 1, 3, 9, "work", NOW, NOW, until_ms)
 
 
-def test_a_staged_chunk_is_kept_with_its_messages_and_counts_for_no_queue(scene: Scene, look_again: Callable[[], None]) -> None:
-    first, second, foreign = staged("t", "a", [b"1", b"22"]), staged("t", "b", [b"3"], dead=True), staged("ü/1", "a", [], queue_id=OTHER)
+def test_a_staged_chunk_is_kept_with_its_messages_and_counts_for_no_queue(
+    scene: Scene, look_again: Callable[[], None]
+) -> None:
+    first, second, foreign = (
+        staged("t", "a", [b"1", b"22"]),
+        staged("t", "b", [b"3"], dead=True),
+        staged("ü/1", "a", [], queue_id=OTHER),
+    )
     for fact in (second, foreign, first):
         scene.store.commit([fact])
     look_again()
     assert scene.store.staged_chunks() == [first.chunk, second.chunk, foreign.chunk]
-    assert [scene.store.staged_body(to(token), chunk) for token, chunk in (("t", "a"), ("t", "b"), ("ü/1", "a"), ("t", "c"), ("u", "a"))] == [
-        first.body, second.body, foreign.body, None, None,
-    ]  # fmt: skip
+    assert [
+        scene.store.staged_body(to(token), chunk)
+        for token, chunk in (("t", "a"), ("t", "b"), ("ü/1", "a"), ("t", "c"), ("u", "a"))
+    ] == [
+        first.body,
+        second.body,
+        foreign.body,
+        None,
+        None,
+    ]
     assert scene.store.counters(WORK).messages == 0
     assert scene.store.ids_between(b"\0" * 16, b"\xff" * 16, 10) == []
 
 
-def test_tokens_and_chunks_whose_names_run_together_are_told_apart(scene: Scene, look_again: Callable[[], None]) -> None:
+def test_tokens_and_chunks_whose_names_run_together_are_told_apart(
+    scene: Scene, look_again: Callable[[], None]
+) -> None:
     one, other = staged("ab", "c", [b"1"]), staged("a", "bc", [b"2"])
     scene.store.commit([one, other])
     look_again()
@@ -67,7 +101,9 @@ def test_tokens_and_chunks_whose_names_run_together_are_told_apart(scene: Scene,
     assert scene.store.staged_body(to("a"), "bc") == other.body
 
 
-def test_a_chunk_staged_again_takes_the_place_of_the_first(scene: Scene, look_again: Callable[[], None]) -> None:
+def test_a_chunk_staged_again_takes_the_place_of_the_first(
+    scene: Scene, look_again: Callable[[], None]
+) -> None:
     scene.store.commit([staged("t", "a", [b"old", b"older"])])
     again = staged("t", "a", [b"new"])
     scene.store.commit([again])
@@ -94,7 +130,9 @@ def test_a_publish_is_known_with_how_far_it_has_come(scene: Scene, look_again: C
     assert scene.store.published(to("t")) is None
 
 
-def test_a_publish_that_has_ended_is_remembered_until_it_is_forgotten(scene: Scene, look_again: Callable[[], None]) -> None:
+def test_a_publish_that_has_ended_is_remembered_until_it_is_forgotten(
+    scene: Scene, look_again: Callable[[], None]
+) -> None:
     for token, until_ms in (("late", NOW + 30), ("soon", NOW + 10), ("ü", NOW + 20)):
         scene.store.commit([publishing(token, ())])
         scene.store.commit([PublishEnded(published(token, until_ms))])
@@ -136,8 +174,15 @@ def test_a_memory_store_refuses_to_drop_a_chunk_that_is_not_there() -> None:
         scene.store.commit([ChunksDropped(to("t"), ["a"])])
 
 
-def test_messages_of_a_queue_are_read_in_order_of_ids_whatever_place_they_have(scene: Scene, look_again: Callable[[], None]) -> None:
-    mine = [*scene.enqueue(2), *scene.enqueue(1, queue_id=OTHER), *scene.enqueue(2, due_ms=NOW + 5), *scene.enqueue(1, key="z")]
+def test_messages_of_a_queue_are_read_in_order_of_ids_whatever_place_they_have(
+    scene: Scene, look_again: Callable[[], None]
+) -> None:
+    mine = [
+        *scene.enqueue(2),
+        *scene.enqueue(1, queue_id=OTHER),
+        *scene.enqueue(2, due_ms=NOW + 5),
+        *scene.enqueue(1, key="z"),
+    ]
     scene.lease([mine[0]])
     look_again()
     wanted = [message for message in mine if message.queue_id == WORK]
@@ -146,7 +191,10 @@ def test_messages_of_a_queue_are_read_in_order_of_ids_whatever_place_they_have(s
     page, start = scene.store.messages_from(WORK, low, high, 2, 1 << 30)
     assert page == wanted[:2]
     assert scene.store.messages_from(WORK, start, high, 10, 1 << 30) == (wanted[2:], high)
-    assert scene.store.messages_from(WORK, wanted[1].id, wanted[3].id, 10, 1 << 30) == (wanted[1:3], wanted[3].id)
+    assert scene.store.messages_from(WORK, wanted[1].id, wanted[3].id, 10, 1 << 30) == (
+        wanted[1:3],
+        wanted[3].id,
+    )
     assert len(scene.store.messages_from(WORK, low, high, 10, 1)[0]) == 1
 
 
@@ -174,18 +222,41 @@ def put(table: str, key: object, value: object) -> Callable[[_Data], None]:
             lambda data: (data.staged.discard((to("t"), "b")), data.staged_chunks.discard((to("t"), "b"))),
             "chunk 'b' that is still to come is not there",
         ),
-        (lambda data: data.staged.discard((to("t"), "b")), "chunk 'b' of write 't' to 'work' has no messages"),
+        (
+            lambda data: data.staged.discard((to("t"), "b")),
+            "chunk 'b' of write 't' to 'work' has no messages",
+        ),
         (put("staged", (to("t"), "b"), b"\xc1"), "chunk 'b' of write 't' to 'work' does not decode"),
-        (put("staged", (to("t"), "b"), staged("t", "b", [b"1"]).body), "says (messages, bytes, bytes stored)"),
-        (put("staged_chunks", (to("u"), "d"), staged("u", "d", [b"x"]).chunk), "reasons why its 1 messages are dead"),
-        (put("publishing", to("t"), publishing("t", ("a", "a", "b")).record), "chunk 'a' still to come 2 times"),
-        (put("publishing", to("t"), publishing("t", ("a", "b"), 2).record), "goes on at message 2 of a chunk that has no such message"),
-        (put("publishing", to("v"), publishing("v", ()).record), "write 'v' to 'work' is done and still to be done"),
-        (put("staged_chunks", (to("v"), "a"), staged("v", "a", []).chunk), "write 'v' to 'work' is done, and still has staged chunks"),
+        (
+            put("staged", (to("t"), "b"), staged("t", "b", [b"1"]).body),
+            "says (messages, bytes, bytes stored)",
+        ),
+        (
+            put("staged_chunks", (to("u"), "d"), staged("u", "d", [b"x"]).chunk),
+            "reasons why its 1 messages are dead",
+        ),
+        (
+            put("publishing", to("t"), publishing("t", ("a", "a", "b")).record),
+            "chunk 'a' still to come 2 times",
+        ),
+        (
+            put("publishing", to("t"), publishing("t", ("a", "b"), 2).record),
+            "goes on at message 2 of a chunk that has no such message",
+        ),
+        (
+            put("publishing", to("v"), publishing("v", ()).record),
+            "write 'v' to 'work' is done and still to be done",
+        ),
+        (
+            put("staged_chunks", (to("v"), "a"), staged("v", "a", []).chunk),
+            "write 'v' to 'work' is done, and still has staged chunks",
+        ),
         (put("published", to("v"), published("v", NOW + 6)), "to be forgotten at"),
     ],
 )
-def test_each_way_in_which_a_staged_write_can_be_unsound_is_told(break_it: Callable[[_Data], None], told: str) -> None:
+def test_each_way_in_which_a_staged_write_can_be_unsound_is_told(
+    break_it: Callable[[_Data], None], told: str
+) -> None:
     scene = lively()
     assert isinstance(scene.store, MemoryStore)
     break_it(scene.store._data)

@@ -33,7 +33,9 @@ from tests.conformance.scene import NOW, OTHER, WORK, Scene, row
 
 @pytest.fixture(params=["at once", "reopened", "crashed"], autouse=True)
 def life(request: pytest.FixtureRequest, scene: Scene) -> None:
-    scene.next_life = {"at once": lambda: None, "reopened": scene.reopen, "crashed": scene.crash}[request.param]  # type: ignore[attr-defined]
+    scene.next_life = {"at once": lambda: None, "reopened": scene.reopen, "crashed": scene.crash}[
+        request.param
+    ]  # type: ignore[attr-defined]
 
 
 def look_again(scene: Scene) -> None:
@@ -90,14 +92,19 @@ def test_names_that_begin_alike_do_not_see_each_others_rows(scene: Scene) -> Non
     enqueue_stream(scene, 2, name="s")
     longer = enqueue_stream(scene, 3, name="s1")
     look_again(scene)
-    assert [found.id for found in scene.store.stream_rows(WORK, "s1", 0, 10)] == [message.id for message in longer[1:]]
+    assert [found.id for found in scene.store.stream_rows(WORK, "s1", 0, 10)] == [
+        message.id for message in longer[1:]
+    ]
     assert len(scene.store.stream_rows(WORK, "s", 0, 10)) == 1
 
 
 def test_a_run_is_leased_from_the_ready_row_and_from_the_stream(scene: Scene) -> None:
     first, second = enqueue_stream(scene, 2)
     claim = scene.claim()
-    leases = [Lease(WORK, message.lane, row(message), claim.claim_id, NOW + 30_000, 1, True) for message in (first, second)]
+    leases = [
+        Lease(WORK, message.lane, row(message), claim.claim_id, NOW + 30_000, 1, True)
+        for message in (first, second)
+    ]
     scene.store.commit([Leased(claim, leases[:1], leases[1:])])
     look_again(scene)
     assert sorted(lease.row for lease in scene.store.leases()) == [row(first), row(second)]
@@ -115,7 +122,13 @@ def test_the_next_of_a_stream_is_promoted_when_the_first_is_done(scene: Scene) -
             Completed([lease], []),
             ClaimEnded(lease.expires_ms, claim.claim_id),
             StreamLeft(WORK, "s", second.seq),
-            Moved("promoted", second.id, InStream(WORK, second.lane, row(second)), InReady(WORK, second.lane, row(second)), None),
+            Moved(
+                "promoted",
+                second.id,
+                InStream(WORK, second.lane, row(second)),
+                InReady(WORK, second.lane, row(second)),
+                None,
+            ),
             StreamSaved(WORK, "s", StreamRecord("k", 1, stream_row(second), second.seq)),
         ]
     )
@@ -125,7 +138,9 @@ def test_the_next_of_a_stream_is_promoted_when_the_first_is_done(scene: Scene) -
     assert scene.store.counters(WORK) == Counters(ready=1, bytes=second.size)
 
 
-def test_a_waiting_message_of_a_stream_comes_back_with_its_name_and_is_due_last_when_held(scene: Scene) -> None:
+def test_a_waiting_message_of_a_stream_comes_back_with_its_name_and_is_due_last_when_held(
+    scene: Scene,
+) -> None:
     first, _ = enqueue_stream(scene, 2)
     claim = scene.claim()
     lease = Lease(WORK, first.lane, row(first), claim.claim_id, NOW + 30_000, 1, True)
@@ -146,7 +161,9 @@ def test_a_waiting_message_of_a_stream_comes_back_with_its_name_and_is_due_last_
 
 def test_an_ended_stream_is_gone(scene: Scene) -> None:
     (only,) = enqueue_stream(scene, 1)
-    scene.store.commit([Moved("dropped", only.id, InReady(WORK, only.lane, row(only)), None, None), StreamEnded(WORK, "s")])
+    scene.store.commit(
+        [Moved("dropped", only.id, InReady(WORK, only.lane, row(only)), None, None), StreamEnded(WORK, "s")]
+    )
     look_again(scene)
     assert scene.store.streams(WORK, ["s"]) == [None]
     assert scene.store.streams_after(WORK, "", 10) == []
@@ -175,7 +192,11 @@ def test_what_a_request_answered_is_remembered_until_it_is_forgotten(scene: Scen
     old, new = scene.ids.next(NOW, 2)
     scene.store.commit([RequestRemembered(old, b"first"), RequestRemembered(new, b"second")])
     look_again(scene)
-    assert [scene.store.request(old), scene.store.request(new), scene.store.request(b"\0" * 16)] == [b"first", b"second", None]
+    assert [scene.store.request(old), scene.store.request(new), scene.store.request(b"\0" * 16)] == [
+        b"first",
+        b"second",
+        None,
+    ]
     assert scene.store.requests_before(new, 10) == [old]
     assert scene.store.requests_before(b"\xff" * 16, 1) == [old]
     scene.store.commit([RequestsForgotten([old])])
@@ -188,7 +209,13 @@ def test_a_commit_that_fails_leaves_no_trace_of_a_stream_or_request(scene: Scene
     (first,) = enqueue_stream(scene, 1)
     before, request = scene.store.last_commit, scene.ids.next(NOW, 1)[0]
     with pytest.raises(FairleadError):
-        scene.store.commit([RequestRemembered(request, b"x"), StreamEnded(WORK, "s"), Enqueued(99, scene.messages(queue_id=99))])
+        scene.store.commit(
+            [
+                RequestRemembered(request, b"x"),
+                StreamEnded(WORK, "s"),
+                Enqueued(99, scene.messages(queue_id=99)),
+            ]
+        )
     look_again(scene)
     assert scene.store.last_commit == before
     assert scene.store.request(request) is None
@@ -199,7 +226,14 @@ def test_a_message_that_returns_within_its_time_to_live_gets_its_row_back(scene:
     (message,) = scene.enqueue(expires_ms=NOW + 60_000)
     (lease,) = scene.lease([message])
     target = InReady(WORK, message.lane, move_row(lease.row, message.place, Flag.TTL | Flag.STATE))
-    moved = Moved("released", message.id, InLease(lease), target, MessageState(WORK, message.place, deliveries=1), NOW + 60_000)
+    moved = Moved(
+        "released",
+        message.id,
+        InLease(lease),
+        target,
+        MessageState(WORK, message.place, deliveries=1),
+        NOW + 60_000,
+    )
     scene.store.commit([moved, ClaimEnded(lease.expires_ms, lease.claim_id)])
     look_again(scene)
     assert scene.store.expired(WORK, NOW + 60_000, 10) == [(NOW + 60_000, message.id)]

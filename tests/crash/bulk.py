@@ -1,7 +1,9 @@
-"""A purge, delete or redrive of 30,000 messages, so that a kill falls between its steps; and what must be true in the end.
+"""A purge, delete or redrive of 30,000 messages, so that a kill falls between its steps; and what must be
+true in the end.
 
-Selected messages are worked on all or not at all, in whatever life the last step runs. Everything else is left alone:
-what was leased, what is dead (for a purge), dead letters the filter leaves out, other queues, and what came afterwards.
+Selected messages are worked on all or not at all, in whatever life the last step runs. Everything else is
+left alone: what was leased, what is dead (for a purge), dead letters the filter leaves out, other queues, and
+what came afterwards.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Bulk:
             for round_number in itertools.count():
                 self._enqueue("bulk", f"{label}-{round_number}", 20)
                 self._enqueue("bystander", f"bystander-{label}-{round_number}", 20)
-                self.recorded.settle([Complete(d) for d in self.recorded.claim("bystander", limit=20, consumer="worker")])
+                self.recorded.settle(
+                    [Complete(d) for d in self.recorded.claim("bystander", limit=20, consumer="worker")]
+                )
         except BaseException as error:
             self.failure = error
 
@@ -85,18 +89,24 @@ class Bulk:
             drafts = []
             for n in range(at, min(count, at + 1000)):
                 tag = f"{label}/{self.life}/{start}/{n}"
-                drafts.append((tag, NewMessage(make_payload(tag, 20), fairness_key=f"k{n % 20}", delay=delay)))
+                drafts.append(
+                    (tag, NewMessage(make_payload(tag, 20), fairness_key=f"k{n % 20}", delay=delay))
+                )
             self.recorded.enqueue(queue, drafts)
 
     def _quarantine(self, label: str, count: int, error: str) -> None:
         start = self.rng.getrandbits(40)
         tags = [f"{label}/{self.life}/{start}/{n}" for n in range(count)]
-        drafts = [(tag, NewMessage(make_payload(tag, 20), fairness_key=f"k{n % 20}")) for n, tag in enumerate(tags)]
+        drafts = [
+            (tag, NewMessage(make_payload(tag, 20), fairness_key=f"k{n % 20}")) for n, tag in enumerate(tags)
+        ]
         self.recorded.quarantine("bulk", drafts, "handler_exception", error)
 
 
 def die_at_step(step: int, *, before: bool) -> None:
-    """SIGKILL this very process at the n-th commit that saves or ends an intent: just before it, or just after."""
+    """SIGKILL this very process at the n-th commit that saves or ends an intent: just before it, or just
+    after.
+    """
     commit = RocksStore.commit
     steps = itertools.count(1)
 
@@ -129,5 +139,13 @@ def half_done(verb: str, confirmed: bool, drained: Collection[tuple[str, str]]) 
         expected |= {("held", "bulk.dlq"): HELD, ("left-out", "bulk.dlq"): LEFT_OUT}
     else:
         kept = 0 if whole and verb == "delete_queue" else 1
-        expected = {("selected", "bulk"): 0 if whole else SELECTED, ("held", "bulk"): kept * HELD, ("dead", "bulk.dlq"): kept * LEFT_OUT}
-    return [f"{tag} in {queue}: expected {want}, found {found[tag, queue]}" for (tag, queue), want in expected.items() if found[tag, queue] != want]
+        expected = {
+            ("selected", "bulk"): 0 if whole else SELECTED,
+            ("held", "bulk"): kept * HELD,
+            ("dead", "bulk.dlq"): kept * LEFT_OUT,
+        }
+    return [
+        f"{tag} in {queue}: expected {want}, found {found[tag, queue]}"
+        for (tag, queue), want in expected.items()
+        if found[tag, queue] != want
+    ]

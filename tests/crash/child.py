@@ -1,4 +1,6 @@
-"""The victim: opens the broker, says "ready", and works until it is killed. Started by `rounds.py` with a `Life` as JSON."""
+"""The victim: opens the broker, says "ready", and works until it is killed. Started by `rounds.py` with a
+`Life` as JSON.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LOADS = {"load": Workload, "logs": ManyLogs}
 
 
 class Life(msgspec.Struct, frozen=True):
-    """`work` is one of `LOADS` or the verb of a bulk operation. `die_at` counts steps of that operation; 0 leaves the kill to the parent."""
+    """`work` is one of `LOADS` or the verb of a bulk operation. `die_at` counts steps of that operation; 0
+    leaves the kill to the parent.
+    """
 
     data: str
     journals: str
@@ -41,7 +45,9 @@ class Life(msgspec.Struct, frozen=True):
 def main(life: Life) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
     if life.die_at and life.number:
-        die_at_step(life.die_at, before=life.die_before)  # armed before opening, because an intent may resume in there
+        die_at_step(
+            life.die_at, before=life.die_before
+        )  # armed before opening, because an intent may resume in there
     broker = fairlead.open(life.data, durability=life.durability)
     recorded = RecordedBroker(broker, Journal(life.journal(life.number), life.number, SystemClock().now_ms))
     if life.work in LOADS:

@@ -1,7 +1,8 @@
-"""Journals of several lives made into one history: operations with a begin and an end, deliveries, settlements.
+"""Journals of several lives made into one history: operations with a begin and an end, deliveries,
+settlements.
 
-An operation took effect, if at all, somewhere between its two lines. One without a second line was cut off by the kill
-and may or may not have happened; its end is the kill.
+An operation took effect, if at all, somewhere between its two lines. One without a second line was cut off by
+the kill and may or may not have happened; its end is the kill.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Delivery:
 
     @property
     def turn(self) -> int:
-        """Lease tokens hold a boot number and a count, in that order, so they grow with every claim of a store."""
+        """Lease tokens hold a boot number and a count, in that order, so they grow with every claim of a
+        store.
+        """
         return int(self.lease, 16)
 
 
@@ -98,7 +101,9 @@ class History:
         self._position = 0
 
     def add_life(self, lines: Iterable[Line]) -> None:
-        """Read one life, or several side by side. What is open at the last line, or when its own life died, was cut off there."""
+        """Read one life, or several side by side. What is open at the last line, or when its own life died,
+        was cut off there.
+        """
         last_ms = 0
         for line in lines:
             self._position += 1
@@ -108,7 +113,10 @@ class History:
                 self._open[line["op"]] = operation
                 self.operations.append(operation)
             elif line["ev"] == "died":
-                self._cut_off([number for number, operation in self._open.items() if operation.life == line["who"]], last_ms)
+                self._cut_off(
+                    [number for number, operation in self._open.items() if operation.life == line["who"]],
+                    last_ms,
+                )
             else:
                 self._end(self._open.pop(line["op"]), line)
         self._position += 1
@@ -133,17 +141,40 @@ class History:
             case "enqueue" | "quarantine":
                 ids: list[Any] = answer.get("ids") or [None] * len(told["messages"])
                 for (tag, dedup_key, delay_ms), message_id in zip(told["messages"], ids, strict=True):
-                    self.enqueues.append(Enqueue(tag, told["queue"], dedup_key, delay_ms, message_id, operation))
+                    self.enqueues.append(
+                        Enqueue(tag, told["queue"], dedup_key, delay_ms, message_id, operation)
+                    )
             case "claim":
                 for d in answer.get("deliveries", ()):
-                    self.deliveries.append(Delivery(
-                        d["tag"], d["id"], d["queue"], d["lease"], told["consumer"], told["started"], d["attempts"], d["until"],
-                        d["source"] or "", d["dead_since"] or 0, d["failures"], d["last_error"], operation,
-                    ))
+                    self.deliveries.append(
+                        Delivery(
+                            d["tag"],
+                            d["id"],
+                            d["queue"],
+                            d["lease"],
+                            told["consumer"],
+                            told["started"],
+                            d["attempts"],
+                            d["until"],
+                            d["source"] or "",
+                            d["dead_since"] or 0,
+                            d["failures"],
+                            d["last_error"],
+                            operation,
+                        )
+                    )
             case "settle" if not operation.refused:
                 results: list[Any] = answer.get("results") or [[None, 0, 0]] * len(told["items"])
-                for (kind, message_id, lease, error, duration_ms), (outcome, due_ms, until_ms) in zip(told["items"], results, strict=True):
-                    self.settlements[message_id].append(Settlement(kind, message_id, lease, error, duration_ms, outcome, due_ms, until_ms, operation))
+                for (kind, message_id, lease, error, duration_ms), (outcome, due_ms, until_ms) in zip(
+                    told["items"], results, strict=True
+                ):
+                    self.settlements[message_id].append(
+                        Settlement(
+                            kind, message_id, lease, error, duration_ms, outcome, due_ms, until_ms, operation
+                        )
+                    )
             case "ack" | "nack" if not operation.refused:
                 kind = "complete" if operation.do == "ack" else "fail"
-                self.settlements[told["id"]].append(Settlement(kind, told["id"], None, "", 0, answer.get("outcome"), 0, 0, operation))
+                self.settlements[told["id"]].append(
+                    Settlement(kind, told["id"], None, "", 0, answer.get("outcome"), 0, 0, operation)
+                )

@@ -1,7 +1,8 @@
 """What the victim says about its operations: once before it sends one, once after it was confirmed.
 
-A line is one `os.write` to a file opened with O_APPEND, so it survives the SIGKILL of its writer, and the order of
-lines is an order in which things can have happened. Only the very last line of a killed process may be torn.
+A line is one `os.write` to a file opened with O_APPEND, so it survives the SIGKILL of its writer, and the
+order of lines is an order in which things can have happened. Only the very last line of a killed process may
+be torn.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Journal:
     def _write(self, line: Line) -> None:
         line["life"] = self._life
         line["at"] = self._now_ms()
-        # A line end on both sides: what a killed process wrote last may be torn, and must not spoil the line of another.
+        # A line end on both sides: what a killed process wrote last may be torn, and must not spoil the line
+        # of another.
         os.write(self._fd, b"\n" + json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
@@ -91,7 +93,9 @@ def _filler(tag: str, size: int) -> bytes:
 
 
 class RecordedBroker:
-    """The broker's verbs, each told to the journal before and after. A refused operation returns None or an empty list."""
+    """The broker's verbs, each told to the journal before and after. A refused operation returns None or an
+    empty list.
+    """
 
     def __init__(self, broker: fairlead.Broker, journal: Journal) -> None:
         self.broker = broker
@@ -101,18 +105,41 @@ class RecordedBroker:
         """Pairs of tag and message."""
         told = [[tag, m.dedup_key, delay_ms(m.delay)] for tag, m in messages]
         batch = [m for _, m in messages]
-        return self._run("enqueue", lambda: self.broker.enqueue_many(queue, batch), lambda ids: {"ids": ids}, queue=queue, messages=told) or []
+        return (
+            self._run(
+                "enqueue",
+                lambda: self.broker.enqueue_many(queue, batch),
+                lambda ids: {"ids": ids},
+                queue=queue,
+                messages=told,
+            )
+            or []
+        )
 
-    def quarantine(self, queue: str, messages: Sequence[tuple[str, fairlead.NewMessage]], reason: str, error: str) -> list[str]:
+    def quarantine(
+        self, queue: str, messages: Sequence[tuple[str, fairlead.NewMessage]], reason: str, error: str
+    ) -> list[str]:
         told = [[tag, None, 0] for tag, _ in messages]
         batch = [m for _, m in messages]
         call = lambda: self.broker.quarantine(queue, batch, reason=reason, error=error)  # noqa: E731 a name would only repeat the verb
-        return self._run("quarantine", call, lambda ids: {"ids": ids}, queue=queue, messages=told, error=error) or []
+        return (
+            self._run("quarantine", call, lambda ids: {"ids": ids}, queue=queue, messages=told, error=error)
+            or []
+        )
 
     def claim(self, queue: str | list[str], **options: Any) -> list[fairlead.Delivery]:
         told = {"consumer": options.get("consumer", ""), "started": options.get("started", True)}
         call = lambda: self.broker.claim(queue, **options)  # noqa: E731 as above
-        return self._run("claim", call, lambda got: {"deliveries": [tell_delivery(d) for d in got]}, queue=queue, **told) or []
+        return (
+            self._run(
+                "claim",
+                call,
+                lambda got: {"deliveries": [tell_delivery(d) for d in got]},
+                queue=queue,
+                **told,
+            )
+            or []
+        )
 
     def settle(self, items: Sequence[Settlement]) -> list[fairlead.SettleResult]:
         if not items:
@@ -124,15 +151,30 @@ class RecordedBroker:
     def by_id(self, verb: str, queue: str, message_id: str) -> None:
         """`ack` or `nack`: whoever holds the message now."""
         act = getattr(self.broker, verb)
-        self._run(verb, lambda: act(queue, message_id), lambda r: {"outcome": r.outcome}, queue=queue, id=message_id)
+        self._run(
+            verb, lambda: act(queue, message_id), lambda r: {"outcome": r.outcome}, queue=queue, id=message_id
+        )
 
     def operate(self, verb: str, queue: str, **options: Any) -> Any:
-        """create_queue, purge, delete_queue, redrive. One with a rate is confirmed when it begins, and goes on by itself."""
+        """create_queue, purge, delete_queue, redrive. One with a rate is confirmed when it begins, and goes
+        on by itself.
+        """
         act = getattr(self.broker, verb)
-        return self._run(verb, lambda: act(queue, **options), lambda result: {"result": str(result)}, queue=queue, goes_on="rate" in options)
+        return self._run(
+            verb,
+            lambda: act(queue, **options),
+            lambda result: {"result": str(result)},
+            queue=queue,
+            goes_on="rate" in options,
+        )
 
     def goodbye(self, consumer: str) -> None:
-        self._run("goodbye", lambda: self.broker.goodbye(consumer), lambda count: {"count": count}, consumer=consumer)
+        self._run(
+            "goodbye",
+            lambda: self.broker.goodbye(consumer),
+            lambda count: {"count": count},
+            consumer=consumer,
+        )
 
     def _run(self, do: str, call: Callable[[], Any], answer: Callable[[Any], Line], **told: Any) -> Any:
         number = self.journal.begin(do, **told)
@@ -157,6 +199,14 @@ def _name(item: Settlement) -> tuple[str, str, str]:
 def tell_delivery(d: fairlead.Delivery) -> Line:
     last = d.failures[-1] if d.failures else None
     return {
-        "id": d.id, "tag": read_tag(d.payload), "queue": d.queue, "lease": d.lease, "attempts": d.attempts, "until": d.lease_until,
-        "source": d.source, "dead_since": d.dead_since, "failures": len(d.failures), "last_error": last.error if last else "",
+        "id": d.id,
+        "tag": read_tag(d.payload),
+        "queue": d.queue,
+        "lease": d.lease,
+        "attempts": d.attempts,
+        "until": d.lease_until,
+        "source": d.source,
+        "dead_since": d.dead_since,
+        "failures": len(d.failures),
+        "last_error": last.error if last else "",
     }

@@ -1,7 +1,9 @@
-"""The load of `workload.py` with many live logs: column families are flushed all the time, beside batches of megabytes.
+"""The load of `workload.py` with many live logs: column families are flushed all the time, beside batches of
+megabytes.
 
-A flush starts a new log, and every family that was not flushed keeps the earlier logs alive. So a kill may fall between the
-end of one log and the first record of the next, into a record of many blocks, or into the deletion of logs.
+A flush starts a new log, and every family that was not flushed keeps the earlier logs alive. So a kill may
+fall between the end of one log and the first record of the next, into a record of many blocks, or into the
+deletion of logs.
 """
 
 from __future__ import annotations

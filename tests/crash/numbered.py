@@ -1,6 +1,8 @@
-"""A victim that reads by number: it claims, reads, records and closes, to be killed at one of the commits on the way.
+"""A victim that reads by number: it claims, reads, records and closes, to be killed at one of the commits on
+the way.
 
-Its pieces and steps are small, so that there are many of them. What it was answered it says, for whoever comes after it.
+Its pieces and steps are small, so that there are many of them. What it was answered it says, for whoever
+comes after it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def main(victim: Victim) -> None:
     broker = fairlead.open(victim.data, durability=victim.durability)
     if "q" not in {info.name for info in broker.queues()}:
         broker.create_queue("q", retry={"policy": "none"})
-        broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n < IN_STREAM else None) for n in range(MESSAGES)])
+        broker.enqueue_many(
+            "q", [NewMessage(b"%d" % n, stream="s" if n < IN_STREAM else None) for n in range(MESSAGES)]
+        )
     work(broker, victim.end)
     threading.Event().wait()
 
@@ -58,8 +62,12 @@ def work(broker: Broker, end: str) -> None:
     broker.consumers.claim("etl", "q", generation, 1, limit=LIMIT)
     taken = list(broker.consumers.read("etl", "q", generation, 1))
     say(f"claimed {digest(broker, generation)}")
-    broker.consumers.record("etl", "q", generation, 1, [Fail(delivery, "lost try") for delivery in taken[::7]], part="0")
-    broker.consumers.record("etl", "q", generation, 1, [Fail(delivery, "bad") for delivery in taken[::30]], part="1")
+    broker.consumers.record(
+        "etl", "q", generation, 1, [Fail(delivery, "lost try") for delivery in taken[::7]], part="0"
+    )
+    broker.consumers.record(
+        "etl", "q", generation, 1, [Fail(delivery, "bad") for delivery in taken[::30]], part="1"
+    )
     broker.consumers.choose("etl", "q", generation, 1, ["1"])
     say("recorded")
     if end == "close":
@@ -71,12 +79,17 @@ def work(broker: Broker, end: str) -> None:
 
 def digest(broker: Broker, generation: int) -> str:
     """Of everything the claim gives, in its order."""
-    rows = [(delivery.id, delivery.payload, delivery.seq, delivery.lease) for delivery in broker.consumers.read("etl", "q", generation, 1)]
+    rows = [
+        (delivery.id, delivery.payload, delivery.seq, delivery.lease)
+        for delivery in broker.consumers.read("etl", "q", generation, 1)
+    ]
     return sha256(repr(rows).encode()).hexdigest()
 
 
 def arm(victim: Victim) -> None:
-    """SIGKILL this very process at the n-th commit of its kind, just before it or just after; armed before opening, where steps may go on."""
+    """SIGKILL this very process at the n-th commit of its kind, just before it or just after; armed before
+    opening, where steps may go on.
+    """
     commit, count = RocksStore.commit, itertools.count(1)
 
     def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:

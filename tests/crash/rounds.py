@@ -1,4 +1,6 @@
-"""One round: several lives on one directory, each ended by SIGKILL and followed by `verify`; then the account is settled."""
+"""One round: several lives on one directory, each ended by SIGKILL and followed by `verify`; then the account
+is settled.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """After so many ms from "ready"; or at a step of the bulk operation, and then `after_ms` is only how long to wait for it."""
+    """After so many ms from "ready"; or at a step of the bulk operation, and then `after_ms` is only how long
+    to wait for it.
+    """
 
     after_ms: int
     die_at: int = 0
@@ -50,13 +54,27 @@ class Plan:
 
     @property
     def replay(self) -> str:
-        return shlex.join(["python", "-m", "tests.crash.torture", "--rounds", "1", "--seed", str(self.seed), "--work", self.work, "--keep"])
+        return shlex.join(
+            [
+                "python",
+                "-m",
+                "tests.crash.torture",
+                "--rounds",
+                "1",
+                "--seed",
+                str(self.seed),
+                "--work",
+                self.work,
+                "--keep",
+            ]
+        )
 
 
 @dataclass(slots=True)
 class Report:
-    """`cut_off` counts operations that had begun and were not confirmed at a kill; `resumed` says that a bulk operation
-    was among them, had left its mark, and was finished in a later life."""
+    """`cut_off` counts operations that had begun and were not confirmed at a kill; `resumed` says that a bulk
+    operation was among them, had left its mark, and was finished in a later life.
+    """
 
     plan: Plan
     directory: Path
@@ -74,7 +92,9 @@ class Report:
 
 
 def plan_round(seed: int, work: str) -> Plan:
-    """The same seed and work give the same plan; the moment a timer fires is the only thing that cannot be replayed."""
+    """The same seed and work give the same plan; the moment a timer fires is the only thing that cannot be
+    replayed.
+    """
     rng = random.Random(f"{seed}-{work}")
     durability: Durability = rng.choice(("os", "fsync"))
     if work in LOADS:
@@ -83,14 +103,22 @@ def plan_round(seed: int, work: str) -> Plan:
     kills = []
     for number in range(3):
         if rng.random() < 0.7:
-            kills.append(Kill(4000 if number == 0 else 600, die_at=rng.randint(1, 5 if number == 0 else 2), die_before=rng.random() < 0.5))
+            kills.append(
+                Kill(
+                    4000 if number == 0 else 600,
+                    die_at=rng.randint(1, 5 if number == 0 else 2),
+                    die_before=rng.random() < 0.5,
+                )
+            )
         else:
             kills.append(Kill(rng.randint(0, 400 if number == 0 else 120)))
     return Plan(seed, work, durability, tuple(kills))
 
 
 def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda: None) -> Report:
-    """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its problems."""
+    """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its
+    problems.
+    """
     report = Report(plan, directory, [])
     try:
         _kill_again_and_again(plan, directory, report, on_kill)
@@ -105,7 +133,16 @@ def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda:
 def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: Callable[[], None]) -> None:
     data = directory / "data"
     for number, kill in enumerate(plan.kills):
-        life = Life(str(data), str(directory), plan.seed, number, plan.work, plan.durability, kill.die_at, kill.die_before)
+        life = Life(
+            str(data),
+            str(directory),
+            plan.seed,
+            number,
+            plan.work,
+            plan.durability,
+            kill.die_at,
+            kill.die_before,
+        )
         complaint = _live_and_die(life, kill, directory / f"stderr-{number:03}.txt")
         report.kills += 1
         on_kill()
@@ -120,7 +157,12 @@ def _kill_again_and_again(plan: Plan, directory: Path, report: Report, on_kill: 
 
 def _live_and_die(life: Life, kill: Kill, stderr: Path) -> str | None:
     command = [sys.executable, "-m", "tests.crash.child", msgspec.json.encode(life).decode()]
-    with stderr.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
+    with (
+        stderr.open("wb") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+        ) as child,
+    ):
         assert child.stdout is not None
         watchdog = _kill_later(child, PATIENCE_S)
         ready = child.stdout.readline() == b"ready\n"
@@ -150,10 +192,13 @@ def _settle_account(plan: Plan, directory: Path, report: Report) -> None:
     for number in range(last + 1):
         history.add_life(read_journal(directory / f"life-{number:03}.jsonl"))
     audit(history, report)
-    # On a busy machine every life may die before it begins the operation; then there is nothing more to say about it.
+    # On a busy machine every life may die before it begins the operation; then there is nothing more to say
+    # about it.
     if plan.work not in LOADS and (begun := history.of(plan.work)):
         (operation,) = begun
-        report.problems += [f"half done: {what}" for what in half_done(plan.work, operation.confirmed, drained.values())]
+        report.problems += [
+            f"half done: {what}" for what in half_done(plan.work, operation.confirmed, drained.values())
+        ]
         report.resumed = operation.goes_on and happened(plan.work, drained.values())
 
 
@@ -165,11 +210,15 @@ def drain_and_verify(data: Path, journal: Path, life: int, report: Report) -> di
         counted, drained = _drain(RecordedBroker(broker, told), clock)
     told.close()
     if counted != len(drained):
-        report.problems.append(f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}")
+        report.problems.append(
+            f"counters: after the last reopening they said {counted} messages, a full drain found {len(drained)}"
+        )
     verified = fairlead.verify(data)
     report.problems += [f"verify after the drain: {problem}" for problem in verified.problems]
     if verified.messages:
-        report.problems.append(f"leftovers: {verified.messages} messages are stored after everything was completed")
+        report.problems.append(
+            f"leftovers: {verified.messages} messages are stored after everything was completed"
+        )
     return drained
 
 
@@ -180,7 +229,9 @@ def audit(history: History, report: Report) -> None:
 
 
 def _drain(recorded: RecordedBroker, clock: ManualClock) -> tuple[int, dict[str, tuple[str, str]]]:
-    """How many messages the counters know once resumed operations are through, and id -> (tag, queue) of all that came out."""
+    """How many messages the counters know once resumed operations are through, and id -> (tag, queue) of all
+    that came out.
+    """
     broker = recorded.broker
     broker.run_due()
     for _ in range(1000):

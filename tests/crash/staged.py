@@ -1,6 +1,8 @@
-"""A victim that publishes: it stages a write, says "ready", and publishes it, to be killed at one of the commits on the way.
+"""A victim that publishes: it stages a write, says "ready", and publishes it, to be killed at one of the
+commits on the way.
 
-In a later life it stages and publishes the same write again, as a driver does that was told to do its batch over.
+In a later life it stages and publishes the same write again, as a driver does that was told to do its batch
+over.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ COMMITS = 6
 
 
 class Victim(msgspec.Struct, frozen=True):
-    """`die_at` counts commits that stage ("stage") or publish ("publish"); 0: it lives until it is killed from outside."""
+    """`die_at` counts commits that stage ("stage") or publish ("publish"); 0: it lives until it is killed
+    from outside.
+    """
 
     data: str
     durability: Durability
@@ -59,12 +63,19 @@ def payloads(chunk: str) -> list[bytes]:
 def stage_all(broker: Broker) -> None:
     broker.staging.stage(TOKEN, "stale", "q", [NewMessage(b"stale")])
     for chunk in reversed(CHUNKS):
-        messages = [NewMessage(payload, stream="s" if n % 100 == 0 else None) for n, payload in enumerate(payloads(chunk))]
-        broker.staging.stage(TOKEN, chunk, "q", messages, dead=("validation_failure", "bad") if chunk == "dead" else None)
+        messages = [
+            NewMessage(payload, stream="s" if n % 100 == 0 else None)
+            for n, payload in enumerate(payloads(chunk))
+        ]
+        broker.staging.stage(
+            TOKEN, chunk, "q", messages, dead=("validation_failure", "bad") if chunk == "dead" else None
+        )
 
 
 def arm(victim: Victim) -> None:
-    """SIGKILL this very process at the n-th commit of its kind: just before it, or just after. Before opening: steps may go on in there."""
+    """SIGKILL this very process at the n-th commit of its kind: just before it, or just after. Before
+    opening: steps may go on in there.
+    """
     kinds = (ChunkStaged,) if victim.die_in == "stage" else (PublishSaved, PublishEnded)
     commit, count = RocksStore.commit, itertools.count(1)
 

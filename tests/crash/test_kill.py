@@ -1,5 +1,5 @@
-"""33 kills: six rounds of load with four each, two of them with many live logs, and one round of three for every resumable
-operation. `make test` has the first.
+"""33 kills: six rounds of load with four each, two of them with many live logs, and one round of three for
+every resumable operation. `make test` has the first.
 
 The seed is drawn anew on every run; a failure prints it with the command that replays the round.
 `make torture KILLS=1000` goes on where this stops.
@@ -26,7 +26,9 @@ def test_a_broker_killed_under_load_keeps_what_it_confirmed(turn: int, tmp_path:
 
 @pytest.mark.rounds
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_a_broker_killed_with_many_live_logs_opens_with_what_it_confirmed(durability: Durability, tmp_path: Path) -> None:
+def test_a_broker_killed_with_many_live_logs_opens_with_what_it_confirmed(
+    durability: Durability, tmp_path: Path
+) -> None:
     first = random.SystemRandom().randrange(1 << 31)
     plans = (plan_round(seed, "logs") for seed in count(first))
     run_and_check(next(plan for plan in plans if plan.durability == durability), tmp_path)

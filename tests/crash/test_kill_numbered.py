@@ -1,4 +1,6 @@
-"""A numbered claim killed inside its pieces and steps: what was answered reads the same afterwards, and what was closed is finished."""
+"""A numbered claim killed inside its pieces and steps: what was answered reads the same afterwards, and what
+was closed is finished.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ DEAD = len(range(0, LIMIT, 30))
 def live_and_die(victim: Victim, stderr: Path, module: str = "tests.crash.numbered") -> list[str]:
     """What it said before it died."""
     command = [sys.executable, "-m", module, msgspec.json.encode(victim).decode()]
-    with stderr.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
+    with (
+        stderr.open("wb") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+        ) as child,
+    ):
         watchdog = _kill_later(child, PATIENCE_S)
         assert child.stdout is not None
         said = child.stdout.read().decode().splitlines()
@@ -74,7 +81,10 @@ def test_a_reader_killed_at_any_commit_of_its_claim_or_close_does_it_over_and_no
     die_at: int, die_before: bool, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    said = live_and_die(Victim(str(data), "os" if die_at % 2 else "fsync", "close", die_at, die_before), tmp_path / "stderr.txt")
+    said = live_and_die(
+        Victim(str(data), "os" if die_at % 2 else "fsync", "close", die_at, die_before),
+        tmp_path / "stderr.txt",
+    )
     made = die_at - 1 if die_before else die_at
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
         broker.run_due()
@@ -91,7 +101,9 @@ def test_a_reader_killed_at_any_commit_of_its_claim_or_close_does_it_over_and_no
         if said:
             assert said[0] == f"claimed {digest(broker, generation)}"
         taken = list(broker.consumers.read("etl", "q", generation, 1))
-        assert [delivery.payload for delivery in taken if delivery.stream] == [b"%d" % n for n in range(IN_STREAM)]
+        assert [delivery.payload for delivery in taken if delivery.stream] == [
+            b"%d" % n for n in range(IN_STREAM)
+        ]
         assert len({delivery.id for delivery in taken}) == LIMIT
         broker.consumers.choose("etl", "q", generation, 1, ["1"])
         settled = broker.consumers.close("etl", "q", generation, 1).settled
@@ -101,8 +113,12 @@ def test_a_reader_killed_at_any_commit_of_its_claim_or_close_does_it_over_and_no
     assert fairlead.verify(data).problems == []
 
 
-@pytest.mark.parametrize(("die_at", "die_before"), [(FLIPPED, True), (FLIPPED, False), (FLIPPED + 1, False), (ENDED, True)])
-def test_a_release_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: int, die_before: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("die_at", "die_before"), [(FLIPPED, True), (FLIPPED, False), (FLIPPED + 1, False), (ENDED, True)]
+)
+def test_a_release_killed_at_any_of_its_commits_is_whole_or_not_at_all(
+    die_at: int, die_before: bool, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     live_and_die(Victim(str(data), "fsync", "release", die_at, die_before), tmp_path / "stderr.txt")
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
@@ -121,7 +137,8 @@ def test_a_release_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: i
 def test_a_reader_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> None:
     """Each life dies one commit further on than it began; what one of them was answered, the next one is too.
 
-    The lives have the system's clock, and a look in between must not set the wall clock back: the next life would see years pass.
+    The lives have the system's clock, and a look in between must not set the wall clock back: the next life
+    would see years pass.
     """
     data, answers, closed = tmp_path / "data", set[str](), False
     for life in range(12):
@@ -146,4 +163,10 @@ def test_a_reader_killed_again_and_again_comes_to_its_end(tmp_path: Path) -> Non
 
 
 def test_the_windows_are_where_they_are_said_to_be() -> None:
-    assert (REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED) == (1, 1 + -(-LIMIT // 200), SEALED + 3, CHOSEN + 1, FLIPPED + -(-LIMIT // 300))
+    assert (REGISTERED, SEALED, CHOSEN, FLIPPED, ENDED) == (
+        1,
+        1 + -(-LIMIT // 200),
+        SEALED + 3,
+        CHOSEN + 1,
+        FLIPPED + -(-LIMIT // 300),
+    )

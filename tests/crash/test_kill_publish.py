@@ -1,4 +1,6 @@
-"""A publish killed inside its steps: after the next opening all of it is there, or nothing; in order; and doing it over changes nothing."""
+"""A publish killed inside its steps: after the next opening all of it is there, or nothing; in order; and
+doing it over changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ Found = dict[str, list[tuple[int, bytes]]]
 
 def live_and_die(victim: Victim, stderr: Path) -> None:
     command = [sys.executable, "-m", "tests.crash.staged", msgspec.json.encode(victim).decode()]
-    with stderr.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT) as child:
+    with (
+        stderr.open("wb") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+        ) as child,
+    ):
         watchdog = _kill_later(child, PATIENCE_S)
         assert child.stdout is not None
         said = child.stdout.read()
@@ -38,7 +45,9 @@ def contents(broker: Broker) -> Found:
     for queue in ("q", "q.dlq"):
         while deliveries := broker.claim(queue, limit=5000, max_per_stream=5000):
             for delivery in deliveries:
-                found.setdefault(delivery.payload.decode().split("/")[0], []).append((delivery.seq, delivery.payload))
+                found.setdefault(delivery.payload.decode().split("/")[0], []).append(
+                    (delivery.seq, delivery.payload)
+                )
             broker.settle([Complete(delivery) for delivery in deliveries])
     return found
 
@@ -58,7 +67,9 @@ def check_order(found: Found) -> None:
 
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", range(1, COMMITS + 1))
-def test_a_publish_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: int, die_before: bool, tmp_path: Path) -> None:
+def test_a_publish_killed_at_any_of_its_commits_is_whole_or_not_at_all(
+    die_at: int, die_before: bool, tmp_path: Path
+) -> None:
     durability: Durability = "os" if die_at % 2 else "fsync"
     data = tmp_path / "data"
     live_and_die(Victim(str(data), durability, "publish", die_at, die_before), tmp_path / "stderr.txt")
@@ -79,8 +90,11 @@ def test_a_publish_killed_at_any_of_its_commits_is_whole_or_not_at_all(die_at: i
 def test_a_publish_killed_again_and_again_on_its_way_is_finished_in_the_end(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for life in range(4):
-        # The first life dies behind the decision, each later one at the first step it makes, be it the timer's or its own.
-        live_and_die(Victim(str(data), "os", "publish", 1 if life else 2, life == 2), tmp_path / f"stderr-{life}.txt")
+        # The first life dies behind the decision, each later one at the first step it makes, be it the
+        # timer's or its own.
+        live_and_die(
+            Victim(str(data), "os", "publish", 1 if life else 2, life == 2), tmp_path / f"stderr-{life}.txt"
+        )
         assert fairlead.verify(data).problems == []
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
         broker.run_due()
@@ -88,7 +102,9 @@ def test_a_publish_killed_again_and_again_on_its_way_is_finished_in_the_end(tmp_
 
 
 @pytest.mark.parametrize("die_before", [True, False], ids=["before", "after"])
-def test_a_victim_killed_while_it_stages_leaves_whole_chunks_that_nobody_sees(die_before: bool, tmp_path: Path) -> None:
+def test_a_victim_killed_while_it_stages_leaves_whole_chunks_that_nobody_sees(
+    die_before: bool, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     live_and_die(Victim(str(data), "os", "stage", 3, die_before), tmp_path / "stderr.txt")
     assert fairlead.verify(data).problems == []

@@ -1,4 +1,6 @@
-"""A claim worked on message by message, killed at any of its commits: what was answered holds, and of what was not, all or nothing."""
+"""A claim worked on message by message, killed at any of its commits: what was answered holds, and of what
+was not, all or nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Heard:
         for line in lines:
             word, *names = line.split(" ")
             words[word] |= {name.encode() for name in names}
-        self.begun, self.done, self.failed, self.progress = (words[word] for word in ("begun", "done", "failed", "progress"))
+        self.begun, self.done, self.failed, self.progress = (
+            words[word] for word in ("begun", "done", "failed", "progress")
+        )
 
 
 def die(tmp_path: Path, die_at: int, *, before: bool) -> tuple[Path, Heard]:
@@ -36,20 +40,30 @@ def die(tmp_path: Path, die_at: int, *, before: bool) -> tuple[Path, Heard]:
     return data, Heard(live_and_die(victim, tmp_path / "stderr.txt", "tests.crash.worked"))
 
 
-#: Just after one and just before the next there is the same on disk, but not the same said: for one slice that will do.
-@pytest.mark.parametrize(("die_at", "before"), [*[(at, True) for at in WORKED], *[(at, False) for at in WORKED[:OF_A_SLICE]]])
-def test_a_worker_killed_at_any_commit_goes_on_with_what_was_left_and_fails_what_was_begun(die_at: int, before: bool, tmp_path: Path) -> None:
+#: Just after one and just before the next there is the same on disk, but not the same said: for one slice
+#: that will do.
+@pytest.mark.parametrize(
+    ("die_at", "before"), [*[(at, True) for at in WORKED], *[(at, False) for at in WORKED[:OF_A_SLICE]]]
+)
+def test_a_worker_killed_at_any_commit_goes_on_with_what_was_left_and_fails_what_was_begun(
+    die_at: int, before: bool, tmp_path: Path
+) -> None:
     data, heard = die(tmp_path, die_at, before=before)
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
         generation = broker.consumers.register("worker", "q", unspoken="release").generation
-        taken_up = [broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES) for at in range(SLICES)]
+        taken_up = [
+            broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES)
+            for at in range(SLICES)
+        ]
         made = die_at - CLAIMED - (1 if before else 0)
         assert [one.again for one in taken_up] == [made > at * OF_A_SLICE for at in range(SLICES)]
         everything = {one.payload: one for one in broker.consumers.read("worker", "q", generation, 1)}
         left = {one.payload for one in broker.consumers.read("worker", "q", generation, 1, unsettled=True)}
         assert len(everything) == MESSAGES
         assert not left & (heard.begun | heard.done | heard.failed), "an answer that was forgotten"
-        assert all((int(everything[name].progress), everything[name].carry) == (1, name) for name in heard.progress)
+        assert all(
+            (int(everything[name].progress), everything[name].carry) == (1, name) for name in heard.progress
+        )
         settled = broker.consumers.close("worker", "q", generation, 1).settled
         check_ended(broker, heard, settled)
     assert fairlead.verify(data).problems == []
@@ -57,7 +71,9 @@ def test_a_worker_killed_at_any_commit_goes_on_with_what_was_left_and_fails_what
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("die_at", CLOSED)
-def test_a_close_killed_at_any_commit_ends_each_message_as_was_said(die_at: int, before: bool, tmp_path: Path) -> None:
+def test_a_close_killed_at_any_commit_ends_each_message_as_was_said(
+    die_at: int, before: bool, tmp_path: Path
+) -> None:
     data, heard = die(tmp_path, die_at, before=before)
     with fairlead.open(data, durability="os", clock=ManualClock()) as broker:
         broker.run_due()
@@ -65,14 +81,25 @@ def test_a_close_killed_at_any_commit_ends_each_message_as_was_said(die_at: int,
         closed_before = broker.consumers.show("worker", "q").last_closed == 1
         assert closed_before == (die_at > FLIPPED or not before)
         if not closed_before:
-            # Those that were on their way were begun too; nobody takes them up any more, and unspoken they go back.
+            # Those that were on their way were begun too; nobody takes them up any more, and unspoken they go
+            # back.
             broker.consumers.close("worker", "q", generation, 1)
-        check_ended(broker, heard, {"completed": len(heard.done), "dead": len(heard.failed), "released": MESSAGES - len(heard.done | heard.failed)})
+        check_ended(
+            broker,
+            heard,
+            {
+                "completed": len(heard.done),
+                "dead": len(heard.failed),
+                "released": MESSAGES - len(heard.done | heard.failed),
+            },
+        )
     assert fairlead.verify(data).problems == []
 
 
 def check_ended(broker: Broker, heard: Heard, settled: dict[str, int]) -> None:
-    """Each once: done, dead or ready, by what was heard of it; progress is kept, and a stream is in its order."""
+    """Each once: done, dead or ready, by what was heard of it; progress is kept, and a stream is in its
+    order.
+    """
     dead = {one.payload: one for one in broker.peek("q.dlq", limit=1000)}
     ready = [one for _ in range(MESSAGES) for one in broker.claim("q", limit=1000, max_per_stream=1000)]
     names = [one.payload for one in ready]

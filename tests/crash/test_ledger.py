@@ -31,20 +31,52 @@ class Story:
         elif answer is not None:
             self._line({"op": self.number, "ev": "done", **answer})
 
-    def enqueue(self, tag: str, *, confirmed: bool = True, refused: bool = False, id: str = "", dedup: str | None = None, delay: int = 0) -> None:
+    def enqueue(
+        self,
+        tag: str,
+        *,
+        confirmed: bool = True,
+        refused: bool = False,
+        id: str = "",
+        dedup: str | None = None,
+        delay: int = 0,
+    ) -> None:
         answer = {"ids": [id or "id-" + tag]} if confirmed else None
         self.tell("enqueue", answer, refused=refused, queue="q", messages=[[tag, dedup, delay]])
 
-    def claim(self, tag: str, lease: str, *, attempts: int = 0, queue: str = "q", id: str = "", **record: Any) -> None:
-        delivery = {"id": id or "id-" + tag, "tag": tag, "queue": queue, "lease": lease, "attempts": attempts, "until": self.now_ms + LEASE_MS}
+    def claim(
+        self, tag: str, lease: str, *, attempts: int = 0, queue: str = "q", id: str = "", **record: Any
+    ) -> None:
+        delivery = {
+            "id": id or "id-" + tag,
+            "tag": tag,
+            "queue": queue,
+            "lease": lease,
+            "attempts": attempts,
+            "until": self.now_ms + LEASE_MS,
+        }
         delivery |= {"source": "", "dead_since": 0, "failures": 0, "last_error": ""}
         if queue.endswith(".dlq"):
             delivery |= {"source": "q", "dead_since": 5, "failures": 1, "last_error": "bang"}
         delivery |= record
         self.tell("claim", {"deliveries": [delivery]}, queue=queue, consumer="c", started=True)
 
-    def settle(self, kind: str, tag: str, lease: str, outcome: str | None, *, error: str = "", until: int = 0, due: int = 0) -> None:
-        self.tell("settle", {"results": [[outcome, due, until]]} if outcome else None, items=[[kind, "id-" + tag, lease, error, 0]])
+    def settle(
+        self,
+        kind: str,
+        tag: str,
+        lease: str,
+        outcome: str | None,
+        *,
+        error: str = "",
+        until: int = 0,
+        due: int = 0,
+    ) -> None:
+        self.tell(
+            "settle",
+            {"results": [[outcome, due, until]]} if outcome else None,
+            items=[[kind, "id-" + tag, lease, error, 0]],
+        )
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
@@ -352,7 +384,14 @@ def test_a_redrive_moves_all_it_selected_or_nothing() -> None:
     untouched = [("held/1", "bulk.dlq")] * HELD + [("left-out/1", "bulk.dlq")] * LEFT_OUT
     assert half_done("redrive", True, [*untouched, *[("selected/1", "bulk")] * SELECTED]) == []
     assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk.dlq")] * SELECTED]) == []
-    assert half_done("redrive", False, [*untouched, *[("selected/1", "bulk")] * 9, *[("selected/1", "bulk.dlq")] * (SELECTED - 9)]) != []
+    assert (
+        half_done(
+            "redrive",
+            False,
+            [*untouched, *[("selected/1", "bulk")] * 9, *[("selected/1", "bulk.dlq")] * (SELECTED - 9)],
+        )
+        != []
+    )
     assert half_done("redrive", True, [*untouched[1:], *[("selected/1", "bulk")] * SELECTED]) != []
 
 

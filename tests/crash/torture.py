@@ -1,7 +1,9 @@
-"""`python -m tests.crash.torture --kills 1000 [--seed N]`: kill a broker as often as you like and look at what it kept.
+"""`python -m tests.crash.torture --kills 1000 [--seed N]`: kill a broker as often as you like and look at
+what it kept.
 
-Every round has its own seed, counted up from the first. A round with a problem prints the command that replays it.
-`--work doors` kills servers under clients that reconnect; it is slower, and only done when asked for.
+Every round has its own seed, counted up from the first. A round with a problem prints the command that
+replays it. `--work doors` kills servers under clients that reconnect; it is slower, and only done when asked
+for.
 """
 
 from __future__ import annotations
@@ -26,10 +28,16 @@ from .rounds import WORKS, Plan, Report, plan_round, run_round
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.torture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.crash.torture",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--kills", type=int, default=1000, help="at least so many (default 1000)")
     parser.add_argument("--rounds", type=int, help="exactly so many rounds, whatever the kills")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round")
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round"
+    )
     parser.add_argument("--work", choices=(*WORKS, doors.WORK), help="only this kind of round")
     parser.add_argument("--jobs", type=int, default=1, help="rounds side by side (default 1)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of good rounds too")
@@ -70,9 +78,13 @@ def _run(options: argparse.Namespace, home: Path, console: Console) -> list[Repo
             over, running = wait(running, return_when=FIRST_COMPLETED)
             for report in (future.result() for future in over):
                 reports.append(report)
-                progress.update(bar, description=f"kills, {sum(bool(r.problems) for r in reports)} bad rounds")
+                progress.update(
+                    bar, description=f"kills, {sum(bool(r.problems) for r in reports)} bad rounds"
+                )
                 if report.problems:
-                    progress.console.print(f"seed {report.plan.seed} ({report.plan.work}): {report.problems[0]}", markup=False)
+                    progress.console.print(
+                        f"seed {report.plan.seed} ({report.plan.work}): {report.problems[0]}", markup=False
+                    )
                 elif not options.keep:
                     shutil.rmtree(report.directory, ignore_errors=True)
 
@@ -84,14 +96,22 @@ def _plan(seed: int, work: str | None) -> tuple[Plan, Callable[..., Report]]:
 
 
 def _show(reports: list[Report], console: Console) -> None:
-    table = Table("work", "rounds", "kills", "messages", "deliveries", "operations cut off", "resumed", "bad rounds")
+    table = Table(
+        "work", "rounds", "kills", "messages", "deliveries", "operations cut off", "resumed", "bad rounds"
+    )
     sums: dict[str, Counter[str]] = {}
     for r in reports:
         found = Counter(rounds=1, kills=r.kills, messages=r.messages, deliveries=r.deliveries)
         found.update(cut_off=r.cut_off, resumed=r.resumed, bad=bool(r.problems))
         sums.setdefault(r.plan.work, Counter()).update(found)
     for work, found in sorted(sums.items()):
-        table.add_row(work, *(f"{found[column]:,}" for column in ("rounds", "kills", "messages", "deliveries", "cut_off", "resumed", "bad")))
+        table.add_row(
+            work,
+            *(
+                f"{found[column]:,}"
+                for column in ("rounds", "kills", "messages", "deliveries", "cut_off", "resumed", "bad")
+            ),
+        )
     console.print(table)
 
 

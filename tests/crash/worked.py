@@ -1,5 +1,5 @@
-"""A victim that works on a claim message by message: it takes up slices, starts, tells progress and outcomes, and closes; to be killed at
-one of the commits on the way.
+"""A victim that works on a claim message by message: it takes up slices, starts, tells progress and outcomes,
+and closes; to be killed at one of the commits on the way.
 
 Each round is one call, so one commit. What it was answered it says, for whoever comes after it.
 """
@@ -25,7 +25,8 @@ MESSAGES = 120
 #: Streams "0" to "9" of seven messages each, and the rest in none.
 IN_STREAMS, STREAMS = 70, 10
 SLICES, STEP = 2, 30
-#: One to register and one to claim; then for each slice one to take it up, and three rounds of two; then the flip, and the steps.
+#: One to register and one to claim; then for each slice one to take it up, and three rounds of two; then the
+#: flip, and the steps.
 CLAIMED = 2
 OF_A_SLICE = 7
 FLIPPED = CLAIMED + SLICES * OF_A_SLICE + 1
@@ -37,7 +38,10 @@ def main(victim: Victim) -> None:
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     broker.create_queue("q", retry={"policy": "none"})
-    broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=str(n % STREAMS) if n < IN_STREAMS else None) for n in range(MESSAGES)])
+    broker.enqueue_many(
+        "q",
+        [NewMessage(b"%d" % n, stream=str(n % STREAMS) if n < IN_STREAMS else None) for n in range(MESSAGES)],
+    )
     generation = broker.consumers.register("worker", "q", unspoken="release").generation
     broker.consumers.claim("worker", "q", generation, 1, limit=MESSAGES)
     for at in range(SLICES):
@@ -49,7 +53,9 @@ def main(victim: Victim) -> None:
 
 
 def work(broker: Broker, generation: int, at: int) -> None:
-    """A third of the slice is begun, then told of: done, failed, or on its way. Of the last third nothing is said."""
+    """A third of the slice is begun, then told of: done, failed, or on its way. Of the last third nothing is
+    said.
+    """
     broker.consumers.take_up("worker", "q", generation, 1, slice=at, slices=SLICES)
     taken = list(broker.consumers.read("worker", "q", generation, 1, slice=at, slices=SLICES, unsettled=True))
     for round in range(3):
@@ -58,7 +64,8 @@ def work(broker: Broker, generation: int, at: int) -> None:
         say("begun " + names(part))
         done, failed, on_its_way = part[0::3], part[1::3], part[2::3]
         broker.consumers.record(
-            "worker", "q",
+            "worker",
+            "q",
             generation,
             1,
             [

@@ -1,4 +1,6 @@
-"""What a victim does until it is killed: producers, consumers and an operator on threads, each driven by the round's seed."""
+"""What a victim does until it is killed: producers, consumers and an operator on threads, each driven by the
+round's seed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ BACKLOG_LIMIT = 3000
 
 QUEUES: dict[str, dict[str, Any]] = {
     "main": {"visibility_timeout": LEASE, "retry": {"policy": "immediate", "attempts": 4}, "dedup": "1h"},
-    "second": {"visibility_timeout": "150ms", "retry": {"policy": "immediate"}, "max_attempts": 3, "dedup": "1h", "retain_completed": "100ms"},
+    "second": {
+        "visibility_timeout": "150ms",
+        "retry": {"policy": "immediate"},
+        "max_attempts": 3,
+        "dedup": "1h",
+        "retain_completed": "100ms",
+    },
     "side-0": {"visibility_timeout": LEASE, "retry": "none", "retain_completed": "1h"},
     "side-1": {"visibility_timeout": LEASE, "max_deliveries": 20},
 }
@@ -65,7 +73,10 @@ class Workload:
 
     def run(self) -> None:
         """Returns only when a thread met an error that nobody expects."""
-        threads = [threading.Thread(target=self._forever, args=(job, n), daemon=True) for n, job in enumerate(self.jobs())]
+        threads = [
+            threading.Thread(target=self._forever, args=(job, n), daemon=True)
+            for n, job in enumerate(self.jobs())
+        ]
         for thread in threads:
             thread.start()
         while self.failure is None:
@@ -82,7 +93,11 @@ class Workload:
 
     def consume(self, rng: random.Random, name: str) -> None:
         queue = rng.choice(CLAIMED)
-        options: dict[str, Any] = {"limit": rng.choice((1, 5, 30, 100)), "consumer": name, "started": rng.random() < 0.7}
+        options: dict[str, Any] = {
+            "limit": rng.choice((1, 5, 30, 100)),
+            "consumer": name,
+            "started": rng.random() < 0.7,
+        }
         if rng.random() < 0.3:
             options["wait"] = "10ms"
         if rng.random() < 0.15:
@@ -108,7 +123,9 @@ class Workload:
             self.recorded.operate("redrive", rng.choice((main, side)), **rng.choice(REDRIVES))
         elif roll < 0.85:
             error = f"quarantined in {self.life}"
-            self.recorded.quarantine(main, [self._draft(rng, "", name) for _ in range(5)], "poison_message", error)
+            self.recorded.quarantine(
+                main, [self._draft(rng, "", name) for _ in range(5)], "poison_message", error
+            )
         elif roll < 0.9:
             self.recorded.goodbye(f"t{rng.choice((2, 3, 4))}")
         else:
@@ -122,11 +139,26 @@ class Workload:
             if roll < 0.55:
                 items.append(Complete(d))
             elif roll < 0.65:
-                items.append(Fail(d, error=f"bad luck of {name} {rng.getrandbits(24)}", reason="handler_exception"))
+                items.append(
+                    Fail(d, error=f"bad luck of {name} {rng.getrandbits(24)}", reason="handler_exception")
+                )
             elif roll < 0.70:
-                items.append(Fail(d, error=f"later, says {name} {rng.getrandbits(24)}", retry_in=rng.choice(("30ms", "300ms"))))
+                items.append(
+                    Fail(
+                        d,
+                        error=f"later, says {name} {rng.getrandbits(24)}",
+                        retry_in=rng.choice(("30ms", "300ms")),
+                    )
+                )
             elif roll < 0.75:
-                items.append(Fail(d, error=f"hopeless, says {name} {rng.getrandbits(24)}", dead=True, reason="validation_failure"))
+                items.append(
+                    Fail(
+                        d,
+                        error=f"hopeless, says {name} {rng.getrandbits(24)}",
+                        dead=True,
+                        reason="validation_failure",
+                    )
+                )
             elif roll < 0.85:
                 items.append(Release(d))
             elif roll < 0.90:

@@ -34,8 +34,9 @@ class SavedFile:
 class Session:
     """A console block: what is typed in a terminal, and what is seen there.
 
-    A command in a terminal with a name, as in "```console server", goes on running; a later block of the same name shows more
-    of what it prints, and `^C` in it is what the reader presses. In the one named "again" a command is repeated until it shows this.
+    A command in a terminal with a name, as in "```console server", goes on running; a later block of the same
+    name shows more of what it prints, and `^C` in it is what the reader presses. In the one named "again" a
+    command is repeated until it shows this.
     """
 
     line: int
@@ -65,7 +66,11 @@ def steps_in(page: Path) -> list[Example | SavedFile | Session]:
             found.append(SavedFile(line, named[1], body))
         elif kind == "python":
             follower = fences[at + 1] if at + 1 < len(fences) else None
-            adjacent = follower is not None and follower[1] == "text" and not text[fence.end() : follower.start()].strip()
+            adjacent = (
+                follower is not None
+                and follower[1] == "text"
+                and not text[fence.end() : follower.start()].strip()
+            )
             found.append(Example(line, body, follower[3] if follower is not None and adjacent else None))
     return found
 

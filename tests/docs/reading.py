@@ -31,5 +31,7 @@ def read_page(page: Path, folder: Path, capsys: pytest.CaptureFixture[str], *, t
 
 
 def _run(page: Path, example: Example, terminals: Terminals, names: dict[str, object]) -> None:
-    source = "\n" * (example.line - 1) + terminals.real(example.code)  # a failure points at the line of the page
+    source = "\n" * (example.line - 1) + terminals.real(
+        example.code
+    )  # a failure points at the line of the page
     exec(compile(source, str(page), "exec"), names)

@@ -1,10 +1,12 @@
-"""Types the console blocks of a page, in terminals that may have a name, and holds what is printed to what the page shows.
+"""Types the console blocks of a page, in terminals that may have a name, and holds what is printed to what
+the page shows.
 
-In a terminal that is called `again` a command is typed until it shows what the page does: for what takes its time.
+In a terminal that is called `again` a command is typed until it shows what the page does: for what takes its
+time.
 
-A page speaks of the usual ports; here they are free ones, said to `fairlead serve` and to commands by the environment. Ids of
-the page stand for the real ones that were printed in their place, so a command may name a message that the page showed. The
-reader's folder is `/path/to/folder`, and the clone `/path/to/fairlead`.
+A page speaks of the usual ports; here they are free ones, said to `fairlead serve` and to commands by the
+environment. Ids of the page stand for the real ones that were printed in their place, so a command may name a
+message that the page showed. The reader's folder is `/path/to/folder`, and the clone `/path/to/fairlead`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ _VARYING = (
     (re.compile(r"\b(pid|calls_in_flight)=\d+"), r"\1=N"),
     (re.compile(r"\bfl_[a-z2-7]{12}_[A-Za-z0-9_-]{43}"), "SECRET"),
     # Ids of API keys, where they stand: a word of twelve letters may be any word.
-    (re.compile(r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"), "KEY"),
+    (
+        re.compile(
+            r"(?<=key )[a-z2-7]{12}(?= ')|(?<=place of )[a-z2-7]{12}\b|(?<=TIME  )[a-z2-7]{12}\b|^[a-z2-7]{12}(?=  )"
+        ),
+        "KEY",
+    ),
     (re.compile(r"(?<=@)[\w.-]+:\d+:[0-9a-f]{6}\b"), "PROCESS"),
     (re.compile(r"\bipv4:127\.0\.0\.1:\d+"), "CALLER"),
     (re.compile(r"[ ─━]+"), " "),
@@ -57,14 +64,23 @@ class Terminals:
         self._ids: dict[str, str] = {}
         self._named: dict[str, Running] = {}
         grpc, flight, http = (f"127.0.0.1:{port}" for port in self._ports.values())
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | {
-            "FAIRLEAD_ADDR": flight, "FAIRLEAD_FLIGHT": flight, "FAIRLEAD_GRPC": grpc, "FAIRLEAD_HTTP": http,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100", "PYTHONUNBUFFERED": "1",
-        }  # fmt: skip
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")
+        } | {
+            "FAIRLEAD_ADDR": flight,
+            "FAIRLEAD_FLIGHT": flight,
+            "FAIRLEAD_GRPC": grpc,
+            "FAIRLEAD_HTTP": http,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "100",
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def real(self, text: str) -> str:
         """As the reader would have to type it here."""
-        return _replace_words(_replace_words(text, self._ports), self._ids).replace("/path/to/fairlead", str(ROOT))
+        return _replace_words(_replace_words(text, self._ports), self._ids).replace(
+            "/path/to/fairlead", str(ROOT)
+        )
 
     def follow(self, session: Session) -> None:
         for typed, shown in _typed_and_shown(session.text):
@@ -81,9 +97,16 @@ class Terminals:
 
     def _run(self, command: str, shown: Sequence[str]) -> None:
         ran = subprocess.run(
-            ["bash", "-c", self.real(command)], cwd=self.folder, env=self._environment, text=True, timeout=PATIENCE_S, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "-c", self.real(command)],
+            cwd=self.folder,
+            env=self._environment,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         printed = self._as_in_the_page(ran.stdout)
         assert _find(shown, printed) == len(printed), f"$ {command}\n{ran.stdout}"
         self._learn_ids(shown, printed)
@@ -102,7 +125,9 @@ class Terminals:
         if typed == "^C":
             self._named[name].interrupt()
         elif typed:
-            self._named[name] = Running(["bash", "-c", f"exec {self.real(typed)}"], self.folder, self._environment)
+            self._named[name] = Running(
+                ["bash", "-c", f"exec {self.real(typed)}"], self.folder, self._environment
+            )
         running = self._named[name]
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -131,7 +156,13 @@ class Running:
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            command, cwd=folder, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         self.printed: list[str] = []
         #: Lines that blocks of the page have shown.
@@ -181,12 +212,18 @@ def _typed_and_shown(text: str) -> list[tuple[str, list[str]]]:
 
 
 def _find(shown: Sequence[str], printed: Sequence[str]) -> int | None:
-    """How many printed lines it takes to see what is shown, from the first one on; `...` stands for any lines, also none."""
+    """How many printed lines it takes to see what is shown, from the first one on; `...` stands for any
+    lines, also none.
+    """
     if not shown:
         return 0
     if shown[0] == "...":
         ends = (_find(shown[1:], printed[skipped:]) for skipped in range(len(printed) + 1))
-        return next((skipped + end for skipped, end in enumerate(ends) if end is not None), None) if shown[1:] else len(printed)
+        return (
+            next((skipped + end for skipped, end in enumerate(ends) if end is not None), None)
+            if shown[1:]
+            else len(printed)
+        )
     if not printed or alike(shown[0]) != alike(printed[0]):
         return None
     end = _find(shown[1:], printed[1:])
@@ -196,4 +233,8 @@ def _find(shown: Sequence[str], printed: Sequence[str]) -> int | None:
 def _replace_words(text: str, words: Mapping[str, str]) -> str:
     if not words:
         return text
-    return re.sub("|".join(rf"\b{re.escape(word)}\b" for word in sorted(words, key=len, reverse=True)), lambda found: words[found[0]], text)
+    return re.sub(
+        "|".join(rf"\b{re.escape(word)}\b" for word in sorted(words, key=len, reverse=True)),
+        lambda found: words[found[0]],
+        text,
+    )

@@ -15,7 +15,11 @@ WITH_TERMINALS = (
     "docs/how-to/keys-and-rights.md",
     "docs/how-to/secure-a-server.md",
 )
-PAGES = [page for page in all_pages() if not needs_spark(page) and (examples_in(page) or str(page.relative_to(ROOT)) in WITH_TERMINALS)]
+PAGES = [
+    page
+    for page in all_pages()
+    if not needs_spark(page) and (examples_in(page) or str(page.relative_to(ROOT)) in WITH_TERMINALS)
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -29,4 +33,6 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
 def test_the_pages_a_newcomer_starts_with_have_examples() -> None:
     assert {"tutorial.md", "tutorial-server.md", "tutorial-runbook.md"} <= {page.name for page in PAGES}
     for page in WITH_TERMINALS:
-        assert [step.terminal for step in steps_in(ROOT / page) if isinstance(step, Session) and step.terminal], page
+        assert [
+            step.terminal for step in steps_in(ROOT / page) if isinstance(step, Session) and step.terminal
+        ], page

@@ -37,6 +37,14 @@ def test_every_page_can_be_reached_from_the_index() -> None:
         if page in seen or page.suffix != ".md" or not page.exists():
             continue
         seen.add(page)
-        todo += [(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(page.read_text()) if "://" not in link]
-    lost = [str(page.relative_to(ROOT)) for page in all_pages() if page.is_relative_to(ROOT / "docs") and page not in seen]
+        todo += [
+            (page.parent / link.partition("#")[0]).resolve()
+            for link in _LINK.findall(page.read_text())
+            if "://" not in link
+        ]
+    lost = [
+        str(page.relative_to(ROOT))
+        for page in all_pages()
+        if page.is_relative_to(ROOT / "docs") and page not in seen
+    ]
     assert lost == []

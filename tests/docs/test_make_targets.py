@@ -16,7 +16,9 @@ def test_every_make_target_has_a_one_line_description() -> None:
 
 
 def test_make_alone_shows_every_target() -> None:
-    shown = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert set(re.findall(r"^  make ([a-z-]+) +\S", shown, re.MULTILINE)) == PHONY
 
 

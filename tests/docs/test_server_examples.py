@@ -17,7 +17,13 @@ from tests.docs.pages import ROOT
 
 PATIENCE_S = 90
 
-MAILS = [b'{"to": "ann@example.org"}', b'{"to": "somewhere"}', b"not json", b'["no mail"]', b'{"to": "bob@example.org"}']
+MAILS = [
+    b'{"to": "ann@example.org"}',
+    b'{"to": "somewhere"}',
+    b"not json",
+    b'["no mail"]',
+    b'{"to": "bob@example.org"}',
+]
 
 #: A worker whose work is to say what it has in hand, and to finish when told.
 SLOW_WORKER = """
@@ -47,12 +53,19 @@ def client(server: ServerProcess) -> Iterator[fairlead.Client]:
 
 def start(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
-def test_the_producer_sends_each_line_once_and_the_worker_settles_each_by_how_it_went(server: ServerProcess, client: fairlead.Client) -> None:
+def test_the_producer_sends_each_line_once_and_the_worker_settles_each_by_how_it_went(
+    server: ServerProcess, client: fairlead.Client
+) -> None:
     for expected in ("5 sent\n", "5 sent\n"):
         producer = start("examples/producer.py", "mails", "--addr", server.address)
         assert producer.communicate(b"\n".join(MAILS).decode(), PATIENCE_S) == (expected, "")
@@ -61,7 +74,10 @@ def test_the_producer_sends_each_line_once_and_the_worker_settles_each_by_how_it
     worker = start("examples/worker.py", "mails", "--addr", server.address)
     try:
         assert worker.stdout is not None
-        assert {worker.stdout.readline(), worker.stdout.readline()} == {"sent to ann@example.org\n", "sent to bob@example.org\n"}
+        assert {worker.stdout.readline(), worker.stdout.readline()} == {
+            "sent to ann@example.org\n",
+            "sent to bob@example.org\n",
+        }
         dead = [client.claim("mails.dlq", wait="60s") for _ in range(3)]
         worker.send_signal(signal.SIGTERM)
         assert worker.communicate(timeout=PATIENCE_S) == ("", "")
@@ -88,7 +104,10 @@ def test_a_worker_told_to_stop_finishes_what_it_has_in_hand_and_gives_the_rest_b
         assert worker.stdout.readline() == "first\n"
         worker.send_signal(number)
         # What it had fetched ahead is ready again while it is still at work.
-        assert [delivery.payload for delivery in client.claim("mails", limit=2, wait="60s")] == [b"second", b"third"]
+        assert [delivery.payload for delivery in client.claim("mails", limit=2, wait="60s")] == [
+            b"second",
+            b"third",
+        ]
         assert worker.poll() is None
         assert worker.communicate("\n", PATIENCE_S) == ("", "")
     finally:

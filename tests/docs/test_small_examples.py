@@ -5,7 +5,9 @@ import pytest
 from examples import orders
 
 
-def test_the_orders_example_keeps_each_order_in_order_and_lets_the_other_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_orders_example_keeps_each_order_in_order_and_lets_the_other_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     orders.main()
     *steps, on_enqueue, on_failure = capsys.readouterr().out.splitlines()
     assert [" ".join(step.split()) for step in steps if "A-1" in step] == [

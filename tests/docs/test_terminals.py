@@ -27,7 +27,10 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         ("echo one; echo two; echo three", "...\nthree\n"),
         ("echo one; echo two; echo three", "one\n...\n"),
         (f"echo '{OTHER_ID}  for 12s'", f"{ID}   for 3ms\n"),
-        ("echo 01a1e28b-6d2d-7001-a60c-f535f1f60bb6 1234567d", "01a1e273-9d2a-7001-8827-caecb37df8ca b37df8ca\n"),
+        (
+            "echo 01a1e28b-6d2d-7001-a60c-f535f1f60bb6 1234567d",
+            "01a1e273-9d2a-7001-8827-caecb37df8ca b37df8ca\n",
+        ),
         ("echo $FAIRLEAD_ADDR", "127.0.0.1:5556\n"),
         ("echo oops >&2", "oops\n"),
         ("true", ""),
@@ -60,7 +63,9 @@ def test_an_id_of_the_page_stands_for_the_one_that_was_printed(terminals: Termin
 
 
 def test_a_terminal_with_a_name_goes_on_until_it_is_interrupted(terminals: Terminals) -> None:
-    (terminals.folder / "loop.sh").write_text("trap 'echo bye; exit 0' INT; echo ready; while true; do read < feed && echo fed; done")
+    (terminals.folder / "loop.sh").write_text(
+        "trap 'echo bye; exit 0' INT; echo ready; while true; do read < feed && echo fed; done"
+    )
     terminals.follow(Session(1, "", "$ mkfifo feed\n"))
     terminals.follow(Session(1, "loop", "$ bash loop.sh\nready\n"))
     terminals.follow(Session(1, "", "$ echo > feed\n"))
@@ -68,7 +73,9 @@ def test_a_terminal_with_a_name_goes_on_until_it_is_interrupted(terminals: Termi
     terminals.follow(Session(1, "loop", "^C\n...\nbye\n"))
 
 
-def test_a_command_is_typed_again_until_it_shows_what_the_page_does(terminals: Terminals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_typed_again_until_it_shows_what_the_page_does(
+    terminals: Terminals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     terminals.follow(Session(1, "again", "$ echo x >> seen; wc -l < seen\n3\n"))
     assert (terminals.folder / "seen").read_text() == "x\nx\nx\n"
     monkeypatch.setattr("tests.docs.terminals.PATIENCE_S", 1.0)

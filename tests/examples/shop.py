@@ -29,7 +29,11 @@ class Shop:
     """`where` are the options that name a server or a directory. `cooldown` replaces the one of the runbook."""
 
     def __init__(self, folder: Path, *where: str, cooldown: str = "") -> None:
-        self.folder = shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "data", "bank.json", "mails.txt", "taken"))
+        self.folder = shutil.copytree(
+            EXAMPLE,
+            folder,
+            ignore=shutil.ignore_patterns("__pycache__", "data", "bank.json", "mails.txt", "taken"),
+        )
         self.where = where
         if cooldown:
             self.edit("runbook.toml", 'cooldown = "5s"', f'cooldown = "{cooldown}"')
@@ -41,9 +45,15 @@ class Shop:
 
     def run(self, *arguments: str, code: int = 0, cwd: Path | None = None, **environment: str) -> str:
         ran = subprocess.run(
-            [_FAIRLEAD, *self.where, *arguments], cwd=cwd or self.folder, env=environment_for(**environment), text=True, check=False,
-            timeout=PATIENCE_S, stdin=subprocess.DEVNULL, capture_output=True,
-        )  # fmt: skip
+            [_FAIRLEAD, *self.where, *arguments],
+            cwd=cwd or self.folder,
+            env=environment_for(**environment),
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
         assert ran.returncode == code, f"{arguments} ended with {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
         assert "Traceback" not in ran.stderr, ran.stderr
         return ran.stdout if not code else ran.stderr
@@ -52,7 +62,9 @@ class Shop:
         return json.loads(self.run("-o", "json", *arguments, **options))
 
     def push(self, customer: str, amount: str, *options: str) -> str:
-        found = self.ask("queue", "push", QUEUE, json.dumps({"customer": customer, "amount": amount}), *options)
+        found = self.ask(
+            "queue", "push", QUEUE, json.dumps({"customer": customer, "amount": amount}), *options
+        )
         return str(found["id"])
 
     def burst(self, worker: str) -> dict[str, Any]:
@@ -76,9 +88,14 @@ class Working:
 
     def __init__(self, shop: Shop, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [_FAIRLEAD, *shop.where, "-o", "json", "worker", "run", *arguments, "--project", "shop"], cwd=shop.folder, text=True,
-            env=environment_for(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [_FAIRLEAD, *shop.where, "-o", "json", "worker", "run", *arguments, "--project", "shop"],
+            cwd=shop.folder,
+            text=True,
+            env=environment_for(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -108,7 +125,9 @@ class Working:
 
 
 def environment_for(**more: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLEAD_", "PYTHONPATH"))}
+    plain = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FAIRLEAD_", "PYTHONPATH"))
+    }
     return {**plain, "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 

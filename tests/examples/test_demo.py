@@ -30,9 +30,14 @@ ONE_DEAD = QueueStats("market/orders", 0, 0, 0, 1, 0, 0, 0, 0, False)
 
 def as_told() -> Outcome:
     return Outcome(
-        sent=Counter(gold=3, noisy=2), paid=Counter(gold=3, noisy=2), brought_back=2, left=NOTHING_LEFT, sound=True,
-        failed=Counter(transport_unavailable=4, validation_failure=1, poison_message=2), died=Counter(validation_failure=1, poison_message=1),
-    )  # fmt: skip
+        sent=Counter(gold=3, noisy=2),
+        paid=Counter(gold=3, noisy=2),
+        brought_back=2,
+        left=NOTHING_LEFT,
+        sound=True,
+        failed=Counter(transport_unavailable=4, validation_failure=1, poison_message=2),
+        died=Counter(validation_failure=1, poison_message=1),
+    )
 
 
 def test_a_story_that_went_as_told_holds() -> None:
@@ -78,10 +83,17 @@ def the_data_was_not_read(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     "goes_wrong",
     [
-        one_order_is_missing, another_order_came_in_its_place, one_order_was_paid_twice, an_order_died_of_the_bank, a_bad_row_was_tried_again,
-        the_poison_took_a_neighbour_along, one_is_still_dead, not_all_were_brought_back, the_data_was_not_read,
+        one_order_is_missing,
+        another_order_came_in_its_place,
+        one_order_was_paid_twice,
+        an_order_died_of_the_bank,
+        a_bad_row_was_tried_again,
+        the_poison_took_a_neighbour_along,
+        one_is_still_dead,
+        not_all_were_brought_back,
+        the_data_was_not_read,
     ],
-)  # fmt: skip
+)
 def test_a_story_that_went_otherwise_says_so_in_one_line(goes_wrong: Callable[[Outcome], None]) -> None:
     outcome = as_told()
     goes_wrong(outcome)
@@ -111,7 +123,11 @@ def test_the_orders_are_the_same_each_time_with_bad_rows_and_one_poison_among_th
     orders = pq.read_table(tmp_path / "first")
     assert orders.equals(pq.read_table(tmp_path / "second"))
     rows = orders.to_pylist()
-    assert Counter(row["shop"] for row in rows) == counts == {shop: 100 * part for shop, (_, part) in SHOPS.items()}
+    assert (
+        Counter(row["shop"] for row in rows)
+        == counts
+        == {shop: 100 * part for shop, (_, part) in SHOPS.items()}
+    )
     assert len({row["order"] for row in rows}) == 2_000
     assert {row["shop"] for row in rows if row["currency"] == "SEK"} == {"silver"}
     assert len([row for row in rows if row["note"]]) == 1
@@ -128,7 +144,10 @@ def test_the_books_count_orders_and_repetitions_as_lines_come_in(tmp_path: Path)
     (tmp_path / "2.csv").write_text("7,gold,100\n")
     books.read()
     assert (books.paid, books.paid_again) == (3, 1)
-    assert {shop: sorted(orders) for shop, orders in books.orders.items()} == {"gold": ["7", "9"], "noisy": ["8"]}
+    assert {shop: sorted(orders) for shop, orders in books.orders.items()} == {
+        "gold": ["7", "9"],
+        "noisy": ["8"],
+    }
 
 
 def test_what_it_says_to_try_next_is_there() -> None:
@@ -163,8 +182,14 @@ except KeyboardInterrupt:
 
 
 def test_when_the_demo_is_interrupted_no_process_and_no_file_of_it_is_left(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    demo = subprocess.Popen([sys.executable, "-c", BUSY], env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+    environment = {
+        **os.environ,
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    demo = subprocess.Popen(
+        [sys.executable, "-c", BUSY], env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE
+    )
     try:
         assert demo.stdout is not None
         assert demo.stdout.readline() == "ready\n"
@@ -196,9 +221,19 @@ def test_a_story_that_breaks_off_says_where_and_ends_with_an_error(tmp_path: Pat
     example, temporary = shutil.copytree(EXAMPLE, tmp_path / "example"), tmp_path / "temporary"
     temporary.mkdir()
     (example / "runbook.toml").write_text("[worker.billing]\nqueue = 'nowhere'\npipeline = 'bill'\n")
-    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     ran = subprocess.run(
-        [sys.executable, "-c", BROKEN, str(example)], cwd=ROOT, env=environment, text=True, capture_output=True, check=False, timeout=120
+        [sys.executable, "-c", BROKEN, str(example)],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=120,
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "The story broke off: 01-apply ended with 9" in ran.stdout

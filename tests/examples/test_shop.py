@@ -58,7 +58,9 @@ def mend(shop: Shop) -> None:
 
 
 def test_the_three_runbooks_are_one_and_give_one_plan() -> None:
-    first, *others = [read_runbook([EXAMPLE / f"runbook.{syntax}"]).runbook for syntax in ("toml", "hcl", "json")]
+    first, *others = [
+        read_runbook([EXAMPLE / f"runbook.{syntax}"]).runbook for syntax in ("toml", "hcl", "json")
+    ]
     assert others == [first, first]
     assert set(first.workers) == {"billing", "returning"}
     with Broker(MemoryStore()) as broker:
@@ -70,7 +72,9 @@ def test_the_three_runbooks_are_one_and_give_one_plan() -> None:
         assert all(plan_for(broker, book).nothing_to_do for book in (first, *others))
 
 
-def test_a_failing_item_waits_dies_is_brought_back_and_is_done_with_a_server_a_worker_and_commands(tmp_path: Path, server: ServerProcess) -> None:
+def test_a_failing_item_waits_dies_is_brought_back_and_is_done_with_a_server_a_worker_and_commands(
+    tmp_path: Path, server: ServerProcess
+) -> None:
     shop = with_a_flaw(Shop(tmp_path / "shop", "--addr", server.address, cooldown=f"{COOLDOWN_MS}ms"))
     shop.run("apply", "--yes", "runbook.toml")
     with fairlead.connect(server.address) as client:
@@ -97,7 +101,9 @@ def test_a_failing_item_waits_dies_is_brought_back_and_is_done_with_a_server_a_w
             until(lambda: client.stats(QUEUE).done == 2, "the end of the bad one")
             assert worker.stop()[0] == 0
     found = shop.messages()
-    assert [(found[name]["status"], found[name]["attempts"]) for name in (good, bad)] == [("completed", 0)] * 2
+    assert [(found[name]["status"], found[name]["attempts"]) for name in (good, bad)] == [
+        ("completed", 0)
+    ] * 2
     assert sorted(shop.paid()) == [["ann", 1250], ["bob", 795]]
     assert [mail.split(":")[0] for mail in shop.mails()] == ["to ann", "to bob"]
     shop.run("queue", "prune", QUEUE, "--all", "--yes")
@@ -123,9 +129,15 @@ def test_the_same_in_a_directory_with_no_server(shop: Shop) -> None:
     assert "pending" in shop.run("queue", "retry", QUEUE, bad, code=3)
     garbage = shop.push("joe", "seven")
     last = shop.burst("billing")
-    assert (last["completed"], last["failed"], last["dead"]) == (1, 0, 1), "what is no amount is not tried again"
+    assert (last["completed"], last["failed"], last["dead"]) == (1, 0, 1), (
+        "what is no amount is not tried again"
+    )
     done = shop.messages()
-    assert {name: done[name]["status"] for name in done} == {bad: "completed", eve: "completed", garbage: "dead"}
+    assert {name: done[name]["status"] for name in done} == {
+        bad: "completed",
+        eve: "completed",
+        garbage: "dead",
+    }
     assert done[bad]["attempts"] == 0
     assert shop.paid() == [["eve", 3100], ["bob", 795]]
     shop.run("queue", "prune", QUEUE, "--all", "--yes")
@@ -134,16 +146,29 @@ def test_the_same_in_a_directory_with_no_server(shop: Shop) -> None:
 
 def test_a_return_is_taken_out_of_its_folder_once_and_refunded(shop: Shop) -> None:
     shop.run("apply", "--yes", "runbook.toml")
-    (shop.folder / "returns" / "inbox" / "r-18.json").write_text(json.dumps({"id": "r-18", "customer": "eve", "cents": 300}))
-    (shop.folder / "returns" / "inbox" / "r-19.json").write_text(json.dumps({"id": "../mail", "customer": "mallory", "cents": 1}))
+    (shop.folder / "returns" / "inbox" / "r-18.json").write_text(
+        json.dumps({"id": "r-18", "customer": "eve", "cents": 300})
+    )
+    (shop.folder / "returns" / "inbox" / "r-19.json").write_text(
+        json.dumps({"id": "../mail", "customer": "mallory", "cents": 1})
+    )
     assert shop.burst("returning")["completed"] == 2
     assert sorted(shop.paid()) == [["ann", -1250], ["eve", -300]]
-    assert sorted(path.name for path in (shop.folder / "returns").rglob("*.json")) == ["r-17.json", "r-18.json", "r-19.json"]
-    assert sorted(path.name for path in (shop.folder / "returns" / "taken").iterdir()) == ["r-17.json", "r-18.json"]
+    assert sorted(path.name for path in (shop.folder / "returns").rglob("*.json")) == [
+        "r-17.json",
+        "r-18.json",
+        "r-19.json",
+    ]
+    assert sorted(path.name for path in (shop.folder / "returns" / "taken").iterdir()) == [
+        "r-17.json",
+        "r-18.json",
+    ]
     assert shop.burst("returning")["completed"] == 0
 
 
-def test_a_runbook_that_is_named_from_elsewhere_finds_its_steps_commands_and_hooks_beside_it_and_works_there(shop: Shop, tmp_path: Path) -> None:
+def test_a_runbook_that_is_named_from_elsewhere_finds_its_steps_commands_and_hooks_beside_it_and_works_there(
+    shop: Shop, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     file = str(shop.folder / "runbook.toml")
@@ -160,7 +185,9 @@ def test_the_tutorial_ends_with_the_files_of_the_example() -> None:
     last = {step.name: step.code for step in steps_in(page) if isinstance(step, SavedFile)}
     for name in ("shop/bank.py", "mail.sh", "hooks/orders.lua"):
         assert last[name] == (EXAMPLE / name).read_text()
-    assert set(last["shop/steps.py"].splitlines()) <= set((EXAMPLE / "shop" / "steps.py").read_text().splitlines())
+    assert set(last["shop/steps.py"].splitlines()) <= set(
+        (EXAMPLE / "shop" / "steps.py").read_text().splitlines()
+    )
     assert "left alone: queue shop/orders, pipeline bill, worker billing" in page.read_text()
 
 

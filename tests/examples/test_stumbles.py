@@ -25,7 +25,9 @@ def shop(tmp_path: Path) -> Shop:
 def test_a_worker_that_is_not_told_its_project_says_which_there_are(shop: Shop) -> None:
     shop.run("apply", "--yes", "runbook.toml")
     assert "say --project shop" in shop.run("worker", "run", "billing", "--burst", code=4)
-    assert "fairlead apply FILE" in shop.run("worker", "run", "billing", "--burst", "--file", "runbook.toml", "--project", "other", code=4)
+    assert "fairlead apply FILE" in shop.run(
+        "worker", "run", "billing", "--burst", "--file", "runbook.toml", "--project", "other", code=4
+    )
     shop.run("worker", "run", "billing", "--burst", FAIRLEAD_PROJECT="shop")
 
 
@@ -36,7 +38,9 @@ def test_a_worker_that_is_not_told_its_project_says_which_there_are(shop: Shop) 
         ("def parse", "def pars", "module 'shop.steps' has no attribute 'parse'"),
     ],
 )
-def test_a_step_that_cannot_be_loaded_is_told_in_one_line_and_where_it_was_looked_for(shop: Shop, old: str, new: str, words: str) -> None:
+def test_a_step_that_cannot_be_loaded_is_told_in_one_line_and_where_it_was_looked_for(
+    shop: Shop, old: str, new: str, words: str
+) -> None:
     shop.edit("shop/steps.py", old, new)
     shop.run("apply", "--yes", "runbook.toml")
     shop.push("ann", "12.50")
@@ -44,7 +48,9 @@ def test_a_step_that_cannot_be_loaded_is_told_in_one_line_and_where_it_was_looke
     assert words in said
     assert f"looked for in {shop.folder}" in said
     assert "crew.py" not in said
-    assert [message["status"] for message in shop.messages().values()] == ["pending"], "that is not the item's fault"
+    assert [message["status"] for message in shop.messages().values()] == ["pending"], (
+        "that is not the item's fault"
+    )
 
 
 def test_ctrl_c_lets_the_step_under_way_finish_and_leaves_no_process_behind(shop: Shop) -> None:
@@ -80,7 +86,9 @@ def test_dead_letters_are_told_by_number_with_a_way_to_look_at_them(shop: Shop) 
     assert "twelve" not in "".join(worker.log)
 
 
-def test_ctrl_c_while_the_command_is_still_loading_ends_it_without_a_word(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_while_the_command_is_still_loading_ends_it_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
@@ -107,7 +115,9 @@ class Idle:
         return self.left == 0
 
 
-def test_a_worker_with_nothing_to_do_does_not_repeat_itself_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_with_nothing_to_do_does_not_repeat_itself_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(worker_command, "_REPORT_S", 0.0)
     with caplog.at_level("INFO", logger="fairlead.worker"):
         worker_command._attend(Idle(), None)  # type: ignore[arg-type]
@@ -121,7 +131,9 @@ class Away:
         raise ServerUnreachable("127.0.0.1:5556", "connection refused")
 
 
-def test_a_watched_file_that_has_not_changed_needs_no_server_and_one_that_has_waits_for_it(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watched_file_that_has_not_changed_needs_no_server_and_one_that_has_waits_for_it(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     file = shop.folder / "runbook.toml"
     with Broker(MemoryStore()) as broker:
         source = worker_command._Source(broker, [file])  # type: ignore[arg-type]

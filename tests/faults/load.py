@@ -1,4 +1,6 @@
-"""The crash tests' workload through clients: threads that share one, so that calls are gathered, in several processes."""
+"""The crash tests' workload through clients: threads that share one, so that calls are gathered, in several
+processes.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ from fairlead.errors import AnswerLost, InvalidRequest, Rejected, ServerUnreacha
 from tests.crash import workload
 from tests.crash.journal import Journal, Line, RecordedBroker, tell_delivery
 
-#: Its leases outlast every outage: what is held through one is still held, and is completed under the same lease.
+#: Its leases outlast every outage: what is held through one is still held, and is completed under the same
+#: lease.
 PATIENT = "patient"
 QUEUES = workload.QUEUES | {PATIENT: {"visibility_timeout": "600s"}}
 #: Producers rest while so many are ready in a queue, so that draining a round stays short.
 BACKLOG_LIMIT = 500
 
-#: What the threads of each process do. Their heartbeats differ: none, until 400 ms after a claim, all the time.
+#: What the threads of each process do. Their heartbeats differ: none, until 400 ms after a claim, all the
+#: time.
 PARTS: tuple[tuple[str | None, tuple[str, ...]], ...] = (
     (None, ("produce", "operate", "consume", "consume", "work_patiently")),
     ("400ms", ("produce", "produce", "consume", "loop")),
@@ -31,7 +35,9 @@ PARTS: tuple[tuple[str | None, tuple[str, ...]], ...] = (
 
 
 class RecordedClient(RecordedBroker):
-    """What a client may do about trouble, it has done: what it still raises is a refusal, or a fate that nobody knows."""
+    """What a client may do about trouble, it has done: what it still raises is a refusal, or a fate that
+    nobody knows.
+    """
 
     def take(self, deliveries: Consumption, **told: Any) -> fairlead.Delivery:
         """The next of a loop, told as a claim of one. Raises StopIteration when the loop was closed."""
@@ -71,7 +77,9 @@ class ClientLoad(workload.Workload):
 
     def run_until(self, told: Callable[[], None], jobs: tuple[str, ...]) -> None:
         """Comes to an end when `told` returns. Raises what a thread met that nobody expects."""
-        threads = [threading.Thread(target=self._forever, args=(getattr(self, job), n)) for n, job in enumerate(jobs)]
+        threads = [
+            threading.Thread(target=self._forever, args=(getattr(self, job), n)) for n, job in enumerate(jobs)
+        ]
         for thread in threads:
             thread.start()
         told()
@@ -85,7 +93,9 @@ class ClientLoad(workload.Workload):
 
     def produce(self, rng: random.Random, name: str) -> None:
         if rng.random() < 0.1:
-            while not self._over.is_set() and any(self._client.stats(queue).ready > BACKLOG_LIMIT for queue in workload.MAIN):
+            while not self._over.is_set() and any(
+                self._client.stats(queue).ready > BACKLOG_LIMIT for queue in workload.MAIN
+            ):
                 time.sleep(0.05)
         self.backlog = 0
         super().produce(rng, name)

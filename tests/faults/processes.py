@@ -40,7 +40,9 @@ class ClientProcess:
         self.role = role
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by __exit__
         command = [sys.executable, "-m", "tests.faults.roles", role, json.dumps(given)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=ROOT)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=ROOT
+        )
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
@@ -52,7 +54,9 @@ class ClientProcess:
         except queue.Empty:
             raise AssertionError(f"{self.role} said nothing:\n{self.complaint}") from None
         if not line:
-            raise AssertionError(f"{self.role} ended with {self._process.wait(PATIENCE_S)} and said nothing:\n{self.complaint}")
+            raise AssertionError(
+                f"{self.role} ended with {self._process.wait(PATIENCE_S)} and said nothing:\n{self.complaint}"
+            )
         return json.loads(line)
 
     def tell(self, what: Any = None) -> None:
@@ -73,7 +77,9 @@ class ClientProcess:
         self._process.wait(PATIENCE_S)
 
     def finish(self) -> None:
-        """Its stdin ends, which is how it is told to come to an end by itself; fails if it did not do so well."""
+        """Its stdin ends, which is how it is told to come to an end by itself; fails if it did not do so
+        well.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait(PATIENCE_S)
@@ -91,7 +97,9 @@ class ClientProcess:
     def __enter__(self) -> ClientProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._process.poll() is None:
             self.kill()
         self._reader.join(PATIENCE_S)

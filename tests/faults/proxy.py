@@ -1,4 +1,6 @@
-"""A network that can go away without a word: TCP passed on between a client and a server, until it is told to stop."""
+"""A network that can go away without a word: TCP passed on between a client and a server, until it is told to
+stop.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from types import TracebackType
 class Proxy:
     """Listens on a port of its own, and connects each client to `upstream`.
 
-    `freeze` holds what is on its way over the connections of that moment: no end of stream, no reset, as when a cable is
-    pulled. Connections made afterwards pass, as over another road. `answers_take_s` is how far away the server is.
+    `freeze` holds what is on its way over the connections of that moment: no end of stream, no reset, as when
+    a cable is pulled. Connections made afterwards pass, as over another road. `answers_take_s` is how far
+    away the server is.
     """
 
     def __init__(self, upstream: str, *, answers_take_s: float = 0.0) -> None:
@@ -51,7 +54,9 @@ class Proxy:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # Shut down first: closing alone does not wake a thread that waits in accept.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -83,7 +88,10 @@ class _Link:
     def __init__(self, near: socket.socket, far: socket.socket, answers_take_s: float) -> None:
         self._ends = (near, far)
         self.requests, self.answers = threading.Event(), threading.Event()
-        for passing, source, sink, takes_s in ((self.requests, near, far, 0.0), (self.answers, far, near, answers_take_s)):
+        for passing, source, sink, takes_s in (
+            (self.requests, near, far, 0.0),
+            (self.answers, far, near, answers_take_s),
+        ):
             passing.set()
             threading.Thread(target=self._pass_on, args=(passing, source, sink, takes_s), daemon=True).start()
 
@@ -95,7 +103,9 @@ class _Link:
         self.requests.set()
         self.answers.set()
 
-    def _pass_on(self, passing: threading.Event, source: socket.socket, sink: socket.socket, takes_s: float) -> None:
+    def _pass_on(
+        self, passing: threading.Event, source: socket.socket, sink: socket.socket, takes_s: float
+    ) -> None:
         try:
             while data := source.recv(65536):
                 time.sleep(takes_s)

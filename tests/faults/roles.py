@@ -1,4 +1,6 @@
-"""What a client process of these tests does: `python -m tests.faults.roles ROLE JSON`. A role per function, started by `ClientProcess`."""
+"""What a client process of these tests does: `python -m tests.faults.roles ROLE JSON`. A role per function,
+started by `ClientProcess`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from .load import ClientLoad
 
 
 def hold(address: str, queue: str, heartbeat: bool) -> None:
-    """Claim one, and complete it when told. With heartbeats it first waits until one of them has learnt of the loss."""
+    """Claim one, and complete it when told. With heartbeats it first waits until one of them has learnt of
+    the loss.
+    """
     with fairlead.connect(address, heartbeat_cap="10m" if heartbeat else None) as client:
         (delivery,) = client.claim(queue, wait="60s")
         say({"id": delivery.id, "attempts": delivery.attempts})

@@ -1,7 +1,8 @@
-"""One round: a server killed again and again under clients that reconnect; then the account is settled with the crash tests' ledger.
+"""One round: a server killed again and again under clients that reconnect; then the account is settled with
+the crash tests' ledger.
 
-All processes write into one journal. A line is there before its request is sent and after its answer has come, so the order
-of lines is an order in which things can have happened, whoever wrote them.
+All processes write into one journal. A line is there before its request is sent and after its answer has
+come, so the order of lines is an order in which things can have happened, whoever wrote them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ def plan_round(seed: int, kills: int = 4) -> Plan:
 
 
 def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda: None) -> Report:
-    """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its problems."""
+    """`directory` must be empty and is left behind, whatever happens; a round that ends early says why in its
+    problems.
+    """
     report = Report(plan, directory, [])
     try:
-        with run_server(directory / "data", settings={"durability": plan.durability}) as server, ExitStack() as stack:
+        with (
+            run_server(directory / "data", settings={"durability": plan.durability}) as server,
+            ExitStack() as stack,
+        ):
             _Round(plan, directory / "journal.jsonl", server, stack, report).run(on_kill)
         if not report.problems:
             drain_and_verify(directory / "data", directory / "journal.jsonl", 999, report)
@@ -53,7 +59,9 @@ def run_round(plan: Plan, directory: Path, on_kill: Callable[[], None] = lambda:
 
 
 class _Round:
-    def __init__(self, plan: Plan, journal: Path, server: ServerProcess, stack: ExitStack, report: Report) -> None:
+    def __init__(
+        self, plan: Plan, journal: Path, server: ServerProcess, stack: ExitStack, report: Report
+    ) -> None:
         self._plan = plan
         self._rng = random.Random(f"{plan.seed}-{WORK}-run")
         self._path = journal
@@ -91,11 +99,21 @@ class _Round:
     def _start(self, part: int) -> None:
         self._lives += 1
         heartbeat, jobs = PARTS[part]
-        given = {"address": self._server.address, "journal": str(self._path), "life": self._lives, "seed": self._plan.seed}
-        self._clients[part] = self._lives, self._stack.enter_context(ClientProcess("load", heartbeat=heartbeat, jobs=jobs, **given))
+        given = {
+            "address": self._server.address,
+            "journal": str(self._path),
+            "life": self._lives,
+            "seed": self._plan.seed,
+        }
+        self._clients[part] = (
+            self._lives,
+            self._stack.enter_context(ClientProcess("load", heartbeat=heartbeat, jobs=jobs, **given)),
+        )
 
     def _have_an_outage(self) -> None:
-        """Sometimes a client dies with the server. It is buried when the server is gone too: then nothing it sent is on its way."""
+        """Sometimes a client dies with the server. It is buried when the server is gone too: then nothing it
+        sent is on its way.
+        """
         victim = self._rng.choice((None, None, *self._clients))
         if victim is not None:
             self._journal.done(self._journal.begin("client_killed", who=self._clients[victim][0]))
@@ -112,10 +130,18 @@ class _Round:
         self._journal.done(number)
 
     def _wait_for_work(self) -> None:
-        """Until every client has had answers, so that a kill falls into work and not into a pause between two tries."""
+        """Until every client has had answers, so that a kill falls into work and not into a pause between two
+        tries.
+        """
         self._look()
         before = Counter(self._done)
-        until(lambda: self._look() or all(self._done[life] >= before[life] + 20 for life, _ in self._clients.values()), "every client being at work")
+        until(
+            lambda: (
+                self._look()
+                or all(self._done[life] >= before[life] + 20 for life, _ in self._clients.values())
+            ),
+            "every client being at work",
+        )
 
     def _look(self) -> None:
         for life, client_process in self._clients.values():

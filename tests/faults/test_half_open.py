@@ -19,7 +19,10 @@ from .proxy import Proxy
 def test_messages_of_a_consumer_that_vanished_go_to_others(server: ServerProcess, client: Client) -> None:
     client.create_queue("q", visibility_timeout="1s")
     ids = client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(30)])
-    with Proxy(server.address) as network, ClientProcess("prefetch", address=network.address, queue="q", prefetch=10) as vanished:
+    with (
+        Proxy(server.address) as network,
+        ClientProcess("prefetch", address=network.address, queue="q", prefetch=10) as vanished,
+    ):
         started = vanished.hear()["id"]
         until(lambda: client.stats("q").leased >= 10, "its buffer being full")
         network.freeze()
@@ -34,13 +37,20 @@ def test_messages_of_a_consumer_that_vanished_go_to_others(server: ServerProcess
         assert vanished.ended is False
 
 
-@pytest.mark.parametrize(("requests", "answers"), [(True, True), (True, False), (False, True)], ids=["both ways", "requests", "answers"])
+@pytest.mark.parametrize(
+    ("requests", "answers"),
+    [(True, True), (True, False), (False, True)],
+    ids=["both ways", "requests", "answers"],
+)
 def test_a_client_whose_connection_is_dead_goes_on_over_another_and_doubles_nothing(
     server: ServerProcess, client: Client, requests: bool, answers: bool
 ) -> None:
     """What was held up arrives in the end, when it has long been sent again: the server knows it by its id."""
     client.create_queue("q")
-    with Proxy(server.address) as network, fairlead.connect(network.address, timeout="300ms", retry_for="90s") as cut_off:
+    with (
+        Proxy(server.address) as network,
+        fairlead.connect(network.address, timeout="300ms", retry_for="90s") as cut_off,
+    ):
         cut_off.enqueue("q", b"before")
         network.freeze(requests=requests, answers=answers)
         for n in range(20):
@@ -52,7 +62,9 @@ def test_a_client_whose_connection_is_dead_goes_on_over_another_and_doubles_noth
         assert cut_off.settle([Complete(held)])[0].outcome == "completed"
         # The connection that was dead is as good as any again, and whatever was on it has been read.
         until(lambda: client.stats("q").leased == 0, "late claims being given back")
-        assert Counter(info.payload for info in client.peek("q", limit=100)) == Counter([*(b"%d" % n for n in range(20)), b"after"])
+        assert Counter(info.payload for info in client.peek("q", limit=100)) == Counter(
+            [*(b"%d" % n for n in range(20)), b"after"]
+        )
 
 
 def test_a_loop_whose_connection_is_dead_goes_on_over_another(
@@ -70,7 +82,10 @@ def test_a_loop_whose_connection_is_dead_goes_on_over_another(
             if len({*worked}) == 10:
                 return
 
-    with Proxy(server.address) as network, fairlead.connect(network.address, timeout="300ms", retry_for="90s") as cut_off:
+    with (
+        Proxy(server.address) as network,
+        fairlead.connect(network.address, timeout="300ms", retry_for="90s") as cut_off,
+    ):
         loop = threading.Thread(target=work, daemon=True)
         loop.start()
         until(lambda: len(worked) == 5 and not client.stats("q").leased, "the first five being worked")
@@ -82,6 +97,9 @@ def test_a_loop_whose_connection_is_dead_goes_on_over_another(
 
 def test_a_server_far_away_can_be_reached(server: ServerProcess) -> None:
     """A connection that takes long to be made is not one that fails."""
-    with Proxy(server.address, answers_take_s=0.6) as network, fairlead.connect(network.address, retry_for="10s") as far:
+    with (
+        Proxy(server.address, answers_take_s=0.6) as network,
+        fairlead.connect(network.address, retry_for="10s") as far,
+    ):
         assert network.connections == 1
         assert far.queues() == []

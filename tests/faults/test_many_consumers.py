@@ -1,4 +1,6 @@
-"""Consumers that only wait, that are slow, or that do not even read what they asked for: nobody else feels them."""
+"""Consumers that only wait, that are slow, or that do not even read what they asked for: nobody else feels
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,23 @@ IDLE_PROCESSES = 4
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with run_server(tmp_path / "data", http=True, settings={"durability": "os", "limits.drain_grace_ms": 500}) as server:
+    with run_server(
+        tmp_path / "data", http=True, settings={"durability": "os", "limits.drain_grace_ms": 500}
+    ) as server:
         yield server
 
 
-def test_work_goes_on_beside_500_idle_consumers_and_they_leave_nothing_behind(server: ServerProcess, client: Client) -> None:
+def test_work_goes_on_beside_500_idle_consumers_and_they_leave_nothing_behind(
+    server: ServerProcess, client: Client
+) -> None:
     client.create_queue("work")
     client.create_queue("quiet")
     work_some(client, 50)
-    channels, threads, memory = metric(server, "channels_open"), status_of(server, "Threads"), status_of(server, "VmRSS")
+    channels, threads, memory = (
+        metric(server, "channels_open"),
+        status_of(server, "Threads"),
+        status_of(server, "VmRSS"),
+    )
     with ExitStack() as stack:
         options = {"address": server.address, "queue": "quiet", "count": IDLE // IDLE_PROCESSES, "wait": "5s"}
         idlers = [stack.enter_context(ClientProcess("idle", **options)) for _ in range(IDLE_PROCESSES)]
@@ -56,7 +66,9 @@ def test_work_goes_on_beside_500_idle_consumers_and_they_leave_nothing_behind(se
     work_some(client, 50)
 
 
-def test_a_message_passes_by_the_claims_of_clients_that_were_killed(server: ServerProcess, client: Client) -> None:
+def test_a_message_passes_by_the_claims_of_clients_that_were_killed(
+    server: ServerProcess, client: Client
+) -> None:
     """They still wait in the server, and come first. Nothing was sent to anybody, so nothing counts as a try."""
     client.create_queue("q", visibility_timeout="10m")
     files = open_files(server)
@@ -73,17 +85,25 @@ def test_a_message_passes_by_the_claims_of_clients_that_were_killed(server: Serv
     assert delivery.deliveries > 1
 
 
-def test_a_slow_consumer_holds_what_it_prefetched_and_the_fast_do_the_rest(server: ServerProcess, client: Client, tmp_path: Path) -> None:
+def test_a_slow_consumer_holds_what_it_prefetched_and_the_fast_do_the_rest(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
     client.create_queue("q", visibility_timeout="10m")
     journal = tmp_path / "work.txt"
-    with ClientProcess("prefetch", address=server.address, queue="q", prefetch=10) as slow, ExitStack() as stack:
+    with (
+        ClientProcess("prefetch", address=server.address, queue="q", prefetch=10) as slow,
+        ExitStack() as stack,
+    ):
         options = {"address": server.address, "queue": "q", "journal": str(journal), "work_ms": 0}
         fast = [stack.enter_context(ClientProcess("work", name=f"w{n}", **options)) for n in range(2)]
         for worker in fast:
             worker.hear()
         client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(300)])
         slow.hear()
-        until(lambda: client.stats("q").ready == 0 and client.stats("q").leased <= 10, "the fast having done the rest")
+        until(
+            lambda: client.stats("q").ready == 0 and client.stats("q").leased <= 10,
+            "the fast having done the rest",
+        )
         for worker in fast:
             worker.finish()
         done = {line.split()[1] for line in journal.read_text().splitlines()}
@@ -92,16 +112,24 @@ def test_a_slow_consumer_holds_what_it_prefetched_and_the_fast_do_the_rest(serve
         assert 1 <= stats.leased <= 10
 
 
-def test_a_consumer_that_reads_nothing_blocks_neither_others_nor_its_own_producer(server: ServerProcess, client: Client) -> None:
+def test_a_consumer_that_reads_nothing_blocks_neither_others_nor_its_own_producer(
+    server: ServerProcess, client: Client
+) -> None:
     """50 MB for somebody who does not read: far more than the network between the two can hold."""
     client.create_queue("q", visibility_timeout="2s")
-    ids = [message_id for _ in range(10) for message_id in client.enqueue_many("q", [NewMessage(bytes(500_000))] * 15)]
+    ids = [
+        message_id
+        for _ in range(10)
+        for message_id in client.enqueue_many("q", [NewMessage(bytes(500_000))] * 15)
+    ]
     rude = flight.FlightClient(f"grpc://{server.address}")
     claims, enqueues = RawChannel(rude, "claim"), RawChannel(rude, "enqueue")
     claims.send(encode(ClaimCall("q", wait_ms=60_000, consumer="rude", started=False, credit=100)))
     until(lambda: client.stats("q").leased == 100, "its credit being used")
     for n in range(20):
-        answer, _ = enqueues.call(EnqueueCall([("q", 1)]), encode_messages(check_messages([NewMessage(b"%d" % n)])))
+        answer, _ = enqueues.call(
+            EnqueueCall([("q", 1)]), encode_messages(check_messages([NewMessage(b"%d" % n)]))
+        )
         assert answer.error is None
     assert metric(server, "calls_in_flight") == 1
     attempts: dict[str, int] = {}
@@ -127,13 +155,21 @@ def work_some(client: Client, count: int) -> None:
 
 def metric(server: ServerProcess, name: str) -> float:
     with urllib.request.urlopen(f"http://{server.addresses['http']}/metrics") as answer:
-        (value,) = [line.split()[1] for line in answer.read().decode().splitlines() if line.startswith(f"fairlead_{name} ")]
+        (value,) = [
+            line.split()[1]
+            for line in answer.read().decode().splitlines()
+            if line.startswith(f"fairlead_{name} ")
+        ]
     return float(value)
 
 
 def status_of(server: ServerProcess, field: str) -> int:
     """Of the process; memory is in KiB."""
-    (line,) = [line for line in Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(field + ":")]
+    (line,) = [
+        line
+        for line in Path(f"/proc/{server.pid}/status").read_text().splitlines()
+        if line.startswith(field + ":")
+    ]
     return int(line.split()[1])
 
 

@@ -28,7 +28,9 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-def test_workers_go_on_through_restarts_and_nothing_runs_twice(server: ServerProcess, client: Client, tmp_path: Path) -> None:
+def test_workers_go_on_through_restarts_and_nothing_runs_twice(
+    server: ServerProcess, client: Client, tmp_path: Path
+) -> None:
     journal = tmp_path / "work.txt"
     client.create_queue("q", visibility_timeout="60s")
     client.enqueue_many("q", [NewMessage(b"%d" % n) for n in range(TOTAL)])
@@ -36,11 +38,18 @@ def test_workers_go_on_through_restarts_and_nothing_runs_twice(server: ServerPro
     expected = Counter(str(n) for n in range(TOTAL)) - Counter([held.payload.decode()])
 
     def worked() -> Counter[str]:
-        return Counter(line.split()[1] for line in journal.read_text().splitlines()) if journal.exists() else Counter()
+        return (
+            Counter(line.split()[1] for line in journal.read_text().splitlines())
+            if journal.exists()
+            else Counter()
+        )
 
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(ClientProcess("work", address=server.address, queue="q", journal=str(journal), name=f"w{n}")) for n in range(WORKERS)
+            stack.enter_context(
+                ClientProcess("work", address=server.address, queue="q", journal=str(journal), name=f"w{n}")
+            )
+            for n in range(WORKERS)
         ]
         for worker in workers:
             assert worker.hear() == "ready"
@@ -64,7 +73,9 @@ def test_workers_go_on_through_restarts_and_nothing_runs_twice(server: ServerPro
 
 
 def keep_from_stopping(rude: flight.FlightClient, client: Client) -> RawChannel:
-    """Somebody who does not read what he is sent. A stop waits for him for a while, and refuses what others ask meanwhile."""
+    """Somebody who does not read what he is sent. A stop waits for him for a while, and refuses what others
+    ask meanwhile.
+    """
     client.create_queue("big")
     client.enqueue_many("big", [NewMessage(bytes(500_000))] * 20)
     unread = RawChannel(rude, "claim")

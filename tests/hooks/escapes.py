@@ -1,7 +1,9 @@
-"""What an intruder would try who runs code of his own in a hook host. Imported in that process, not in the tests'.
+"""What an intruder would try who runs code of his own in a hook host. Imported in that process, not in the
+tests'.
 
-Nothing here goes through Lua: it is tried as if the sandbox were broken already. `arm` leaves about what a careless broker
-might (a descriptor, a secret in the environment, executable memory), and makes the host try what it is asked to.
+Nothing here goes through Lua: it is tried as if the sandbox were broken already. `arm` leaves about what a
+careless broker might (a descriptor, a secret in the environment, executable memory), and makes the host try
+what it is asked to.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _executable = mmap.mmap(-1, mmap.PAGESIZE, prot=_RWX)
 
 
 def arm(layers: list[str] | None) -> None:
-    """With these layers of confinement and no others; None: with not even descriptors and environment tidied up."""
+    """With these layers of confinement and no others; None: with not even descriptors and environment tidied
+    up.
+    """
     os.environ["SECRET"] = "in the environment"
     os.dup2(os.open("/dev/null", os.O_RDWR), 77)
     if layers is None:
@@ -49,7 +53,9 @@ def _serve(self: host.Host) -> None:
         try:
             host._write(Checked(SUCCEEDED, str(ATTEMPTS[given["attempt"]](given))))
         except (OSError, ValueError, RuntimeError) as e:
-            host._write(Checked(REFUSED, errno.errorcode[e.errno] if isinstance(e, OSError) and e.errno else str(e)))
+            host._write(
+                Checked(REFUSED, errno.errorcode[e.errno] if isinstance(e, OSError) and e.errno else str(e))
+            )
 
 
 def _checked(result: int) -> int:
@@ -155,7 +161,11 @@ def read_anothers_memory_by_system_call(given: dict[str, Any]) -> str:
     buffer = ctypes.create_string_buffer(64)
     here = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 64)
     there = (ctypes.c_void_p * 2)(given["address"], 64)
-    _checked(_libc.process_vm_readv(given["pid"], here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)))
+    _checked(
+        _libc.process_vm_readv(
+            given["pid"], here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)
+        )
+    )
     return buffer.value.decode()
 
 
@@ -204,7 +214,11 @@ def map_executable_memory(given: dict[str, Any]) -> None:
 
 def make_memory_executable(given: dict[str, Any]) -> None:
     _libc.mmap.restype = ctypes.c_void_p
-    size, rights, kind = ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    size, rights, kind = (
+        ctypes.c_size_t(mmap.PAGESIZE),
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+    )
     page = _libc.mmap(None, size, rights, kind, -1, ctypes.c_long(0))
     _checked(_libc.mprotect(ctypes.c_void_p(page), size, mmap.PROT_READ | mmap.PROT_EXEC))
 
@@ -220,7 +234,10 @@ def make_system_calls(given: dict[str, Any]) -> str:
     said = {}
     for number in given["numbers"]:
         ctypes.set_errno(0)
-        if _libc.syscall(ctypes.c_long(number), *[ctypes.c_long(-1)] * 6) != -1 or ctypes.get_errno() != errno.EPERM:
+        if (
+            _libc.syscall(ctypes.c_long(number), *[ctypes.c_long(-1)] * 6) != -1
+            or ctypes.get_errno() != errno.EPERM
+        ):
             said[number] = errno.errorcode.get(ctypes.get_errno(), "done")
     return json.dumps(said)
 
@@ -254,11 +271,42 @@ def see_descriptors(given: dict[str, Any]) -> str:
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     attempt.__name__: attempt
     for attempt in (
-        read_a_file, write_a_file, remove_a_file, list_a_directory, ask_whether_a_file_exists, connect_to_loopback, listen_on_loopback,
-        read_anothers_memory, read_anothers_environment, read_anothers_memory_by_system_call, trace_another, kill_another, fork,
-        become_another_program, start_a_thread, make_a_file_in_memory, set_a_limit, outlive_the_broker, map_executable_memory,
-        make_memory_executable, run_machine_code_in_memory_that_was_executable, see_environment, see_descriptors, send_a_datagram,
-        open_a_local_socket, ask_the_kernel_about_networks, share_memory_with_others, watch_files, copy_a_descriptor, see_where_memory_is,
-        find_other_processes, become_more_important, choose_a_processor, change_who_it_is, make_a_namespace, make_system_calls, compute_for_ever,
+        read_a_file,
+        write_a_file,
+        remove_a_file,
+        list_a_directory,
+        ask_whether_a_file_exists,
+        connect_to_loopback,
+        listen_on_loopback,
+        read_anothers_memory,
+        read_anothers_environment,
+        read_anothers_memory_by_system_call,
+        trace_another,
+        kill_another,
+        fork,
+        become_another_program,
+        start_a_thread,
+        make_a_file_in_memory,
+        set_a_limit,
+        outlive_the_broker,
+        map_executable_memory,
+        make_memory_executable,
+        run_machine_code_in_memory_that_was_executable,
+        see_environment,
+        see_descriptors,
+        send_a_datagram,
+        open_a_local_socket,
+        ask_the_kernel_about_networks,
+        share_memory_with_others,
+        watch_files,
+        copy_a_descriptor,
+        see_where_memory_is,
+        find_other_processes,
+        become_more_important,
+        choose_a_processor,
+        change_who_it_is,
+        make_a_namespace,
+        make_system_calls,
+        compute_for_ever,
     )
-}  # fmt: skip
+}

@@ -19,7 +19,9 @@ def failure_call(**changes: object) -> FailureCall:
     return FailureCall(**(fields | changes))  # type: ignore[arg-type]
 
 
-def enqueue(hooks: Hooks, script: str, calls: Sequence[EnqueueCall] | None = None, queue_id: int = QUEUE) -> list[EnqueueDecision]:
+def enqueue(
+    hooks: Hooks, script: str, calls: Sequence[EnqueueCall] | None = None, queue_id: int = QUEUE
+) -> list[EnqueueDecision]:
     hooks.set_script(queue_id, "on_enqueue", script)
     return hooks.on_enqueue(queue_id, "orders", enqueue_calls() if calls is None else calls)
 

@@ -57,7 +57,13 @@ def test_a_step_of_the_wall_clock_changes_nothing(hooks: Hooks, clock: ManualClo
 
 def test_bypassed_calls_get_the_defaults_and_keep_their_stream(hooks: Hooks) -> None:
     decision = enqueue(hooks, ON_DEMAND, [BAD] * 3 + [GOOD])[-1]
-    assert (decision.outcome, decision.fairness_key, decision.weight, decision.throttle_keys, decision.stream) == ("bypassed", "default", 1, (), None)
+    assert (
+        decision.outcome,
+        decision.fairness_key,
+        decision.weight,
+        decision.throttle_keys,
+        decision.stream,
+    ) == ("bypassed", "default", 1, (), None)
 
 
 def test_the_two_hooks_of_a_queue_and_two_queues_have_their_own(hooks: Hooks) -> None:
@@ -107,11 +113,20 @@ def test_settings_that_mean_nothing_are_refused(setting: str, value: object) -> 
 
 
 def test_limits_can_be_set(clock: ManualClock) -> None:
-    small = Hooks(HookSettings(default_timeout_ms=1, default_memory_limit_bytes=50_000, circuit_breaker_threshold=1), clock)
+    small = Hooks(
+        HookSettings(default_timeout_ms=1, default_memory_limit_bytes=50_000, circuit_breaker_threshold=1),
+        clock,
+    )
     try:
         assert enqueue(small, "function on_enqueue() for i = 1, 200 do end return {} end")[0].outcome == "ran"
-        assert "than 1 ms allow" in enqueue(small, "function on_enqueue() for i = 1, 50000 do end return {} end")[0].error
-        assert "more than 50000 bytes" in enqueue(small, 'function on_enqueue() local s = ("x"):rep(60000) return {} end')[0].error
+        assert (
+            "than 1 ms allow"
+            in enqueue(small, "function on_enqueue() for i = 1, 50000 do end return {} end")[0].error
+        )
+        assert (
+            "more than 50000 bytes"
+            in enqueue(small, 'function on_enqueue() local s = ("x"):rep(60000) return {} end')[0].error
+        )
         assert small.on_enqueue(QUEUE, "orders", enqueue_calls())[0].outcome == "bypassed"
     finally:
         small.close()

@@ -28,8 +28,8 @@ ALL = [layer.name for layer in confine._LAYERS]
 EXIT_CODE = 42
 SECRET = "the broker's own"
 
-# What comes of an attempt by the filter of system calls alone, and by Landlock alone: the version that refuses it, and how.
-# No Landlock: it does not rule such things.
+# What comes of an attempt by the filter of system calls alone, and by Landlock alone: the version that
+# refuses it, and how. No Landlock: it does not rule such things.
 ATTEMPTS: dict[str, tuple[str, tuple[int, str] | None]] = {
     "read_a_file": ("EPERM", (1, "EACCES")),
     "write_a_file": ("EPERM", (1, "EACCES")),
@@ -82,11 +82,19 @@ def target(tmp_path: Path) -> Iterator[dict[str, Any]]:
     file = tmp_path / "file"
     file.write_text(SECRET)
     command = [sys.executable, "-c", VICTIM, SECRET]
-    with socket.create_server(("127.0.0.1", 0)) as door, subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"SECRET": SECRET}, text=True
-    ) as victim:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"SECRET": SECRET}, text=True
+        ) as victim,
+    ):
         assert victim.stdout is not None
-        yield {"file": str(file), "port": door.getsockname()[1], "pid": victim.pid, "address": int(victim.stdout.readline())}
+        yield {
+            "file": str(file),
+            "port": door.getsockname()[1],
+            "pid": victim.pid,
+            "address": int(victim.stdout.readline()),
+        }
         victim.kill()
 
 
@@ -172,7 +180,13 @@ def test_landlock_alone_keeps_files_and_other_processes_out_of_reach(target: dic
     layers = ["landlock", "no-new-privs"]
     if "landlock" in confine.available().by:
         version = confine._ask_landlock()
-        expected = {attempt: how for attempt, (_, landlock) in ATTEMPTS.items() if landlock for since, how in [landlock] if version >= since}
+        expected = {
+            attempt: how
+            for attempt, (_, landlock) in ATTEMPTS.items()
+            if landlock
+            for since, how in [landlock]
+            if version >= since
+        }
         assert "read_a_file" in expected
         ended, _ = all_tried(layers, target)
         assert {attempt: ended[attempt] for attempt in expected} == expected
@@ -190,7 +204,8 @@ def test_a_host_has_its_two_pipes_and_an_empty_environment_and_nothing_else() ->
         assert json.loads(tried(host, "see_environment")[1])[0]["SECRET"] == "in the environment"
 
 
-#: uretprobe and uprobe on x86_64, which new kernels let through any filter: they do nothing but for a debugger's own traps.
+#: uretprobe and uprobe on x86_64, which new kernels let through any filter: they do nothing but for a
+#: debugger's own traps.
 _NEVER_FILTERED = {335, 336} if os.uname().machine == "x86_64" else set()
 
 
@@ -200,7 +215,11 @@ def test_every_system_call_that_is_not_needed_is_refused_by_the_kernel_itself() 
         assert held_by(ALL).missing[0].startswith("seccomp (")
         return
     column = seccomp.MACHINES[os.uname().machine][1]
-    named = {row[column] for table in (seccomp.ALLOWED, seccomp.NEVER_EXECUTABLE, seccomp.DEADLY) for row in table.values()}
+    named = {
+        row[column]
+        for table in (seccomp.ALLOWED, seccomp.NEVER_EXECUTABLE, seccomp.DEADLY)
+        for row in table.values()
+    }
     with intruder(ALL) as host:
         numbers = [number for number in range(600) if number not in named | _NEVER_FILTERED]
         assert json.loads(tried(host, "make_system_calls", {"numbers": numbers})[1]) == {}
@@ -302,12 +321,19 @@ NO_LINUX = "sys.platform = 'darwin'"
         (f"{NO_SECCOMP}; {NO_LANDLOCK}", ["seccomp (EINVAL)", "landlock (ENOSYS)"]),
         (NO_TABLE, [f"seccomp (no table of system calls for {os.uname().machine}, 64 bits)"]),
         (NO_EFFECT, ["seccomp (the kernel took the filter and does not use it)"]),
-        (NO_LINUX, [
-            "seccomp (only Linux has it)", "memory-limit (no telling how much is in use)", "landlock (only Linux has it)",
-            "no-capabilities (only Linux has it)", "no-new-privs (only Linux has it)", "no-dump (only Linux has it)",
-        ]),
+        (
+            NO_LINUX,
+            [
+                "seccomp (only Linux has it)",
+                "memory-limit (no telling how much is in use)",
+                "landlock (only Linux has it)",
+                "no-capabilities (only Linux has it)",
+                "no-new-privs (only Linux has it)",
+                "no-dump (only Linux has it)",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_lesser_kernel_lacks_is_told_and_hooks_run(
     boot: str, missing: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -331,7 +357,8 @@ def test_asking_a_lesser_kernel_gives_the_same_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(confine, "_SECCOMP_MODE_FILTER", 99)
     monkeypatch.setattr(confine, "_LANDLOCK_CREATE_RULESET", NO_SUCH_CALL)
     assert confine.available() == confine.Confinement(
-        ("limits", "memory-limit", "no-capabilities", "no-new-privs", "no-dump"), ("seccomp (EINVAL)", "landlock (ENOSYS)")
+        ("limits", "memory-limit", "no-capabilities", "no-new-privs", "no-dump"),
+        ("seccomp (EINVAL)", "landlock (ENOSYS)"),
     )
     monkeypatch.setattr(sys, "platform", "darwin")
     assert confine.available().by == ("limits",)
@@ -357,12 +384,20 @@ def test_confinement_can_be_switched_off_and_the_limits_stay(caplog: pytest.LogC
         assert hooks._host is not None
         held = hooks._host.held
     assert "limits" in held.by
-    assert set(held.missing) >= {"seccomp (switched off)", "landlock (switched off)", "no-capabilities (switched off)"}
+    assert set(held.missing) >= {
+        "seccomp (switched off)",
+        "landlock (switched off)",
+        "no-capabilities (switched off)",
+    }
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def process_status(pid: str) -> dict[str, str]:
-    return {name: value.strip() for line in Path(f"/proc/{pid}/status").read_text().splitlines() for name, _, value in [line.partition(":")]}
+    return {
+        name: value.strip()
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        for name, _, value in [line.partition(":")]
+    }
 
 
 def test_the_page_about_hooks_names_every_attempt() -> None:

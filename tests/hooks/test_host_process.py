@@ -32,7 +32,9 @@ def test_nothing_is_started_before_the_first_use(hooks: Hooks) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 100, 700])
-def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_no_result(after: int, hooks: Hooks) -> None:
+def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_no_result(
+    after: int, hooks: Hooks
+) -> None:
     enqueue(hooks, KIND)
     host = hooks._host
     assert host is not None
@@ -115,7 +117,12 @@ def test_the_host_can_open_no_file_and_leaves_no_core(hooks: Hooks) -> None:
     enqueue(hooks, KIND)
     limits = Path(f"/proc/{hooks.pids()[0]}/limits").read_text()
     soft = {line[:26].strip(): line[26:].split()[0] for line in limits.splitlines()[1:]}
-    assert (soft["Max open files"], soft["Max core file size"], soft["Max file size"], soft["Max processes"]) == ("0", "0", "0", "0")
+    assert (
+        soft["Max open files"],
+        soft["Max core file size"],
+        soft["Max file size"],
+        soft["Max processes"],
+    ) == ("0", "0", "0", "0")
     assert soft["Max address space"] != "unlimited"
 
 
@@ -174,7 +181,9 @@ threading.Event().wait()
 
 @linux
 def test_hosts_die_with_a_killed_broker_even_in_an_endless_call() -> None:
-    with subprocess.Popen([sys.executable, "-c", ORPHANING % STUCK], stdout=subprocess.PIPE, text=True) as broker:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANING % STUCK], stdout=subprocess.PIPE, text=True
+    ) as broker:
         assert broker.stdout is not None
         watched = [os.pidfd_open(int(pid)) for pid in broker.stdout.readline().split()]
         assert len(watched) == 2
@@ -192,7 +201,9 @@ def test_hosts_survive_the_thread_that_needed_them_first(hooks: Hooks) -> None:
     assert hooks._host is before
 
 
-def test_a_host_that_does_not_start_means_defaults_and_is_tried_again(hooks: Hooks, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
+def test_a_host_that_does_not_start_means_defaults_and_is_tried_again(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
     with monkeypatch.context() as broken:
         broken.setattr("fairlead.hooks.process._BOOT", "raise SystemExit(3)")
         with pytest.raises(HookHostUnavailable):

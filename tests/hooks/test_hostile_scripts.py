@@ -1,5 +1,6 @@
-"""Every way out that was tried against an embedded Lua. Each must be contained: defaults for the guilty call, the breaker
-counting it, and another queue's hook working before, between and after."""
+"""Every way out that was tried against an embedded Lua. Each must be contained: defaults for the guilty call,
+the breaker counting it, and another queue's hook working before, between and after.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +99,12 @@ def test_a_hostile_script_is_contained(queue_id: int, name: str, hosted: Hooks) 
     for failures in (1, 2, 3):
         (decision,) = hosted.on_enqueue(queue_id, "orders", enqueue_calls())
         assert decision.outcome == "failed"
-        assert (decision.fairness_key, decision.weight, decision.throttle_keys, decision.stream) == ("default", 1, (), None)
+        assert (decision.fairness_key, decision.weight, decision.throttle_keys, decision.stream) == (
+            "default",
+            1,
+            (),
+            None,
+        )
         assert 0 < len(decision.error) < 700
         assert other_queue_works(hosted)
         (stats,) = hosted.stats(queue_id)
@@ -112,7 +118,11 @@ def test_what_worked_before_and_comes_after_a_hostile_call_stands(name: str, hos
     calm, angry = enqueue_calls(calm="yes"), enqueue_calls()
     hosted.set_script(QUEUE, "on_enqueue", hostile(name))
     decisions = hosted.on_enqueue(QUEUE, "orders", [*calm, *angry, *calm])
-    assert [(d.outcome, d.fairness_key) for d in decisions] == [("ran", "fine"), ("failed", "default"), ("ran", "fine")]
+    assert [(d.outcome, d.fairness_key) for d in decisions] == [
+        ("ran", "fine"),
+        ("failed", "default"),
+        ("ran", "fine"),
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in FATAL if name not in NEEDS_A_KILL])
@@ -135,8 +145,10 @@ def test_a_hostile_top_level_is_refused_or_contained(name: str, hosted: Hooks) -
 
 
 def test_on_failure_is_contained_as_well(hooks: Hooks) -> None:
-    decisions = fail(hooks, f'function on_failure(msg) {CATASTROPHIC} end', *[failure_call()] * 5)
-    assert [(d.outcome, d.action, d.delay_ms) for d in decisions] == [("failed", "retry", 0)] * 3 + [("bypassed", "retry", 0)] * 2
+    decisions = fail(hooks, f"function on_failure(msg) {CATASTROPHIC} end", *[failure_call()] * 5)
+    assert [(d.outcome, d.action, d.delay_ms) for d in decisions] == [("failed", "retry", 0)] * 3 + [
+        ("bypassed", "retry", 0)
+    ] * 2
     assert other_queue_works(hooks)
 
 

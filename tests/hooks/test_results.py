@@ -20,9 +20,24 @@ from tests.hooks.scripts import fail, returned
         ("{ fairness_key = {} }", "fairness_key", None, "fairness_key is not text: ignored"),
         ("{ fairness_key = true }", "fairness_key", None, "fairness_key is not text: ignored"),
         ('{ fairness_key = "\\xff" }', "fairness_key", None, "fairness_key is not text: ignored"),
-        ('{ fairness_key = ("x"):rep(600) }', "fairness_key", "x" * 512, "fairness_key of 600 bytes or more cut to 512"),
-        ('{ fairness_key = ("é"):rep(100000) }', "fairness_key", "é" * 256, "fairness_key of 1024 bytes or more cut to 512"),
-        ('{ fairness_key = "a" .. ("é"):rep(5000) }', "fairness_key", "a" + "é" * 255, "fairness_key of 1023 bytes or more cut to 512"),
+        (
+            '{ fairness_key = ("x"):rep(600) }',
+            "fairness_key",
+            "x" * 512,
+            "fairness_key of 600 bytes or more cut to 512",
+        ),
+        (
+            '{ fairness_key = ("é"):rep(100000) }',
+            "fairness_key",
+            "é" * 256,
+            "fairness_key of 1024 bytes or more cut to 512",
+        ),
+        (
+            '{ fairness_key = "a" .. ("é"):rep(5000) }',
+            "fairness_key",
+            "a" + "é" * 255,
+            "fairness_key of 1023 bytes or more cut to 512",
+        ),
         ("{ weight = 7 }", "weight", 7, None),
         ('{ weight = "7" }', "weight", 7, None),
         ("{ weight = 7.0 }", "weight", 7, None),
@@ -41,7 +56,12 @@ from tests.hooks.scripts import fail, returned
         ("{ throttle_keys = {} }", "throttle_keys", (), None),
         ('{ throttle_keys = { "b", "a", "b" } }', "throttle_keys", ("a", "b"), None),
         ('{ throttle_keys = { "a", nil, "c" } }', "throttle_keys", ("a",), None),
-        ('{ throttle_keys = { "a", {}, "", 3 } }', "throttle_keys", ("3", "a"), "a throttle key is not text: ignored"),
+        (
+            '{ throttle_keys = { "a", {}, "", 3 } }',
+            "throttle_keys",
+            ("3", "a"),
+            "a throttle key is not text: ignored",
+        ),
         ('{ throttle_keys = "a" }', "throttle_keys", None, "throttle_keys is not a list: ignored"),
         ("{ throttle_keys = string }", "throttle_keys", (), None),
         ('{ stream = "s" }', "stream", "s", None),
@@ -50,7 +70,9 @@ from tests.hooks.scripts import fail, returned
         ("string", "fairness_key", None, None),
     ],
 )
-def test_a_result_is_read_corrected_and_noted(result: str, field: str, value: object, note: str | None, hosted: Hooks) -> None:
+def test_a_result_is_read_corrected_and_noted(
+    result: str, field: str, value: object, note: str | None, hosted: Hooks
+) -> None:
     decision = returned(hosted, result)
     assert decision.outcome == "ran"
     assert getattr(decision, field) == value
@@ -58,7 +80,10 @@ def test_a_result_is_read_corrected_and_noted(result: str, field: str, value: ob
 
 
 def test_more_throttle_keys_than_allowed_are_cut(hosted: Hooks) -> None:
-    decision = returned(hosted, "(function() local t = {} for i = 1, 1000 do t[i] = 'k' .. i end return { throttle_keys = t } end)()")
+    decision = returned(
+        hosted,
+        "(function() local t = {} for i = 1, 1000 do t[i] = 'k' .. i end return { throttle_keys = t } end)()",
+    )
     assert decision.throttle_keys is not None
     assert len(decision.throttle_keys) == 16
     assert decision.notes == ("64 throttle keys or more cut to 16",)
@@ -80,8 +105,18 @@ def test_a_cyclic_or_huge_result_is_read_no_further_than_needed(hosted: Hooks) -
         ('{ action = "retry", delay_ms = "250" }', "retry", 250, None),
         ('{ action = "retry", delay_ms = -1 }', "retry", 0, "delay_ms -1 -> 0"),
         ('{ action = "retry", delay_ms = 0 / 0 }', "retry", 0, "is not a number: 0"),
-        ('{ action = "retry", delay_ms = math.huge }', "retry", MAX_DURATION_MS, f"delay_ms inf -> {MAX_DURATION_MS}"),
-        ('{ action = "retry", delay_ms = math.maxinteger }', "retry", MAX_DURATION_MS, f"-> {MAX_DURATION_MS}"),
+        (
+            '{ action = "retry", delay_ms = math.huge }',
+            "retry",
+            MAX_DURATION_MS,
+            f"delay_ms inf -> {MAX_DURATION_MS}",
+        ),
+        (
+            '{ action = "retry", delay_ms = math.maxinteger }',
+            "retry",
+            MAX_DURATION_MS,
+            f"-> {MAX_DURATION_MS}",
+        ),
         ('{ action = "retry", delay_ms = {} }', "retry", 0, "is not a number: 0"),
         ("{}", "retry", 0, "no action: retry"),
         ('{ action = "explode", delay_ms = 5 }', "retry", 5, "unknown action 'explode': retry"),
@@ -89,7 +124,9 @@ def test_a_cyclic_or_huge_result_is_read_no_further_than_needed(hosted: Hooks) -
         ("{ action = {} }", "retry", 0, "unknown action of that type: retry"),
     ],
 )
-def test_a_failure_result_is_read_corrected_and_noted(result: str, action: str, delay_ms: int, note: str | None, hosted: Hooks) -> None:
+def test_a_failure_result_is_read_corrected_and_noted(
+    result: str, action: str, delay_ms: int, note: str | None, hosted: Hooks
+) -> None:
     (decision,) = fail(hosted, f"function on_failure() return {result} end")
     assert (decision.outcome, decision.action, decision.delay_ms) == ("ran", action, delay_ms)
     assert (note is None and decision.notes == ()) or (note is not None and note in "; ".join(decision.notes))

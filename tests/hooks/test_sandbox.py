@@ -60,8 +60,26 @@ def test_everyday_lua_works(expression: str, value: str, hosted: Hooks) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "io", "os", "debug", "package", "require", "python", "coroutine", "load", "loadstring", "loadfile", "dofile", "collectgarbage",
-        "getmetatable", "setmetatable", "rawset", "print", "warn", "string.dump", "string.pack", "math.randomseed",
+        "io",
+        "os",
+        "debug",
+        "package",
+        "require",
+        "python",
+        "coroutine",
+        "load",
+        "loadstring",
+        "loadfile",
+        "dofile",
+        "collectgarbage",
+        "getmetatable",
+        "setmetatable",
+        "rawset",
+        "print",
+        "warn",
+        "string.dump",
+        "string.pack",
+        "math.randomseed",
     ],
 )
 def test_what_is_not_on_the_list_is_not_there(name: str, hosted: Hooks) -> None:
@@ -96,7 +114,12 @@ def test_on_enqueue_sees_the_message(hooks: Hooks) -> None:
       return { fairness_key = msg.queue .. "/" .. msg.headers.tenant, weight = msg.payload_size, stream = msg.headers["größe"] }
     end"""
     (decision,) = enqueue(hooks, script, [EnqueueCall({"tenant": "acmé", "größe": "groß"}, 7)])
-    assert (decision.fairness_key, decision.weight, decision.stream, decision.throttle_keys) == ("orders/acmé", 7, "groß", None)
+    assert (decision.fairness_key, decision.weight, decision.stream, decision.throttle_keys) == (
+        "orders/acmé",
+        7,
+        "groß",
+        None,
+    )
 
 
 def test_on_failure_sees_the_failure(hooks: Hooks) -> None:
@@ -108,11 +131,21 @@ def test_on_failure_sees_the_failure(hooks: Hooks) -> None:
       return { action = "retry", delay_ms = 1000 * msg.attempts }
     end"""
     calls = [
-        failure_call(), failure_call(attempts=2), failure_call(attempts=3), failure_call(reason="validation_failure"),
-        failure_call(error="never again"), failure_call(progress=(1 << 63) + 4), failure_call(headers={"once": "1"}), failure_call(id="dead"),
+        failure_call(),
+        failure_call(attempts=2),
+        failure_call(attempts=3),
+        failure_call(reason="validation_failure"),
+        failure_call(error="never again"),
+        failure_call(progress=(1 << 63) + 4),
+        failure_call(headers={"once": "1"}),
+        failure_call(id="dead"),
     ]
     decisions = fail(hooks, script, *calls)
-    assert [(d.outcome, d.action, d.delay_ms) for d in decisions] == [("ran", "retry", 1000), ("ran", "retry", 2000), *[("ran", "dlq", 0)] * 6]
+    assert [(d.outcome, d.action, d.delay_ms) for d in decisions] == [
+        ("ran", "retry", 1000),
+        ("ran", "retry", 2000),
+        *[("ran", "dlq", 0)] * 6,
+    ]
 
 
 def test_many_and_large_headers_arrive(hooks: Hooks) -> None:
@@ -177,7 +210,9 @@ def test_a_script_that_asks_for_keys_without_end_fails(hooks: Hooks) -> None:
         ("return " + "(" * 300 + "1" + ")" * 300, None, "overflow"),
     ],
 )
-def test_a_script_that_could_never_run_is_refused_with_its_line(script: str, line: int | None, what: str, hosted: Hooks) -> None:
+def test_a_script_that_could_never_run_is_refused_with_its_line(
+    script: str, line: int | None, what: str, hosted: Hooks
+) -> None:
     with pytest.raises(HookInvalid) as refused:
         hosted.check(script, "on_enqueue")
     assert refused.value.line == line
@@ -185,7 +220,9 @@ def test_a_script_that_could_never_run_is_refused_with_its_line(script: str, lin
 
 
 def test_a_script_with_both_functions_serves_both(hooks: Hooks) -> None:
-    script = 'function on_enqueue() return { weight = 2 } end function on_failure() return { action = "dlq" } end'
+    script = (
+        'function on_enqueue() return { weight = 2 } end function on_failure() return { action = "dlq" } end'
+    )
     hooks.check(script, "on_enqueue")
     hooks.check(script, "on_failure")
     assert enqueue(hooks, script)[0].weight == 2

@@ -12,24 +12,91 @@ ARCHES = {"x86_64": X86_64, "aarch64": AARCH64}
 LOAD, JUMP_IF_EQUAL, JUMP_IF_ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 RWX, RW = 7, 3
 
-# Doors to files, the network, processes and the kernel, by hand: not derived from the tables they are to guard.
+# Doors to files, the network, processes and the kernel, by hand: not derived from the tables they are to
+# guard.
 DOORS = {
     "x86_64": {
-        "open": 2, "stat": 4, "ioctl": 16, "dup": 32, "socket": 41, "connect": 42, "sendmsg": 46, "clone": 56, "fork": 57, "vfork": 58,
-        "execve": 59, "kill": 62, "fcntl": 72, "unlink": 87, "ptrace": 101, "prctl": 157, "setrlimit": 160, "mount": 165, "openat": 257,
-        "prlimit64": 302, "process_vm_readv": 310, "seccomp": 317, "memfd_create": 319, "bpf": 321, "execveat": 322, "pkey_mprotect": 329,
-        "io_uring_setup": 425, "pidfd_getfd": 438, "openat2": 437, "clone3": 435,
+        "open": 2,
+        "stat": 4,
+        "ioctl": 16,
+        "dup": 32,
+        "socket": 41,
+        "connect": 42,
+        "sendmsg": 46,
+        "clone": 56,
+        "fork": 57,
+        "vfork": 58,
+        "execve": 59,
+        "kill": 62,
+        "fcntl": 72,
+        "unlink": 87,
+        "ptrace": 101,
+        "prctl": 157,
+        "setrlimit": 160,
+        "mount": 165,
+        "openat": 257,
+        "prlimit64": 302,
+        "process_vm_readv": 310,
+        "seccomp": 317,
+        "memfd_create": 319,
+        "bpf": 321,
+        "execveat": 322,
+        "pkey_mprotect": 329,
+        "io_uring_setup": 425,
+        "pidfd_getfd": 438,
+        "openat2": 437,
+        "clone3": 435,
     },
     "aarch64": {
-        "dup": 23, "fcntl": 25, "ioctl": 29, "unlinkat": 35, "mount": 40, "openat": 56, "newfstatat": 79, "unshare": 97, "ptrace": 117,
-        "kill": 129, "setrlimit": 164, "prctl": 167, "socket": 198, "connect": 203, "sendmsg": 211, "clone": 220, "execve": 221,
-        "prlimit64": 261, "process_vm_readv": 270, "seccomp": 277, "memfd_create": 279, "bpf": 280, "execveat": 281, "pkey_mprotect": 288,
-        "io_uring_setup": 425, "pidfd_getfd": 438, "openat2": 437, "clone3": 435,
+        "dup": 23,
+        "fcntl": 25,
+        "ioctl": 29,
+        "unlinkat": 35,
+        "mount": 40,
+        "openat": 56,
+        "newfstatat": 79,
+        "unshare": 97,
+        "ptrace": 117,
+        "kill": 129,
+        "setrlimit": 164,
+        "prctl": 167,
+        "socket": 198,
+        "connect": 203,
+        "sendmsg": 211,
+        "clone": 220,
+        "execve": 221,
+        "prlimit64": 261,
+        "process_vm_readv": 270,
+        "seccomp": 277,
+        "memfd_create": 279,
+        "bpf": 280,
+        "execveat": 281,
+        "pkey_mprotect": 288,
+        "io_uring_setup": 425,
+        "pidfd_getfd": 438,
+        "openat2": 437,
+        "clone3": 435,
     },
-}  # fmt: skip
+}
 NEEDED = {
-    "x86_64": {"read": 0, "write": 1, "munmap": 11, "brk": 12, "setitimer": 38, "clock_gettime": 228, "exit_group": 231},
-    "aarch64": {"read": 63, "write": 64, "munmap": 215, "brk": 214, "setitimer": 103, "clock_gettime": 113, "exit_group": 94},
+    "x86_64": {
+        "read": 0,
+        "write": 1,
+        "munmap": 11,
+        "brk": 12,
+        "setitimer": 38,
+        "clock_gettime": 228,
+        "exit_group": 231,
+    },
+    "aarch64": {
+        "read": 63,
+        "write": 64,
+        "munmap": 215,
+        "brk": 214,
+        "setitimer": 103,
+        "clock_gettime": 113,
+        "exit_group": 94,
+    },
 }
 
 
@@ -55,29 +122,46 @@ def verdict(machine: str, number: int, *, arch: int | None = None, third: int = 
 def test_every_call_gets_the_verdict_of_its_table_and_all_others_are_refused(machine: str) -> None:
     column = seccomp.MACHINES[machine][1]
     tables = ((seccomp.ALLOWED, ALLOW), (seccomp.NEVER_EXECUTABLE, ALLOW), (seccomp.DEADLY, KILL))
-    rows = [(row[column], what) for table, what in tables for row in table.values() if row[column] is not None]
+    rows = [
+        (row[column], what) for table, what in tables for row in table.values() if row[column] is not None
+    ]
     expected = dict(rows)
     assert len(expected) == len(rows)
     for number in range(1024):
         assert verdict(machine, number) == expected.get(number, REFUSE), number
 
 
-@pytest.mark.parametrize(("machine", "name"), [(machine, name) for machine, doors in DOORS.items() for name in doors])
+@pytest.mark.parametrize(
+    ("machine", "name"), [(machine, name) for machine, doors in DOORS.items() for name in doors]
+)
 def test_no_door_is_allowed(machine: str, name: str) -> None:
     assert verdict(machine, DOORS[machine][name]) in (REFUSE, KILL)
 
 
-@pytest.mark.parametrize(("machine", "name"), [(machine, name) for machine, needed in NEEDED.items() for name in needed])
+@pytest.mark.parametrize(
+    ("machine", "name"), [(machine, name) for machine, needed in NEEDED.items() for name in needed]
+)
 def test_what_a_host_does_all_day_is_allowed(machine: str, name: str) -> None:
     assert verdict(machine, NEEDED[machine][name]) == ALLOW
 
 
-@pytest.mark.parametrize(("machine", "number"), [("x86_64", 9), ("x86_64", 10), ("aarch64", 222), ("aarch64", 226)])
+@pytest.mark.parametrize(
+    ("machine", "number"), [("x86_64", 9), ("x86_64", 10), ("aarch64", 222), ("aarch64", 226)]
+)
 def test_memory_may_be_had_and_never_be_executable(machine: str, number: int) -> None:
-    assert [verdict(machine, number, third=rights) for rights in (0, RW, 4, RWX, 0x10000000 | RWX)] == [ALLOW, ALLOW, REFUSE, REFUSE, REFUSE]
+    assert [verdict(machine, number, third=rights) for rights in (0, RW, 4, RWX, 0x10000000 | RWX)] == [
+        ALLOW,
+        ALLOW,
+        REFUSE,
+        REFUSE,
+        REFUSE,
+    ]
 
 
-@pytest.mark.parametrize(("machine", "arch"), [("x86_64", AARCH64), ("x86_64", 0x40000003), ("aarch64", X86_64), ("aarch64", 0x40000028)])
+@pytest.mark.parametrize(
+    ("machine", "arch"),
+    [("x86_64", AARCH64), ("x86_64", 0x40000003), ("aarch64", X86_64), ("aarch64", 0x40000028)],
+)
 def test_calls_by_another_abi_end_the_process_whatever_their_number(machine: str, arch: int) -> None:
     assert {verdict(machine, number, arch=arch) for number in range(512)} == {KILL}
 

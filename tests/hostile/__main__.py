@@ -1,7 +1,9 @@
-"""Strangers for as long as you like: `python -m tests.hostile --seconds 600`, or one again: `--seed N`, `--replay FILE`.
+"""Strangers for as long as you like: `python -m tests.hostile --seconds 600`, or one again: `--seed N`,
+`--replay FILE`.
 
-Half of the time goes to the code that reads what strangers send, target after target, with the help of coverage; half to a
-live server's three ports, with random strangers by seed. A finding is kept in `tests/hostile/findings/`, where `make test` finds it.
+Half of the time goes to the code that reads what strangers send, target after target, with the help of
+coverage; half to a live server's three ports, with random strangers by seed. A finding is kept in
+`tests/hostile/findings/`, where `make test` finds it.
 """
 
 from __future__ import annotations
@@ -51,12 +53,18 @@ def main() -> None:
         found = _in_turns(given.seconds, given.corpus or Path(scratch) / "corpus", given.only, server, broker)
         code = server.stop()
         complaints = [line for line in server.log.splitlines() if any(words in line for words in UNFORESEEN)]
-        print(f"the server ended with {code}, {len(complaints)} complaints in its log", *complaints[:10], sep="\n")
+        print(
+            f"the server ended with {code}, {len(complaints)} complaints in its log",
+            *complaints[:10],
+            sep="\n",
+        )
         print(f"{len(found)} findings", *found, sep="\n  ")
         raise SystemExit(bool(code or complaints or found))
 
 
-def _in_turns(seconds: float, corpus: Path, only: str | None, server: ServerProcess, broker: Broker) -> list[str]:
+def _in_turns(
+    seconds: float, corpus: Path, only: str | None, server: ServerProcess, broker: Broker
+) -> list[str]:
     seed = random.randrange(1 << 40)
     until, found = time.monotonic() + seconds, list[str]()
     names = [only] if only else [name for target in targets.TARGETS for name in (target, "live")]
@@ -81,16 +89,22 @@ def _in_turns(seconds: float, corpus: Path, only: str | None, server: ServerProc
         else:
             told, finding = _guided(name, max(1, round(ends - time.monotonic())), corpus / name)
             found += [finding] if finding else []
-        print(f"{max(0, until - time.monotonic()):5.0f} s left  {name:<10} {told}  ({len(found)} findings)", flush=True)
+        print(
+            f"{max(0, until - time.monotonic()):5.0f} s left  {name:<10} {told}  ({len(found)} findings)",
+            flush=True,
+        )
     return found
 
 
 def _live(seed: int, server: ServerProcess, broker: Broker) -> None:
     strange: list[Callable[[], None]] = [
-        lambda: fuzz.live(seed, server.address), lambda: strangers.fila(seed, server.addresses["grpc"]),
-        lambda: strangers.http(seed, server.addresses["http"]), lambda: strangers.noise(seed, server.address),
-        lambda: strangers.noise(seed, server.addresses["grpc"]), lambda: fuzz.decoders(seed, broker),
-    ]  # fmt: skip
+        lambda: fuzz.live(seed, server.address),
+        lambda: strangers.fila(seed, server.addresses["grpc"]),
+        lambda: strangers.http(seed, server.addresses["http"]),
+        lambda: strangers.noise(seed, server.address),
+        lambda: strangers.noise(seed, server.addresses["grpc"]),
+        lambda: fuzz.decoders(seed, broker),
+    ]
     for one in strange:
         one()
 
@@ -100,14 +114,22 @@ def _guided(name: str, seconds: int, corpus: Path) -> tuple[str, str]:
     before = set(FINDINGS.iterdir())
     command = [sys.executable, "-m", "tests.hostile.guided", name, str(seconds), str(corpus), str(FINDINGS)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds + _MOST_TURN_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=seconds + _MOST_TURN_S
+        )
     except subprocess.TimeoutExpired:
         return "hung", f"{name}: a process that hung"
-    runs = next((line.rpartition(" ")[2] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
+    runs = next(
+        (line.rpartition(" ")[2] for line in done.stderr.splitlines() if "number_of_executed_units" in line),
+        "?",
+    )
     if done.returncode == 0:
         return f"{runs} runs, {len(list(corpus.iterdir()))} inputs of interest", ""
     fresh = sorted(path.name for path in set(FINDINGS.iterdir()) - before)
-    why = next((line for line in done.stderr.splitlines() if "AssertionError" in line), done.stderr.strip().splitlines()[-1:])
+    why = next(
+        (line for line in done.stderr.splitlines() if "AssertionError" in line),
+        done.stderr.strip().splitlines()[-1:],
+    )
     return f"{runs} runs", f"{', '.join(fresh) or name}: {str(why)[:300]}"
 
 

@@ -18,7 +18,13 @@ _SERVICE = "/arrow.flight.protocol.FlightService/"
 _BYTES = 2
 
 
-def frame(*, command: bytes | None = None, header: bytes | None = None, metadata: bytes | None = None, body: bytes | None = None) -> bytes:
+def frame(
+    *,
+    command: bytes | None = None,
+    header: bytes | None = None,
+    metadata: bytes | None = None,
+    body: bytes | None = None,
+) -> bytes:
     """A FlightData message."""
     described = None if command is None else b"\x08\x02" + _field(2, command)
     parts = {1: described, 2: header, 3: metadata, 1000: body}
@@ -27,13 +33,19 @@ def frame(*, command: bytes | None = None, header: bytes | None = None, metadata
 
 def opening(verb: str, schema: pa.Schema | None = None, *, header: bytes | None = None) -> bytes:
     """The first frame of a channel."""
-    return frame(command=msgspec.msgpack.encode({"verb": verb, "fairlead": 1}), header=header or schema_header(schema or pa.schema([])))
+    return frame(
+        command=msgspec.msgpack.encode({"verb": verb, "fairlead": 1}),
+        header=header or schema_header(schema or pa.schema([])),
+    )
 
 
 def request(schema: pa.Schema | bytes, header: bytes, body: bytes, call: bytes) -> bytes:
     """A frame whose app_metadata has a call and a batch. `schema` may be its header in IPC."""
     described = schema if isinstance(schema, bytes) else schema_header(schema)
-    stream = b"".join(b"\xff\xff\xff\xff" + struct.pack("<i", len(one)) + one for one in (described, header)) + body
+    stream = (
+        b"".join(b"\xff\xff\xff\xff" + struct.pack("<i", len(one)) + one for one in (described, header))
+        + body
+    )
     return frame(metadata=msgspec.msgpack.encode([call, stream]))
 
 
@@ -44,7 +56,9 @@ def schema_header(schema: pa.Schema) -> bytes:
 def batch_parts(batch: pa.RecordBatch, *, compression: str | None = None) -> tuple[bytes, bytes]:
     """What goes into the header and the body of a frame."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+    with pa.ipc.new_stream(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as stream:
         stream.write_batch(batch)
     raw = sink.getvalue()
     begins = 8 + len(schema_header(batch.schema))
@@ -62,10 +76,16 @@ class Stranger:
     """One connection of its own, and one call on it."""
 
     def __init__(self, address: str, method: str = "DoExchange") -> None:
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+        ]
         self._channel = grpc.insecure_channel(address, options=options)
         self._sent: queue.Queue[bytes | None] = queue.Queue()
-        self.call = self._channel.stream_stream(_SERVICE + method)(iter(self._sent.get, None), timeout=PATIENCE_S)
+        self.call = self._channel.stream_stream(_SERVICE + method)(
+            iter(self._sent.get, None), timeout=PATIENCE_S
+        )
 
     def send(self, *frames: bytes) -> None:
         for one in frames:
@@ -75,7 +95,9 @@ class Stranger:
         self._sent.put(None)
 
     def answer(self) -> dict[str, Any]:
-        """The map of the next answer; raises `grpc.RpcError` when the call ends with a status, `StopIteration` when it just ends."""
+        """The map of the next answer; raises `grpc.RpcError` when the call ends with a status,
+        `StopIteration` when it just ends.
+        """
         while True:
             found = dict(_fields(next(self.call)))
             if 3 in found:
@@ -144,10 +166,18 @@ def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def http2_call(path: str, *messages: bytes, headers: Sequence[tuple[str, str]] = ()) -> bytes:
-    """All that a client sends over a connection of its own to make one gRPC call; messages begin with flag and length, true or not."""
+    """All that a client sends over a connection of its own to make one gRPC call; messages begin with flag
+    and length, true or not.
+    """
     block = b"\x83\x86" + b"".join(
         b"\x00" + _literal(name) + _literal(value)
-        for name, value in ((":path", path), (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers"), *headers)
+        for name, value in (
+            (":path", path),
+            (":authority", "x"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            *headers,
+        )
     )
     end_headers, end_stream = 4, 1
     frames = [_http2_frame(4, 0, 0, b""), _http2_frame(1, end_headers, 1, block)]

@@ -1,7 +1,8 @@
-"""Random strangers, by seed: what a client of ours would send, with bytes of it changed, cut, doubled or swapped.
+"""Random strangers, by seed: what a client of ours would send, with bytes of it changed, cut, doubled or
+swapped.
 
-`decoders` hands it to the code that reads requests, `live` to a server's port. A finding is an `AssertionError` that names the
-seed; the same seed does the same again.
+`decoders` hands it to the code that reads requests, `live` to a server's port. A finding is an
+`AssertionError` that names the seed; the same seed does the same again.
 """
 
 from __future__ import annotations
@@ -32,32 +33,97 @@ Sound = dict[str, tuple[pa.RecordBatch, dict[str, Any]]]
 _SOUND: Sound = {
     "enqueue": (
         pa.RecordBatch.from_pylist(
-            [{"payload": b"x", "headers": b"\x81\xa1a\xa1b", "fairness_key": "k", "weight": 2, "throttle_keys": ["a", "b"], "stream": "s",
-              "delay_ms": 5, "dedup_key": "d", "ttl_ms": 7}, {"payload": b"y"}], schema=MESSAGES),
+            [
+                {
+                    "payload": b"x",
+                    "headers": b"\x81\xa1a\xa1b",
+                    "fairness_key": "k",
+                    "weight": 2,
+                    "throttle_keys": ["a", "b"],
+                    "stream": "s",
+                    "delay_ms": 5,
+                    "dedup_key": "d",
+                    "ttl_ms": 7,
+                },
+                {"payload": b"y"},
+            ],
+            schema=MESSAGES,
+        ),
         {"queues": [["gone", 2]]},
     ),
     "settle": (
         pa.RecordBatch.from_pylist(
-            [{"action": 1, "id": b"i" * 16, "lease": 3, "error": "e", "reason": 2, "progress": 1, "retry_in_ms": 5, "dead": True},
-             {"action": 3, "id": b"j" * 16, "lease": 4, "duration_ms": 9, "carry": b"c", "keep_order": True}], schema=SETTLEMENTS),
+            [
+                {
+                    "action": 1,
+                    "id": b"i" * 16,
+                    "lease": 3,
+                    "error": "e",
+                    "reason": 2,
+                    "progress": 1,
+                    "retry_in_ms": 5,
+                    "dead": True,
+                },
+                {
+                    "action": 3,
+                    "id": b"j" * 16,
+                    "lease": 4,
+                    "duration_ms": 9,
+                    "carry": b"c",
+                    "keep_order": True,
+                },
+            ],
+            schema=SETTLEMENTS,
+        ),
         {"answered": []},
     ),
     "exchange": (
-        pa.RecordBatch.from_pylist([{"action": 3, "id": b"i" * 16, "lease": 3}, {"action": 0, "id": b"i" * 16, "lease": 3}, {"payload": b"x"}],
-            schema=EXCHANGE),
-        {"consumer": "c", "extends": 1, "settles": 1, "queues": [["gone", 1]], "claim": {"queue": "gone", "limit": 1}},
+        pa.RecordBatch.from_pylist(
+            [
+                {"action": 3, "id": b"i" * 16, "lease": 3},
+                {"action": 0, "id": b"i" * 16, "lease": 3},
+                {"payload": b"x"},
+            ],
+            schema=EXCHANGE,
+        ),
+        {
+            "consumer": "c",
+            "extends": 1,
+            "settles": 1,
+            "queues": [["gone", 1]],
+            "claim": {"queue": "gone", "limit": 1},
+        },
     ),
-    "admin": (pa.RecordBatch.from_pylist([{"verb": "stats", "arguments": encode({"queue": "gone"})}], schema=ADMIN_CALL), {}),
-    "claim": (pa.RecordBatch.from_pylist([], schema=DELIVERIES), {"queue": "gone", "limit": 1, "consumer": "c"}),
-}  # fmt: skip
-#: Apart from the others, so that their seeds go on meaning what they meant. The consumer and the write may be there or not.
+    "admin": (
+        pa.RecordBatch.from_pylist(
+            [{"verb": "stats", "arguments": encode({"queue": "gone"})}], schema=ADMIN_CALL
+        ),
+        {},
+    ),
+    "claim": (
+        pa.RecordBatch.from_pylist([], schema=DELIVERIES),
+        {"queue": "gone", "limit": 1, "consumer": "c"},
+    ),
+}
+#: Apart from the others, so that their seeds go on meaning what they meant. The consumer and the write may be
+#: there or not.
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=DELIVERIES)
 _CLAIM = {"name": "c", "queue": "gone", "generation": 1, "number": 1}
 BULK: Sound = {
     "claim_numbered": (_NO_ROWS, {**_CLAIM, "limit": 5, "max_bytes": 9}),
     "read": (_NO_ROWS, {**_CLAIM, "slice": 0, "slices": 2, "skip": 0}),
     "record": (_SOUND["settle"][0], {**_CLAIM, "part": "p"}),
-    "stage": (_SOUND["enqueue"][0], {"token": "t", "chunk": "c", "queue": "gone", "ttl": "1d", "skip_invalid": True, "dead": ["unknown", "e"]}),
+    "stage": (
+        _SOUND["enqueue"][0],
+        {
+            "token": "t",
+            "chunk": "c",
+            "queue": "gone",
+            "ttl": "1d",
+            "skip_invalid": True,
+            "dead": ["unknown", "e"],
+        },
+    ),
     "browse": (_NO_ROWS, {"queue": "gone", "view": "dead", "low": "", "high": "", "after": ""}),
 }
 #: Verbs that may be asked with anything; a checkpoint writes files where it is told to.
@@ -69,8 +135,15 @@ def request(chance: random.Random, sound: Sound = _SOUND) -> Frames:
     verb = chance.choice(list(sound))
     batch, call = sound[verb]
     if verb == "admin":
-        arguments = mangle(chance, encode({chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}))
-        batch = pa.RecordBatch.from_pylist([{"verb": chance.choice(_VERBS), "arguments": arguments}], schema=ADMIN_CALL)
+        arguments = mangle(
+            chance,
+            encode(
+                {chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}
+            ),
+        )
+        batch = pa.RecordBatch.from_pylist(
+            [{"verb": chance.choice(_VERBS), "arguments": arguments}], schema=ADMIN_CALL
+        )
     if chance.random() < 0.5 and call:
         call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
     header, body = batch_parts(batch, compression=chance.choice([None, None, "zstd", "lz4"]))
@@ -106,7 +179,9 @@ def carry_out(broker: Any, verb: str, metadata: bytes, batch: pa.RecordBatch | N
         call = decode(metadata, ClaimCall)
         return answers.claim(broker, call, call.limit, 0)
     if verb == "claim_numbered":
-        return answers.claim_numbered(broker, msgspec.structs.replace(decode(metadata, NumberedCall), wait_ms=0))
+        return answers.claim_numbered(
+            broker, msgspec.structs.replace(decode(metadata, NumberedCall), wait_ms=0)
+        )
     if verb in STREAMED:
         return [*STREAMED[verb](broker, metadata)]
     return answers.ANSWERS[verb](broker, metadata, batch)
@@ -117,7 +192,10 @@ def live(seed: int, address: str, sound: Sound = _SOUND) -> None:
     verb, header, body, metadata = request(chance, sound)
     schema = CHANNELS[verb][0] or DELIVERIES
     first = opening(verb)
-    sent = [first if chance.random() < 0.8 else mangle(chance, first), by_hand.request(schema, header, body, metadata)]
+    sent = [
+        first if chance.random() < 0.8 else mangle(chance, first),
+        by_hand.request(schema, header, body, metadata),
+    ]
     if chance.random() < 0.2:
         sent[1] = mangle(chance, sent[1])
     with Stranger(address) as stranger:
@@ -143,13 +221,17 @@ def mangle(chance: random.Random, raw: bytes) -> bytes:
         if kind == 0 and at < len(changed):
             changed[at] ^= 1 << chance.randrange(8)
         elif kind == 1:
-            changed[at : at + 4] = chance.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\x01\0\0\0"])
+            changed[at : at + 4] = chance.choice(
+                [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\x01\0\0\0"]
+            )
         elif kind == 2:
             del changed[at : at + chance.randrange(1, 9)]
         elif kind == 3:
             changed[at:at] = chance.randbytes(chance.randrange(1, 9))
         elif kind == 4:
-            changed[at : at + 8] = chance.choice([1 << 33, 1 << 62, (1 << 64) - 1, 1 << 16]).to_bytes(8, "little")
+            changed[at : at + 8] = chance.choice([1 << 33, 1 << 62, (1 << 64) - 1, 1 << 16]).to_bytes(
+                8, "little"
+            )
         else:
             del changed[at:]
     return bytes(changed)

@@ -1,7 +1,9 @@
-"""One target, fuzzed with the help of coverage: `python -m tests.hostile.guided TARGET SECONDS CORPUS FINDINGS`.
+"""One target, fuzzed with the help of coverage: `python -m tests.hostile.guided TARGET SECONDS CORPUS
+FINDINGS`.
 
-Only code of ours is watched. What is found is written to FINDINGS as `TARGET-...`, and ends the process with a code that is
-not 0; the corpus grows from run to run. Needs atheris, which takes the process over, so each run is one of its own.
+Only code of ours is watched. What is found is written to FINDINGS as `TARGET-...`, and ends the process with
+a code that is not 0; the corpus grows from run to run. Needs atheris, which takes the process over, so each
+run is one of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +13,26 @@ from pathlib import Path
 
 import atheris
 
-#: What reads strangers' bytes. Instrumented when it is imported, so nothing of fairlead may be imported before.
+#: What reads strangers' bytes. Instrumented when it is imported, so nothing of fairlead may be imported
+#: before.
 _WATCHED = (
-    "fairlead.wire", "fairlead.decide.pattern", "fairlead.decide.redact", "fairlead.decide.access", "fairlead.decide.dead_filter",
-    "fairlead.config.reading", "fairlead.config.server", "fairlead.model", "fairlead.hooks.results", "fairlead.server.answers",
-    "fairlead.server.access", "fairlead.server.flight", "fairlead.server.fila", "fairlead.broker.requests", "fairlead.broker.looking",
+    "fairlead.wire",
+    "fairlead.decide.pattern",
+    "fairlead.decide.redact",
+    "fairlead.decide.access",
+    "fairlead.decide.dead_filter",
+    "fairlead.config.reading",
+    "fairlead.config.server",
+    "fairlead.model",
+    "fairlead.hooks.results",
+    "fairlead.server.answers",
+    "fairlead.server.access",
+    "fairlead.server.flight",
+    "fairlead.server.fila",
+    "fairlead.broker.requests",
+    "fairlead.broker.looking",
     "fairlead.runbook",
-)  # fmt: skip
+)
 
 ALL = "all"
 
@@ -29,7 +44,9 @@ def main() -> None:
         from tests.hostile import targets
     names = sorted(targets.TARGETS)
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(_seeds(names, targets.TARGETS) if name == ALL else targets.TARGETS[name].seeds):
+    for number, seed in enumerate(
+        _seeds(names, targets.TARGETS) if name == ALL else targets.TARGETS[name].seeds
+    ):
         (corpus / f"seed-{number}").write_bytes(seed)
 
     def one(raw: bytes) -> None:
@@ -40,7 +57,18 @@ def main() -> None:
 
     # A single input may take seconds on a loaded machine; minutes are a finding.
     bounds = [f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=4096", "-max_len=8192"]
-    atheris.Setup([sys.argv[0], *bounds, f"-artifact_prefix={findings}/{name}-", "-verbosity=0", "-print_final_stats=1", *more, str(corpus)], one)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            *bounds,
+            f"-artifact_prefix={findings}/{name}-",
+            "-verbosity=0",
+            "-print_final_stats=1",
+            *more,
+            str(corpus),
+        ],
+        one,
+    )
     atheris.Fuzz()
 
 

@@ -1,4 +1,5 @@
-"""Random strangers at the ports of a server, by seed: mangled requests of fila.v1, mangled HTTP, and bytes that are no protocol.
+"""Random strangers at the ports of a server, by seed: mangled requests of fila.v1, mangled HTTP, and bytes
+that are no protocol.
 
 `fuzz.live` is their like at the Flight door.
 """
@@ -16,9 +17,20 @@ from tests.hostile import fuzz
 from tests.hostile.by_hand import PATIENCE_S
 
 _SOUND = [
-    ("FilaService/Enqueue", service_pb2.EnqueueRequest(queue="gone", headers={"a": "b", "traceparent": "00-1-1-01"}, payload=b"x")),
-    ("FilaService/Ack", service_pb2.AckRequest(queue="gone", message_id="01890000-0000-7000-8000-000000000000")),
-    ("FilaService/Nack", service_pb2.NackRequest(queue="gone", message_id="01890000-0000-7000-8000-000000000000", error="e")),
+    (
+        "FilaService/Enqueue",
+        service_pb2.EnqueueRequest(
+            queue="gone", headers={"a": "b", "traceparent": "00-1-1-01"}, payload=b"x"
+        ),
+    ),
+    (
+        "FilaService/Ack",
+        service_pb2.AckRequest(queue="gone", message_id="01890000-0000-7000-8000-000000000000"),
+    ),
+    (
+        "FilaService/Nack",
+        service_pb2.NackRequest(queue="gone", message_id="01890000-0000-7000-8000-000000000000", error="e"),
+    ),
     ("FilaAdmin/DeleteQueue", admin_pb2.DeleteQueueRequest(queue="gone")),
     ("FilaAdmin/GetStats", admin_pb2.GetStatsRequest(queue="gone")),
     ("FilaAdmin/GetConfig", admin_pb2.GetConfigRequest(key="throttle.x")),
@@ -27,7 +39,7 @@ _SOUND = [
     ("FilaAdmin/ListQueues", admin_pb2.ListQueuesRequest()),
     ("FilaAdmin/RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id="gone")),
     ("FilaAdmin/GetAcl", admin_pb2.GetAclRequest(key_id="gone")),
-]  # fmt: skip
+]
 _PAGES = [b"/", b"/healthz", b"/readyz", b"/metrics", b"/metrics?name[]=fairlead_queues", b"/%2e%2e"]
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
 #: A stream opened by hand: POST, http, a path of Flight's, and a frame of data behind it.
@@ -40,7 +52,10 @@ def fila(seed: int, address: str) -> None:
     chance = random.Random(seed)
     method, request = chance.choice(_SOUND)
     raw = request.SerializeToString()
-    metadata = [("traceparent", "x" * chance.randrange(200)), ("authorization", f"Bearer {chance.randrange(10)}")]
+    metadata = [
+        ("traceparent", "x" * chance.randrange(200)),
+        ("authorization", f"Bearer {chance.randrange(10)}"),
+    ]
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         for _ in range(5):
             mangled = fuzz.mangle(chance, raw)
@@ -51,7 +66,11 @@ def fila(seed: int, address: str) -> None:
                 code = refused.code()  # type: ignore[attr-defined]
                 what = f"seed {seed}: {method} {mangled!r}: {code} {details}"
                 assert "Traceback" not in details, what
-                assert code not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL), what
+                assert code not in (
+                    grpc.StatusCode.UNKNOWN,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    grpc.StatusCode.INTERNAL,
+                ), what
 
 
 def http(seed: int, address: str) -> None:
@@ -60,7 +79,11 @@ def http(seed: int, address: str) -> None:
     headers = [b"Host: x", b"Accept: */*", b"Connection: close", b"Authorization: Bearer x"]
     headers.append(b"Content-Length: %d" % chance.choice([0, 5, -1, 1 << 40]))
     chance.shuffle(headers)
-    raw = b"%s %s HTTP/1.1\r\n" % (chance.choice([b"GET", b"HEAD", b"POST"]), chance.choice(_PAGES)) + b"\r\n".join(headers) + b"\r\n\r\n"
+    raw = (
+        b"%s %s HTTP/1.1\r\n" % (chance.choice([b"GET", b"HEAD", b"POST"]), chance.choice(_PAGES))
+        + b"\r\n".join(headers)
+        + b"\r\n\r\n"
+    )
     answer = _talk(address, fuzz.mangle(chance, raw))
     assert not answer or answer.startswith(b"HTTP/1.1 "), f"seed {seed}: {raw!r}: {answer[:200]!r}"
     assert b"Traceback" not in answer, f"seed {seed}: {raw!r}: {answer[:2000]!r}"
@@ -69,8 +92,17 @@ def http(seed: int, address: str) -> None:
 def noise(seed: int, address: str) -> None:
     """What is no gRPC, or only begins like it. Whatever comes back, it must end."""
     chance = random.Random(seed)
-    raw = b"".join(chance.choice([_HEADERS, _DATA, b"\0\0\x08\x06\0\0\0\0\0ping-him", b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08"]) for _ in range(5))
-    raw = fuzz.mangle(chance, _HELLO + raw) if chance.random() < 0.8 else chance.randbytes(chance.randrange(1, 2000))
+    raw = b"".join(
+        chance.choice(
+            [_HEADERS, _DATA, b"\0\0\x08\x06\0\0\0\0\0ping-him", b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08"]
+        )
+        for _ in range(5)
+    )
+    raw = (
+        fuzz.mangle(chance, _HELLO + raw)
+        if chance.random() < 0.8
+        else chance.randbytes(chance.randrange(1, 2000))
+    )
     answer = _talk(address, raw)
     assert b"Traceback" not in answer, f"seed {seed}: {raw!r}"
 
@@ -78,7 +110,10 @@ def noise(seed: int, address: str) -> None:
 def _talk(address: str, raw: bytes) -> bytes:
     host, _, port = address.rpartition(":")
     came = b""
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection,
+        contextlib.suppress(ConnectionError),
+    ):
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
         while more := connection.recv(65_536):

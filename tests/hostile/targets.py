@@ -1,7 +1,8 @@
 """Everything of ours that reads what a stranger may have written, each as a function of bytes.
 
-A target returns when it is content: the bytes were read, or refused with a typed error. Whatever else comes out of it is a
-finding. `tests.hostile.guided` looks for one with the help of coverage, `test_findings.py` runs those that were found.
+A target returns when it is content: the bytes were read, or refused with a typed error. Whatever else comes
+out of it is a finding. `tests.hostile.guided` looks for one with the help of coverage, `test_findings.py`
+runs those that were found.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def _call(verb: str) -> Callable[[bytes], object]:
 
 
 def _batch(raw: bytes) -> object:
-    """One byte for the verb, two for the length of the metadata, the metadata, and the rest is a message of Arrow's."""
+    """One byte for the verb, two for the length of the metadata, the metadata, and the rest is a message of
+    Arrow's.
+    """
     if len(raw) < 3:
         return None
     verb = sorted(answers.ANSWERS)[raw[0] % len(answers.ANSWERS)]
@@ -125,7 +128,9 @@ def _admin(raw: bytes) -> object:
     """One byte for the verb, the rest are its arguments."""
     if not raw:
         return None
-    row = pa.RecordBatch.from_arrays([pa.array([_VERBS[raw[0] % len(_VERBS)]]), pa.array([raw[1:]], pa.binary())], schema=ADMIN_CALL)
+    row = pa.RecordBatch.from_arrays(
+        [pa.array([_VERBS[raw[0] % len(_VERBS)]]), pa.array([raw[1:]], pa.binary())], schema=ADMIN_CALL
+    )
     return answers.admin(_fresh(), b"", row)
 
 
@@ -165,11 +170,17 @@ def _words(raw: bytes) -> object:
     """Everything that is read from a short text."""
     first, _, second = _text(raw).partition("\0")
     readers: list[Callable[[], object]] = [
-        lambda: read_handle(DeliveryRef(first, second)), lambda: check_queue_name(first), lambda: split_address(first, may_pick_port=True),
-        lambda: to_ms(first, "x"), lambda: _read_id(first), lambda: Access(_broker()._broker, keys=True).admit(first, second),
-        lambda: _broker().find(first), lambda: _broker().find(first, "q"), lambda: [matches(grant.pattern, second) for grant in read_grants([first])],
+        lambda: read_handle(DeliveryRef(first, second)),
+        lambda: check_queue_name(first),
+        lambda: split_address(first, may_pick_port=True),
+        lambda: to_ms(first, "x"),
+        lambda: _read_id(first),
+        lambda: Access(_broker()._broker, keys=True).admit(first, second),
+        lambda: _broker().find(first),
+        lambda: _broker().find(first, "q"),
+        lambda: [matches(grant.pattern, second) for grant in read_grants([first])],
         lambda: [covers(read_grants([second]), grant) for grant in read_grants([first])],
-    ]  # fmt: skip
+    ]
     for read in readers:
         with contextlib.suppress(FairleadError):
             read()
@@ -204,10 +215,14 @@ def _fila(raw: bytes) -> object:
         return None
     keys = ConfigKeys(_fresh().config)
     attempts: list[Callable[[], object]] = [
-        lambda: _fresh().enqueue_many(check_queue_name(enqueue.queue), [NewMessage(enqueue.payload, dict(enqueue.headers))]),
-        lambda: _fresh().nack(settled.queue, _read_id(settled.message_id).hex(), settled.error), lambda: keys.set(settled.queue, settled.error),
-        lambda: keys.get(settled.queue), lambda: keys.list(settled.queue),
-    ]  # fmt: skip
+        lambda: _fresh().enqueue_many(
+            check_queue_name(enqueue.queue), [NewMessage(enqueue.payload, dict(enqueue.headers))]
+        ),
+        lambda: _fresh().nack(settled.queue, _read_id(settled.message_id).hex(), settled.error),
+        lambda: keys.set(settled.queue, settled.error),
+        lambda: keys.get(settled.queue),
+        lambda: keys.list(settled.queue),
+    ]
     for attempt in attempts:
         with contextlib.suppress(FairleadError):
             attempt()
@@ -243,41 +258,93 @@ def _batch_seeds() -> list[bytes]:
         if verb in answers.ANSWERS:
             metadata = encode(call)
             sink = batch.serialize().to_pybytes()
-            seeds.append(bytes([sorted(answers.ANSWERS).index(verb)]) + len(metadata).to_bytes(2, "big") + metadata + sink)
+            seeds.append(
+                bytes([sorted(answers.ANSWERS).index(verb)])
+                + len(metadata).to_bytes(2, "big")
+                + metadata
+                + sink
+            )
     return seeds
 
 
 _RIGHT: dict[str, Any] = {
-    "filter": {"error_regex": "a+"}, "ids": [], "limit": 1, "since": 1, "before": 1, "count": 1,
-    "messages": [{"payload": b"x"}], "grants": ["produce:q"],
-}  # fmt: skip
+    "filter": {"error_regex": "a+"},
+    "ids": [],
+    "limit": 1,
+    "since": 1,
+    "before": 1,
+    "count": 1,
+    "messages": [{"payload": b"x"}],
+    "grants": ["produce:q"],
+}
 
 
 def _admin_seeds() -> list[bytes]:
     """Each verb with all its arguments by name."""
     found = [inspect.signature(attrgetter(verb)(_broker())).parameters for verb in _VERBS]
-    return [bytes([at]) + encode({name: _RIGHT.get(name, "q") for name in names}) for at, names in enumerate(found)]
+    return [
+        bytes([at]) + encode({name: _RIGHT.get(name, "q") for name in names})
+        for at, names in enumerate(found)
+    ]
 
 
-_ROWS = {"enqueue": [[b"x", b"\x81\xa1a\xa1b", "k", 2, ["a"], "s", 5, "d", 7]], "settle": [[1, b"i" * 16, 3, "e", 2, 1, 5, True]]}
+_ROWS = {
+    "enqueue": [[b"x", b"\x81\xa1a\xa1b", "k", 2, ["a"], "s", 5, "d", 7]],
+    "settle": [[1, b"i" * 16, 3, "e", 2, 1, 5, True]],
+}
 
 TARGETS: dict[str, Target] = {
     "open": Target(_read_verb, [encode({"verb": "enqueue", "fairlead": 1}), *NO_MAPS[:6]]),
     **{
         verb: Target(_call(verb), [encode(call), encode({**call, "rows": _ROWS.get(verb)})])
-        for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items() if verb != "admin"
+        for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
+        if verb != "admin"
     },
     "batch": Target(_batch, _batch_seeds()),
     "admin": Target(_admin, _admin_seeds()),
-    "answer": Target(_answer, [encode({"error": {"code": "queue_full", "message": "m", "fields": {"queue": "q"}}}), encode({"queues": [["q", 0]]})]),
+    "answer": Target(
+        _answer,
+        [
+            encode({"error": {"code": "queue_full", "message": "m", "fields": {"queue": "q"}}}),
+            encode({"queues": [["q", 0]]}),
+        ],
+    ),
     "result": Target(_result, [bytes([at]) + encode({}) for at in range(len(_VERBS))]),
     "headers": Target(read_headers, [encode({"a": "b"}), *NO_MAPS[:6]]),
-    "pattern": Target(_pattern, [b"(a+)+$\0aaaa", b"^[a-z]{2,5}\\b|x$\0abc", b"(?i)K\xc4\xb1\0k", b"(?s).*\\d\0\n1"]),
+    "pattern": Target(
+        _pattern, [b"(a+)+$\0aaaa", b"^[a-z]{2,5}\\b|x$\0abc", b"(?i)K\xc4\xb1\0k", b"(?s).*\\d\0\n1"]
+    ),
     "setting": Target(_setting, [bytes([at]) + b"10s" for at in range(len(SETTINGS))]),
-    "words": Target(_words, [b"01890000-0000-7000-8000-000000000000\x00ff", b"produce:a/b.*\0a/b.c", b"[::1]:5556", b"1h30m", b"Bearer fl_a_b"]),
-    "hook_rows": Target(_hook_rows, [encode(["rows", [[0, "k", 1, "s", True, "a"], [0, "retry", 5], [2, "boom"]]]), encode(["done"])]),
-    "fila": Target(_fila, [service_pb2.EnqueueRequest(queue="q", headers={"a": "b"}, payload=b"x").SerializeToString(),
-                           service_pb2.NackRequest(queue="throttle.a", message_id="1,2", error="1,2").SerializeToString()]),
-    "redacted": Target(_redacted, [b"$.a\0" + json.dumps({"a": [1, {"b": "x"}]}).encode(), b"$..b[*]\0[[[{\"b\":[1]}]]]"]),
-    "runbook": Target(_runbook, [b"\0[queue.q]\nmax_attempts = 3\n", b'\1queue "q" {\n max_attempts = 3\n}\n', b'\2{"queue": {"q": {}}}']),
-}  # fmt: skip
+    "words": Target(
+        _words,
+        [
+            b"01890000-0000-7000-8000-000000000000\x00ff",
+            b"produce:a/b.*\0a/b.c",
+            b"[::1]:5556",
+            b"1h30m",
+            b"Bearer fl_a_b",
+        ],
+    ),
+    "hook_rows": Target(
+        _hook_rows,
+        [encode(["rows", [[0, "k", 1, "s", True, "a"], [0, "retry", 5], [2, "boom"]]]), encode(["done"])],
+    ),
+    "fila": Target(
+        _fila,
+        [
+            service_pb2.EnqueueRequest(queue="q", headers={"a": "b"}, payload=b"x").SerializeToString(),
+            service_pb2.NackRequest(queue="throttle.a", message_id="1,2", error="1,2").SerializeToString(),
+        ],
+    ),
+    "redacted": Target(
+        _redacted, [b"$.a\0" + json.dumps({"a": [1, {"b": "x"}]}).encode(), b'$..b[*]\0[[[{"b":[1]}]]]']
+    ),
+    "runbook": Target(
+        _runbook,
+        [
+            b"\0[queue.q]\nmax_attempts = 3\n",
+            b'\1queue "q" {\n max_attempts = 3\n}\n',
+            b'\2{"queue": {"q": {}}}',
+        ],
+    ),
+}

@@ -1,4 +1,6 @@
-"""Every field of every call, given every wrong value there is: a typed error, or what is right about it, and never a broken invariant."""
+"""Every field of every call, given every wrong value there is: a typed error, or what is right about it, and
+never a broken invariant.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,25 @@ from tests.hostile.values import NASTY, NO_MAPS
 encode = msgspec.msgpack.encode
 ANY_ID = "01890000-0000-7000-8000-000000000000"
 RIGHT: dict[str, Any] = {
-    "name": "q", "queue": "q", "message_id": ANY_ID, "messages": [], "stream": "s", "intent_id": 1, "consumer": "c", "key": "k", "value": "v",
-    "project": "", "text": "{}", "key_id": "a" * 12, "grants": ["produce:q"],
-    "number": 1, "up_to": 0, "parts": ["p"], "token": "t", "chunks": ["c"],
-}  # fmt: skip
+    "name": "q",
+    "queue": "q",
+    "message_id": ANY_ID,
+    "messages": [],
+    "stream": "s",
+    "intent_id": 1,
+    "consumer": "c",
+    "key": "k",
+    "value": "v",
+    "project": "",
+    "text": "{}",
+    "key_id": "a" * 12,
+    "grants": ["produce:q"],
+    "number": 1,
+    "up_to": 0,
+    "parts": ["p"],
+    "token": "t",
+    "chunks": ["c"],
+}
 CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "enqueue": (EnqueueCall, {"queues": [["nowhere", 1]], "rows": [[b"x"]]}),
     "settle": (SettleCall, {"rows": [[0, b"i" * 16, 1]]}),
@@ -64,7 +81,9 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
 
 
 def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
-    row = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([arguments], pa.binary())], schema=ADMIN_CALL)
+    row = pa.RecordBatch.from_arrays(
+        [pa.array([verb]), pa.array([arguments], pa.binary())], schema=ADMIN_CALL
+    )
     return channel.call(b"", row)[0]
 
 
@@ -75,11 +94,15 @@ def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):
         names += [*QUEUE_OPTIONS, "core", "options"]
-    return [*names, "self", "only_if", ""], {one.name: RIGHT[one.name] for one in found if one.default is one.empty and one.name in RIGHT}
+    return [*names, "self", "only_if", ""], {
+        one.name: RIGHT[one.name] for one in found if one.default is one.empty and one.name in RIGHT
+    }
 
 
 @pytest.mark.parametrize("verb", [verb for verb in ADMIN if verb != "checkpoint"])
-def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(client: flight.FlightClient, verb: str) -> None:
+def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(
+    client: flight.FlightClient, verb: str
+) -> None:
     channel = RawChannel(client, "admin")
     names, right = parameters(verb)
     for name in names:
@@ -127,12 +150,34 @@ def forget_bulk(admin: RawChannel) -> None:
 
 
 #: Whatever an update_queue was let through with.
-_AS_MADE = {"name": "q", "ordering": "release", "max_messages": 0, "max_bytes": 0, "visibility_timeout": "30s"}
+_AS_MADE = {
+    "name": "q",
+    "ordering": "release",
+    "max_messages": 0,
+    "max_bytes": 0,
+    "visibility_timeout": "30s",
+}
 
 
 @pytest.mark.parametrize(
     "path",
-    [None, 1, b"x", [], {}, "", "\0", "a\0b", "/", "/dev/null", "/dev/null/x/y", "/proc/1/x", "x" * 5000, "/tmp/fairlead-was-here", "../here"],
+    [
+        None,
+        1,
+        b"x",
+        [],
+        {},
+        "",
+        "\0",
+        "a\0b",
+        "/",
+        "/dev/null",
+        "/dev/null/x/y",
+        "/proc/1/x",
+        "x" * 5000,
+        "/tmp/fairlead-was-here",
+        "../here",
+    ],
 )
 def test_a_checkpoint_to_nowhere_is_refused(client: flight.FlightClient, path: object) -> None:
     answer = ask(RawChannel(client, "admin"), "checkpoint", encode({"path": path}))

@@ -1,4 +1,6 @@
-"""The command line with arguments, payloads and streams that nobody should give it: it ends with a code, and without a stack."""
+"""The command line with arguments, payloads and streams that nobody should give it: it ends with a code, and
+without a stack.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from fairlead.testing.server import ServerProcess, run_server
 
 PATIENCE_S = 60.0
 _FAIRLEAD = (sys.executable, "-c", "from fairlead.cli import main; main()")
-#: A title, a cleared screen, colours by a single character, text turned round, a bell, a character that rubs out.
+#: A title, a cleared screen, colours by a single character, text turned round, a bell, a character that rubs
+#: out.
 FOOLING = "\x1b]0;mine\x07\x1b[2J\x9b31m\u202eevil\u2066\x7f\r\nX"
 OBEYED = [char.encode() for char in ("\x1b]", "\x1b[2J", "\x9b", "\u202e", "\u2066", "\x07", "\x7f")]
 
@@ -32,7 +35,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         with fairlead.connect(server.address) as client:
             client.create_queue("q")
             client.config.set(f"throttle:{FOOLING}:rate", "1000")
-            told: dict[str, Any] = {"headers": {FOOLING: FOOLING}, "fairness_key": FOOLING, "stream": FOOLING, "throttle_keys": [FOOLING]}
+            told: dict[str, Any] = {
+                "headers": {FOOLING: FOOLING},
+                "fairness_key": FOOLING,
+                "stream": FOOLING,
+                "throttle_keys": [FOOLING],
+            }
             client.enqueue("q", FOOLING.encode(), **told)
             (delivery,) = client.claim("q", consumer=FOOLING)
             client.settle([fairlead.Fail(delivery, FOOLING, dead=True)])
@@ -41,13 +49,19 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 
 def environment(server: ServerProcess) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | {"FAIRLEAD_ADDR": server.address}
+    return {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | {
+        "FAIRLEAD_ADDR": server.address
+    }
 
 
-def run(server: ServerProcess, *arguments: str, through: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[bytes]:
+def run(
+    server: ServerProcess, *arguments: str, through: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[bytes]:
     """In a process of its own, where the streams are what they are in real life."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.run([*through, *_FAIRLEAD, *arguments], env=environment(server), timeout=PATIENCE_S, **options)
+    return subprocess.run(
+        [*through, *_FAIRLEAD, *arguments], env=environment(server), timeout=PATIENCE_S, **options
+    )
 
 
 def in_process(address: str | None, *arguments: str) -> Result:
@@ -73,22 +87,40 @@ def on_a_terminal(server: ServerProcess, *arguments: str) -> bytes:
 
 
 COMMANDS = [
-    ("queue", "peek", "q"), ("queue", "peek", "q.dlq"), ("queue", "show", "q"), ("queue", "inspect", "q", "ID"), ("explain", "q", "ID"),
-    ("stats", "-k"), ("failures", "q"), ("top", "--once", "--interval", "100ms"), ("config", "list"), ("config", "get", f"throttle:{FOOLING}:rate"),
-    ("config", "get", FOOLING), ("queue", "show", FOOLING), ("queue", FOOLING),
-]  # fmt: skip
+    ("queue", "peek", "q"),
+    ("queue", "peek", "q.dlq"),
+    ("queue", "show", "q"),
+    ("queue", "inspect", "q", "ID"),
+    ("explain", "q", "ID"),
+    ("stats", "-k"),
+    ("failures", "q"),
+    ("top", "--once", "--interval", "100ms"),
+    ("config", "list"),
+    ("config", "get", f"throttle:{FOOLING}:rate"),
+    ("config", "get", FOOLING),
+    ("queue", "show", FOOLING),
+    ("queue", FOOLING),
+]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).encode("unicode_escape").decode()[:30])
-def test_nothing_that_a_client_wrote_is_printed_as_more_than_text(watched: ServerProcess, command: tuple[str, ...], form: str) -> None:
+@pytest.mark.parametrize(
+    "command", COMMANDS, ids=lambda command: " ".join(command).encode("unicode_escape").decode()[:30]
+)
+def test_nothing_that_a_client_wrote_is_printed_as_more_than_text(
+    watched: ServerProcess, command: tuple[str, ...], form: str
+) -> None:
     ran = in_process(watched.address, "-o", form, *_with_id(watched, command))
     assert ran.output
     assert [char for char in OBEYED if char in ran.output.encode()] == []
 
 
-@pytest.mark.parametrize("command", [("-o", "json", "queue", "peek", "q"), ("queue", "inspect", "q", "ID")], ids=["JSON", "a page"])
-def test_nothing_that_a_client_wrote_is_obeyed_by_a_terminal(watched: ServerProcess, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("-o", "json", "queue", "peek", "q"), ("queue", "inspect", "q", "ID")], ids=["JSON", "a page"]
+)
+def test_nothing_that_a_client_wrote_is_obeyed_by_a_terminal(
+    watched: ServerProcess, command: tuple[str, ...]
+) -> None:
     seen = on_a_terminal(watched, *_with_id(watched, command))
     assert b"evil" in seen
     assert [char for char in OBEYED if char in seen] == []
@@ -129,8 +161,12 @@ ODD: dict[str, tuple[str | bytes, ...]] = {
 
 
 @pytest.mark.parametrize("arguments", ODD.values(), ids=ODD.keys())
-def test_odd_arguments_are_refused_in_words(server: ServerProcess, arguments: tuple[str | bytes, ...]) -> None:
-    said = in_process(None if {"--addr", "--data"} & set(arguments) else server.address, *map(os.fsdecode, arguments))
+def test_odd_arguments_are_refused_in_words(
+    server: ServerProcess, arguments: tuple[str | bytes, ...]
+) -> None:
+    said = in_process(
+        None if {"--addr", "--data"} & set(arguments) else server.address, *map(os.fsdecode, arguments)
+    )
     assert said.exit_code in (1, 2, 3, 4)
     assert said.stderr.startswith(("error: ", '{"error": '))
     assert len(said.stderr) < 2000
@@ -138,10 +174,16 @@ def test_odd_arguments_are_refused_in_words(server: ServerProcess, arguments: tu
 
 @pytest.mark.parametrize(
     ("arguments", "closed", "code"),
-    [(("queue", "list"), "1>&-", 0), (("queue", "push", "nowhere", "-"), "0>&-", 4), (("queue", "drain", "q"), "0>&- 1>&- 2>&-", 2)],
+    [
+        (("queue", "list"), "1>&-", 0),
+        (("queue", "push", "nowhere", "-"), "0>&-", 4),
+        (("queue", "drain", "q"), "0>&- 1>&- 2>&-", 2),
+    ],
     ids=["stdout", "stdin", "all"],
 )
-def test_a_command_whose_streams_are_closed_does_its_work(server: ServerProcess, arguments: tuple[str, ...], closed: str, code: int) -> None:
+def test_a_command_whose_streams_are_closed_does_its_work(
+    server: ServerProcess, arguments: tuple[str, ...], closed: str, code: int
+) -> None:
     said = run(server, *arguments, through=("sh", "-c", f'exec "$0" "$@" {closed}'))
     assert said.returncode == code, said.stderr
     assert b"Traceback" not in said.stderr

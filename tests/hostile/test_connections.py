@@ -1,4 +1,6 @@
-"""Connections that are too many, too quiet or bring too much, at servers whose limits are small enough to meet."""
+"""Connections that are too many, too quiet or bring too much, at servers whose limits are small enough to
+meet.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def serving(path: Path, **limits: object) -> Iterator[ServerProcess]:
 def counted(server: ServerProcess, limit: str) -> float:
     with urlopen(f"http://{server.addresses['http']}/metrics", timeout=PATIENCE_S) as shown:
         lines = shown.read().decode().splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f'fairlead_refused_total{{limit="{limit}"}}'))
+    return next(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(f'fairlead_refused_total{{limit="{limit}"}}')
+    )
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -72,8 +78,14 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("door", ["flight", "grpc"])
-def test_connections_beyond_the_limit_are_closed_and_a_client_at_work_is_not(tmp_path: Path, door: str) -> None:
-    with serving(tmp_path, max_connections=20) as server, fairlead.connect(server.address) as client, ExitStack() as all_of_them:
+def test_connections_beyond_the_limit_are_closed_and_a_client_at_work_is_not(
+    tmp_path: Path, door: str
+) -> None:
+    with (
+        serving(tmp_path, max_connections=20) as server,
+        fairlead.connect(server.address) as client,
+        ExitStack() as all_of_them,
+    ):
         client.stats("q")
         crowd = [all_of_them.enter_context(connect(server.addresses[door])) for _ in range(100)]
         until(lambda: sum(map(is_closed, crowd)) >= 80)
@@ -101,7 +113,9 @@ def test_a_connection_that_never_opens_a_channel_is_closed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("door", ["flight", "grpc"])
-def test_a_connection_that_says_nothing_for_long_is_closed_and_a_client_of_ours_makes_another(tmp_path: Path, door: str) -> None:
+def test_a_connection_that_says_nothing_for_long_is_closed_and_a_client_of_ours_makes_another(
+    tmp_path: Path, door: str
+) -> None:
     with serving(tmp_path, idle_ms=1000) as server, fairlead.connect(server.address) as client:
         client.stats("q")
         with connect(server.addresses[door]) as mute:
@@ -139,7 +153,8 @@ def test_channels_are_counted_before_they_say_anything(tmp_path: Path) -> None:
             all_of_them.enter_context(Stranger(server.address))
         refusal: str | None = None
         for _ in range(50):
-            # Whoever asks before all ten are there has the place of one of them, who is then refused and does not come again.
+            # Whoever asks before all ten are there has the place of one of them, who is then refused and does
+            # not come again.
             all_of_them.enter_context(Stranger(server.address))
             refusal = _refused_channel(server)
             if refusal is not None:
@@ -158,7 +173,10 @@ def _refused_channel(server: ServerProcess) -> str | None:
 
 
 def test_one_connection_cannot_have_all_channels(tmp_path: Path) -> None:
-    with serving(tmp_path, max_channels_per_connection=3) as server, grpc.insecure_channel(server.address) as connection:
+    with (
+        serving(tmp_path, max_channels_per_connection=3) as server,
+        grpc.insecure_channel(server.address) as connection,
+    ):
         exchange = connection.stream_stream("/arrow.flight.protocol.FlightService/DoExchange")
         stays = threading.Event()
 
@@ -168,7 +186,10 @@ def test_one_connection_cannot_have_all_channels(tmp_path: Path) -> None:
 
         calls = [exchange(begin(), timeout=PATIENCE_S) for _ in range(4)]
         ended = [call for call in calls if _ends(call)]
-        assert [call.details().startswith("the server is at its limit of 3 open channels of one connection") for call in ended] == [True]
+        assert [
+            call.details().startswith("the server is at its limit of 3 open channels of one connection")
+            for call in ended
+        ] == [True]
         stays.set()
         for call in calls:
             call.cancel()
@@ -188,7 +209,9 @@ def test_one_connection_cannot_have_all_streams_of_the_grpc_door(tmp_path: Path)
     with serving(tmp_path, max_streams_per_connection=3) as server:
         with grpc.insecure_channel(server.addresses["grpc"]) as connection:
             service = service_pb2_grpc.FilaServiceStub(connection)
-            streams = [service.Consume(service_pb2.ConsumeRequest(queue="q"), timeout=PATIENCE_S) for _ in range(3)]
+            streams = [
+                service.Consume(service_pb2.ConsumeRequest(queue="q"), timeout=PATIENCE_S) for _ in range(3)
+            ]
             for stream in streams:
                 assert stream.initial_metadata() is not None
             with pytest.raises(grpc.RpcError) as refused:
@@ -207,6 +230,8 @@ def test_what_quiet_channels_still_hold_of_their_last_requests_is_bounded(tmp_pa
     with serving(tmp_path, max_arriving_bytes="64MiB") as server, ExitStack() as all_of_them:
         for _ in range(10):
             stranger = all_of_them.enter_context(Stranger(server.address))
-            stranger.send(opening("enqueue"), request(MESSAGES, header, body, encode({"queues": [["nowhere", 4]]})))
+            stranger.send(
+                opening("enqueue"), request(MESSAGES, header, body, encode({"queues": [["nowhere", 4]]}))
+            )
             assert stranger.outcome() == "queue_not_found"
         until(lambda: counted(server, "arriving_bytes") >= 6)

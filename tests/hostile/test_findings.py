@@ -1,4 +1,6 @@
-"""What fuzzing has found, run again: each file in `findings/` is what a target was given, its name begins with the target's."""
+"""What fuzzing has found, run again: each file in `findings/` is what a target was given, its name begins
+with the target's.
+"""
 
 from __future__ import annotations
 

@@ -12,20 +12,35 @@ import pytest
 
 from fairlead.testing.server import ServerProcess
 from fairlead.wire.schemas import EXCHANGE, MESSAGES
-from tests.hostile.by_hand import PATIENCE_S, Stranger, batch_parts, frame, opening, request, rows_without_columns, schema_header
+from tests.hostile.by_hand import (
+    PATIENCE_S,
+    Stranger,
+    batch_parts,
+    frame,
+    opening,
+    request,
+    rows_without_columns,
+    schema_header,
+)
 from tests.hostile.conftest import usage
 
 encode = msgspec.msgpack.encode
 ONE = pa.record_batch({"payload": pa.array([b"1"])})
 METADATA: dict[str, Any] = {
-    "enqueue": {"queues": []}, "settle": {}, "exchange": {"consumer": "c"}, "admin": {}, "record": {"name": "c", "generation": 1, "number": 1},
+    "enqueue": {"queues": []},
+    "settle": {},
+    "exchange": {"consumer": "c"},
+    "admin": {},
+    "record": {"name": "c", "generation": 1, "number": 1},
     "stage": {"token": "t", "chunk": "c", "queue": "q"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("verb", METADATA)
 @pytest.mark.parametrize("rows", [-(1 << 62), -1, 300_000, 1 << 30, 1 << 62])
-def test_a_batch_that_says_it_has_more_rows_than_bytes_is_refused_before_room_is_made_for_them(server: ServerProcess, verb: str, rows: int) -> None:
+def test_a_batch_that_says_it_has_more_rows_than_bytes_is_refused_before_room_is_made_for_them(
+    server: ServerProcess, verb: str, rows: int
+) -> None:
     header, body = rows_without_columns(rows)
     before = usage(server.pid)["peak"]
     with Stranger(server.address) as stranger:
@@ -45,7 +60,10 @@ def _bombs(codec: str) -> dict[str, tuple[pa.Schema, bytes, bytes]]:
     one = pa.RecordBatch.from_arrays([pa.array([bytes(BOMB_BYTES)], pa.binary())], names=["payload"])
     columns = [pa.array([bytes(BOMB_BYTES // 16)], pa.binary())] * 16
     many = pa.RecordBatch.from_arrays(columns, names=[f"c{number}" for number in range(16)])
-    return {"one column": (one.schema, *batch_parts(one, compression=codec)), "many columns": (many.schema, *batch_parts(many, compression=codec))}
+    return {
+        "one column": (one.schema, *batch_parts(one, compression=codec)),
+        "many columns": (many.schema, *batch_parts(many, compression=codec)),
+    }
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
@@ -77,18 +95,25 @@ def test_a_dictionary_that_is_compressed_is_refused(server: ServerProcess) -> No
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_batch(batch)
     with Stranger(server.address) as stranger:
-        stranger.send(opening("enqueue"), frame(metadata=encode([encode({"queues": [["q", 50]]}), sink.getvalue().to_pybytes()])))
+        stranger.send(
+            opening("enqueue"),
+            frame(metadata=encode([encode({"queues": [["q", 50]]}), sink.getvalue().to_pybytes()])),
+        )
         assert stranger.outcome() == "invalid_request"
 
 
 def _dictionary() -> tuple[bytes, ...]:
-    batch = pa.record_batch({"payload": pa.array([b"1"]), "fairness_key": pa.array(["a"]).dictionary_encode()})
+    batch = pa.record_batch(
+        {"payload": pa.array([b"1"]), "fairness_key": pa.array(["a"]).dictionary_encode()}
+    )
     return opening("enqueue"), request(batch.schema, *batch_parts(ONE), encode({"queues": [["q", 1]]}))
 
 
 def _wide() -> tuple[bytes, ...]:
     schema = pa.schema([(f"c{number}", pa.int8()) for number in range(20_000)])
-    header, body = batch_parts(pa.RecordBatch.from_arrays([pa.array([1], pa.int8())] * len(schema), schema=schema))
+    header, body = batch_parts(
+        pa.RecordBatch.from_arrays([pa.array([1], pa.int8())] * len(schema), schema=schema)
+    )
     return opening("enqueue"), request(schema, header, body, encode({"queues": [["q", 1]]}))
 
 
@@ -105,12 +130,16 @@ def _cut(header: bytes, body: bytes) -> tuple[bytes, ...]:
 
 def _nameless() -> tuple[bytes, ...]:
     header, body = batch_parts(ONE)
-    return opening("enqueue"), _request(schema_header(ONE.schema).replace(b"payload", b"pay\xff\xfead"), header, body)
+    return opening("enqueue"), _request(
+        schema_header(ONE.schema).replace(b"payload", b"pay\xff\xfead"), header, body
+    )
 
 
 def _list_that_leads_far_away() -> tuple[bytes, ...]:
     """Whoever asks such a batch for its size before it was found sound reads memory that is not ours."""
-    batch = pa.RecordBatch.from_pylist([{"throttle_keys": ["a"]}, {"throttle_keys": ["b"]}], schema=MESSAGES).select(["throttle_keys"])
+    batch = pa.RecordBatch.from_pylist(
+        [{"throttle_keys": ["a"]}, {"throttle_keys": ["b"]}], schema=MESSAGES
+    ).select(["throttle_keys"])
     header, body = batch_parts(batch)
     lie = body.replace(struct.pack("<iii", 0, 1, 2), struct.pack("<iii", 0, 1 << 29, 1 << 30), 1)
     assert lie != body
@@ -128,7 +157,9 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
     "a path instead of a command": (b"\x0a\x05\x08\x01\x1a\x01a",),
     "another kind of descriptor": (b"\x0a\x02\x08\x63",),
     "a command of arrays in arrays": (frame(command=b"\x91" * 100_000, header=schema_header(MESSAGES)),),
-    "a verb of a megabyte": (frame(command=encode({"verb": "x" * 1_000_000}), header=schema_header(MESSAGES)),),
+    "a verb of a megabyte": (
+        frame(command=encode({"verb": "x" * 1_000_000}), header=schema_header(MESSAGES)),
+    ),
     "a schema that is none": (opening("enqueue", header=b"\xff" * 500),),
     "a batch before its schema": (opening("enqueue", header=batch_parts(ONE)[0]),),
     "the body cut off": _cut(batch_parts(ONE)[0], batch_parts(ONE)[1][:-8]),
@@ -142,7 +173,9 @@ WRONG_FRAMES: dict[str, tuple[bytes, ...]] = {
 
 
 @pytest.mark.parametrize("frames", WRONG_FRAMES.values(), ids=WRONG_FRAMES.keys())
-def test_a_frame_that_makes_no_sense_ends_its_channel_with_words(server: ServerProcess, frames: tuple[bytes, ...]) -> None:
+def test_a_frame_that_makes_no_sense_ends_its_channel_with_words(
+    server: ServerProcess, frames: tuple[bytes, ...]
+) -> None:
     with Stranger(server.address) as stranger:
         stranger.send(*frames)
         stranger.end()
@@ -159,12 +192,17 @@ def test_a_verb_that_could_fool_a_terminal_comes_back_harmless(server: ServerPro
 
 
 @pytest.mark.parametrize(
-    ("method", "streams"), [("DoGet", False), ("DoPut", True), ("DoAction", False), ("ListFlights", False), ("ListActions", False)]
+    ("method", "streams"),
+    [("DoGet", False), ("DoPut", True), ("DoAction", False), ("ListFlights", False), ("ListActions", False)],
 )
-def test_what_flight_could_do_besides_is_refused_without_a_stack(server: ServerProcess, method: str, streams: bool) -> None:
+def test_what_flight_could_do_besides_is_refused_without_a_stack(
+    server: ServerProcess, method: str, streams: bool
+) -> None:
     request = opening("enqueue") if streams else b""
     with grpc.insecure_channel(server.address) as channel:
-        call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")(iter([request]), timeout=PATIENCE_S)
+        call = channel.stream_stream(f"/arrow.flight.protocol.FlightService/{method}")(
+            iter([request]), timeout=PATIENCE_S
+        )
         with pytest.raises(grpc.RpcError) as refused:
             list(call)
     assert "DoExchange" in str(refused.value.details())
@@ -173,10 +211,14 @@ def test_what_flight_could_do_besides_is_refused_without_a_stack(server: ServerP
 
 def test_what_a_stranger_writes_on_a_schema_is_not_kept(server: ServerProcess) -> None:
     def send(at: int) -> None:
-        batch = pa.RecordBatch.from_pylist([], schema=pa.schema([("payload", pa.binary())], metadata={"x": bytes([at]) * 20_000_000}))
+        batch = pa.RecordBatch.from_pylist(
+            [], schema=pa.schema([("payload", pa.binary())], metadata={"x": bytes([at]) * 20_000_000})
+        )
         header, body = batch_parts(batch)
         with Stranger(server.address) as stranger:
-            stranger.send(opening("enqueue"), request(batch.schema, header, body, encode({"queues": [["q", 0]]})))
+            stranger.send(
+                opening("enqueue"), request(batch.schema, header, body, encode({"queues": [["q", 0]]}))
+            )
             assert stranger.outcome() == ""
 
     send(0)
@@ -186,38 +228,66 @@ def test_what_a_stranger_writes_on_a_schema_is_not_kept(server: ServerProcess) -
     assert usage(server.pid)["rss"] - before < 250
 
 
-MIXED = pa.RecordBatch.from_pylist([{"action": 0, "id": b"i" * 16, "lease": 1}, {"payload": b"1"}], schema=EXCHANGE)
+MIXED = pa.RecordBatch.from_pylist(
+    [{"action": 0, "id": b"i" * 16, "lease": 1}, {"payload": b"1"}], schema=EXCHANGE
+)
 
 
 @pytest.mark.parametrize(
     "counts",
-    [{"extends": -1, "settles": 2}, {"settles": 1 << 62}, {"extends": (1 << 64) - 1}, {"settles": 3}, {"settles": 1}, {}, {"extends": 2},
-     {"extends": 1, "queues": [["q", 1]]}, {"settles": 1, "queues": [["q", 2]]}],
+    [
+        {"extends": -1, "settles": 2},
+        {"settles": 1 << 62},
+        {"extends": (1 << 64) - 1},
+        {"settles": 3},
+        {"settles": 1},
+        {},
+        {"extends": 2},
+        {"extends": 1, "queues": [["q", 1]]},
+        {"settles": 1, "queues": [["q", 2]]},
+    ],
     ids=str,
-)  # fmt: skip
-def test_an_exchange_whose_counts_do_not_add_up_is_refused_as_a_whole(server: ServerProcess, counts: dict[str, Any]) -> None:
+)
+def test_an_exchange_whose_counts_do_not_add_up_is_refused_as_a_whole(
+    server: ServerProcess, counts: dict[str, Any]
+) -> None:
     header, body = batch_parts(MIXED)
     with Stranger(server.address) as stranger:
-        stranger.send(opening("exchange"), request(EXCHANGE, header, body, encode({"consumer": "c", **counts})))
+        stranger.send(
+            opening("exchange"), request(EXCHANGE, header, body, encode({"consumer": "c", **counts}))
+        )
         assert stranger.outcome() == "invalid_request"
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "settle"])
-def test_ids_of_answered_requests_are_read_also_without_an_id_of_its_own(server: ServerProcess, verb: str) -> None:
-    call = {"enqueue": {"queues": [["q", 1]], "rows": [[b"x"]]}, "settle": {"rows": [[0, b"i" * 16, 1]]}}[verb]
+def test_ids_of_answered_requests_are_read_also_without_an_id_of_its_own(
+    server: ServerProcess, verb: str
+) -> None:
+    call = {"enqueue": {"queues": [["q", 1]], "rows": [[b"x"]]}, "settle": {"rows": [[0, b"i" * 16, 1]]}}[
+        verb
+    ]
     with Stranger(server.address) as stranger:
         stranger.send(opening(verb), frame(metadata=encode({**call, "answered": ["no id"]})))
         assert stranger.outcome() == "invalid_request"
 
 
 @pytest.mark.parametrize(
-    ("verb", "field", "row"), [("enqueue", "rows", b"\x91\xc4\0"), ("settle", "rows", b"\x93\0\xc4\0\0"), ("enqueue", "queues", b"\x92\xa0\0")]
+    ("verb", "field", "row"),
+    [
+        ("enqueue", "rows", b"\x91\xc4\0"),
+        ("settle", "rows", b"\x93\0\xc4\0\0"),
+        ("enqueue", "queues", b"\x92\xa0\0"),
+    ],
 )
-def test_millions_of_rows_beside_a_batch_are_refused_before_they_are_made(server: ServerProcess, verb: str, field: str, row: bytes) -> None:
+def test_millions_of_rows_beside_a_batch_are_refused_before_they_are_made(
+    server: ServerProcess, verb: str, field: str, row: bytes
+) -> None:
     count = 3_000_000
     name = encode(field)
     before = usage(server.pid)["peak"]
     with Stranger(server.address) as stranger:
-        stranger.send(opening(verb), frame(metadata=b"\x81" + name + b"\xdd" + count.to_bytes(4, "big") + row * count))
+        stranger.send(
+            opening(verb), frame(metadata=b"\x81" + name + b"\xdd" + count.to_bytes(4, "big") + row * count)
+        )
         assert stranger.outcome() == "invalid_request"
     assert usage(server.pid)["peak"] - before < 150

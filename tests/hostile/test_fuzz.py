@@ -1,4 +1,6 @@
-"""A short run of the random strangers, with seeds that do not change; those that once found something come first."""
+"""A short run of the random strangers, with seeds that do not change; those that once found something come
+first.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from fairlead.store.memory import MemoryStore
 from fairlead.testing.server import ServerProcess
 from tests.hostile import fuzz, strangers
 
-#: 458: a list without offsets, whose size was asked for before it was checked: the process died. 3992: a name that is no text.
+#: 458: a list without offsets, whose size was asked for before it was checked: the process died. 3992: a name
+#: that is no text.
 FOUND = [458, 3992]
 
 
@@ -47,8 +50,12 @@ def test_no_random_stranger_does_more_to_a_server_than_be_refused(server: Server
         fuzz.live(seed, server.address, fuzz.BULK)
 
 
-@pytest.mark.parametrize(("stranger", "door"), [("fila", "grpc"), ("http", "http"), ("noise", "flight"), ("noise", "grpc")])
-def test_no_random_stranger_at_any_port_is_more_than_answered_or_hung_up_on(server: ServerProcess, stranger: str, door: str) -> None:
+@pytest.mark.parametrize(
+    ("stranger", "door"), [("fila", "grpc"), ("http", "http"), ("noise", "flight"), ("noise", "grpc")]
+)
+def test_no_random_stranger_at_any_port_is_more_than_answered_or_hung_up_on(
+    server: ServerProcess, stranger: str, door: str
+) -> None:
     for seed in range(60):
         getattr(strangers, stranger)(seed, server.addresses[door])
 
@@ -56,7 +63,18 @@ def test_no_random_stranger_at_any_port_is_more_than_answered_or_hung_up_on(serv
 @pytest.mark.skipif(sys.platform != "linux", reason="atheris is only to be had for Linux")
 def test_a_short_look_for_findings_with_the_help_of_coverage_finds_none(tmp_path: Path) -> None:
     """`make fuzz SECONDS=600` looks longer. The same seed, but not the same inputs on every machine."""
-    command = [sys.executable, "-m", "tests.hostile.guided", "all", "5", str(tmp_path / "corpus"), str(tmp_path), "-seed=1"]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, cwd=Path(__file__).parents[2])
+    command = [
+        sys.executable,
+        "-m",
+        "tests.hostile.guided",
+        "all",
+        "5",
+        str(tmp_path / "corpus"),
+        str(tmp_path),
+        "-seed=1",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=300, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "number_of_executed_units" in done.stderr

@@ -16,7 +16,10 @@ from tests.hostile.conftest import usage
 PATIENCE_S = 60.0
 METHODS = {
     f"/{service.full_name}/{method.name}": method.input_type.full_name
-    for service in (service_pb2.DESCRIPTOR.services_by_name["FilaService"], admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"])
+    for service in (
+        service_pb2.DESCRIPTOR.services_by_name["FilaService"],
+        admin_pb2.DESCRIPTOR.services_by_name["FilaAdmin"],
+    )
     for method in service.methods
 }
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -57,7 +60,9 @@ def test_bytes_that_are_no_protobuf_are_an_invalid_argument_that_names_the_messa
 
 
 @pytest.mark.parametrize("raw", NOT_PROTOBUF, ids=len)
-def test_bytes_that_are_no_protobuf_end_a_stream_of_requests_in_the_same_way(channel: grpc.Channel, raw: bytes) -> None:
+def test_bytes_that_are_no_protobuf_end_a_stream_of_requests_in_the_same_way(
+    channel: grpc.Channel, raw: bytes
+) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         next(channel.stream_stream(REFLECTION)(iter([raw]), timeout=PATIENCE_S))
     expect_invalid(refused.value, "grpc.reflection.v1alpha.ServerReflectionRequest")
@@ -70,7 +75,10 @@ def test_methods_that_nobody_has_are_not_implemented(channel: grpc.Channel, meth
 
 def test_a_message_that_is_too_large_is_refused_and_the_connection_goes_on(channel: grpc.Channel) -> None:
     service = service_pb2_grpc.FilaServiceStub(channel)
-    for size, code in ((MAX_PAYLOAD_BYTES + 1, grpc.StatusCode.INVALID_ARGUMENT), (3 * MAX_PAYLOAD_BYTES, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+    for size, code in (
+        (MAX_PAYLOAD_BYTES + 1, grpc.StatusCode.INVALID_ARGUMENT),
+        (3 * MAX_PAYLOAD_BYTES, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ):
         with pytest.raises(grpc.RpcError) as refused:
             service.Enqueue(service_pb2.EnqueueRequest(queue="q", payload=bytes(size)), timeout=PATIENCE_S)
         assert refused.value.code() is code
@@ -95,7 +103,9 @@ def test_a_name_that_is_none_is_refused_by_every_call(channel: grpc.Channel, nam
         assert not set(refused.value.details()) & set("\0\n\u202e")
 
 
-def test_streams_opened_and_dropped_by_the_thousand_leave_room_for_the_next(server: ServerProcess, channel: grpc.Channel) -> None:
+def test_streams_opened_and_dropped_by_the_thousand_leave_room_for_the_next(
+    server: ServerProcess, channel: grpc.Channel
+) -> None:
     service = service_pb2_grpc.FilaServiceStub(channel)
     for _ in range(3):
         streams = [service.Consume(service_pb2.ConsumeRequest(queue="q")) for _ in range(1000)]

@@ -52,7 +52,9 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize(("raw", "status"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_request_gets_an_answer_that_says_so(server: ServerProcess, raw: bytes, status: int) -> None:
+def test_what_is_no_request_gets_an_answer_that_says_so(
+    server: ServerProcess, raw: bytes, status: int
+) -> None:
     answer = talk(server.addresses["http"], raw)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert len(answer) < 1000
@@ -63,17 +65,36 @@ def test_what_is_no_request_gets_an_answer_that_says_so(server: ServerProcess, r
 
 
 @pytest.mark.parametrize(
-    "accept", [b"application/openmetrics-text;version=abc", b"application/openmetrics-text;version=;;=,", b";;;", b"\xff", b"x" * 5000]
+    "accept",
+    [
+        b"application/openmetrics-text;version=abc",
+        b"application/openmetrics-text;version=;;=,",
+        b";;;",
+        b"\xff",
+        b"x" * 5000,
+    ],
 )
 def test_metrics_are_shown_whatever_is_said_to_be_acceptable(server: ServerProcess, accept: bytes) -> None:
-    answer = talk(server.addresses["http"], get(b"/metrics?name[]=%ff&a;b", b"Accept: " + accept, b"Accept-Encoding: gzip;q=x"))
+    answer = talk(
+        server.addresses["http"],
+        get(b"/metrics?name[]=%ff&a;b", b"Accept: " + accept, b"Accept-Encoding: gzip;q=x"),
+    )
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 def test_requests_in_a_row_are_all_answered_and_a_body_is_not_taken_for_one(server: ServerProcess) -> None:
     address = server.addresses["http"]
-    assert talk(address, b"GET /healthz HTTP/1.1\r\n\r\n" * 100 + get(b"/healthz")).count(b"HTTP/1.1 200 ") == 101
-    assert talk(address, b"GET /healthz HTTP/1.1\r\nContent-Length: 30\r\n\r\nGET /metrics HTTP/1.1\r\n\r\nxxxxxxx").count(b"HTTP/1.1 ") == 1
+    assert (
+        talk(address, b"GET /healthz HTTP/1.1\r\n\r\n" * 100 + get(b"/healthz")).count(b"HTTP/1.1 200 ")
+        == 101
+    )
+    assert (
+        talk(
+            address,
+            b"GET /healthz HTTP/1.1\r\nContent-Length: 30\r\n\r\nGET /metrics HTTP/1.1\r\n\r\nxxxxxxx",
+        ).count(b"HTTP/1.1 ")
+        == 1
+    )
 
 
 def test_clients_that_never_finish_their_request_keep_nobody_out(server: ServerProcess) -> None:
@@ -84,7 +105,9 @@ def test_clients_that_never_finish_their_request_keep_nobody_out(server: ServerP
             connection.sendall(b"GET /healthz HTTP/1.1\r\nX-a: ")
         for _ in range(5):
             assert talk(server.addresses["http"], get(b"/healthz")).startswith(b"HTTP/1.1 200 ")
-        assert b'fairlead_refused_total{limit="http_connections"} 0.0' not in talk(server.addresses["http"], get(b"/metrics"))
+        assert b'fairlead_refused_total{limit="http_connections"} 0.0' not in talk(
+            server.addresses["http"], get(b"/metrics")
+        )
     finally:
         for connection in slow:
             connection.close()
@@ -99,13 +122,20 @@ NO_GRPC: dict[str, bytes] = {
     "a frame of 16 MiB that is not there": _HELLO + b"\xff\xff\xff\x04\0\0\0\0\0" + bytes(100_000),
     "ten thousand settings": _HELLO + _SETTINGS * 10_000,
     "ten thousand pings": _HELLO + _SETTINGS + b"\0\0\x08\x06\0\0\0\0\0ping-him" * 10_000,
-    "streams opened and reset": _HELLO + _SETTINGS + b"".join(
-        b"\0\0\x01\x01\x05" + (2 * at + 1).to_bytes(4, "big") + b"\x82" + b"\0\0\x04\x03\0" + (2 * at + 1).to_bytes(4, "big") + b"\0\0\0\x08"
+    "streams opened and reset": _HELLO
+    + _SETTINGS
+    + b"".join(
+        b"\0\0\x01\x01\x05"
+        + (2 * at + 1).to_bytes(4, "big")
+        + b"\x82"
+        + b"\0\0\x04\x03\0"
+        + (2 * at + 1).to_bytes(4, "big")
+        + b"\0\0\0\x08"
         for at in range(3000)
     ),
     "HTTP/1.1": b"GET / HTTP/1.1\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(500),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("door", ["flight", "grpc"])

@@ -34,7 +34,9 @@ def fill(broker: Broker, queue: str, stream: str | None = None) -> None:
 
 @pytest.mark.parametrize("max_per_stream", [1, 1000])
 @pytest.mark.parametrize("stream", [None, "s"])
-def test_a_claim_of_large_messages_ends_early_and_the_next_goes_on(broker: Broker, stream: str | None, max_per_stream: int) -> None:
+def test_a_claim_of_large_messages_ends_early_and_the_next_goes_on(
+    broker: Broker, stream: str | None, max_per_stream: int
+) -> None:
     fill(broker, "q", stream)
     claimed = 0
     while deliveries := broker.claim("q", limit=100_000, max_per_stream=max_per_stream):

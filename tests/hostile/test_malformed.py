@@ -1,7 +1,9 @@
-"""What no client would send, kind by kind at each door: an answer that says what is wrong or a closed connection, and nothing else.
+"""What no client would send, kind by kind at each door: an answer that says what is wrong or a closed
+connection, and nothing else.
 
-The fixture `server` looks after each case whether the server still serves, has stored nothing, and has nothing in its log
-that nobody foresaw. What a door has no place for (columns at the gRPC door, JSON at all three) is sent to it all the same.
+The fixture `server` looks after each case whether the server still serves, has stored nothing, and has
+nothing in its log that nobody foresaw. What a door has no place for (columns at the gRPC door, JSON at all
+three) is sent to it all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +32,21 @@ Case = Callable[[ServerProcess], Outcome]
 EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
 ENQUEUE = "/fila.v1.FilaService/Enqueue"
 SOUND = service_pb2.EnqueueRequest(queue="q", payload=b"x").SerializeToString()
-NAMES = ["", " ", "a/b/c", "../x", "-x", "q\0", "q\n", "é", "x" * 201, "\u202eq", "q\x1b[2J", "\ud7ff", "q.dlq.dlq/"]
+NAMES = [
+    "",
+    " ",
+    "a/b/c",
+    "../x",
+    "-x",
+    "q\0",
+    "q\n",
+    "é",
+    "x" * 201,
+    "\u202eq",
+    "q\x1b[2J",
+    "\ud7ff",
+    "q.dlq.dlq/",
+]
 
 
 def over_tcp(door: str, raw: bytes) -> Case:
@@ -41,8 +57,14 @@ def over_tcp(door: str, raw: bytes) -> Case:
     return send
 
 
-def batch_case(batch: pa.RecordBatch, change: Callable[[bytes, bytes], tuple[bytes, bytes]] = lambda header, body: (header, body),
-               *, verb: str = "enqueue", schema: pa.Schema | None = None, call: object = None) -> Case:  # fmt: skip
+def batch_case(
+    batch: pa.RecordBatch,
+    change: Callable[[bytes, bytes], tuple[bytes, bytes]] = lambda header, body: (header, body),
+    *,
+    verb: str = "enqueue",
+    schema: pa.Schema | None = None,
+    call: object = None,
+) -> Case:
     def send(server: ServerProcess) -> Outcome:
         header, body = batch_parts(batch)
         changed = change(header, body)
@@ -67,7 +89,9 @@ def metadata_case(verb: str, call: object) -> Case:
 
 def call_case(request: bytes, **options: object) -> Case:
     def send(server: ServerProcess) -> Outcome:
-        with grpc.insecure_channel(server.addresses["grpc"], options=[("grpc.max_send_message_length", -1)]) as channel:
+        with grpc.insecure_channel(
+            server.addresses["grpc"], options=[("grpc.max_send_message_length", -1)]
+        ) as channel:
             try:
                 channel.unary_unary(ENQUEUE)(request, timeout=PATIENCE_S, **options)
             except grpc.RpcError as refused:
@@ -94,7 +118,9 @@ def in_header(old: bytes, new: bytes) -> Callable[[bytes, bytes], tuple[bytes, b
     return change
 
 
-TWO = pa.RecordBatch.from_pylist([{"payload": b"12345"}, {"payload": b"6789"}], schema=pa.schema([("payload", pa.binary())]))
+TWO = pa.RecordBatch.from_pylist(
+    [{"payload": b"12345"}, {"payload": b"6789"}], schema=pa.schema([("payload", pa.binary())])
+)
 TOO_LARGE = service_pb2.EnqueueRequest(queue="q", payload=bytes(20 << 20)).SerializeToString()
 OFFSETS = struct.pack("<iii", 0, 5, 9)
 DEEP_JSON = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
@@ -102,25 +128,34 @@ MANY = {f"header-{number}": "v" for number in range(10_000)}
 
 CASES: dict[str, dict[str, list[Case]]] = {
     "random bytes": {
-        door: [over_tcp(door, random.Random(seed).randbytes(3000)) for seed in range(20)] for door in ("flight", "grpc", "http")
+        door: [over_tcp(door, random.Random(seed).randbytes(3000)) for seed in range(20)]
+        for door in ("flight", "grpc", "http")
     },
     "truncated frames": {
         "flight": [
-            over_tcp("flight", http2_call(EXCHANGE, b"\0\0\0\x03\xe8" + b"0123456789")), over_tcp("flight", http2_call(EXCHANGE, b"\0\0\0")),
+            over_tcp("flight", http2_call(EXCHANGE, b"\0\0\0\x03\xe8" + b"0123456789")),
+            over_tcp("flight", http2_call(EXCHANGE, b"\0\0\0")),
             over_tcp("flight", http2_call(EXCHANGE, b"\0" + b"\0\0\0\x05hello")[:-20]),
-            batch_case(TWO, lambda header, body: (header, body[:-8])), batch_case(TWO, lambda header, body: (header[:-8], body)),
+            batch_case(TWO, lambda header, body: (header, body[:-8])),
+            batch_case(TWO, lambda header, body: (header[:-8], body)),
         ],
         "grpc": [
-            over_tcp("grpc", http2_call(ENQUEUE, b"\0\0\0\x03\xe8" + SOUND)), over_tcp("grpc", http2_call(ENQUEUE, b"\0\0")),
-            over_tcp("grpc", http2_call(ENQUEUE, b"\0" + len(SOUND).to_bytes(4, "big") + SOUND)[:-12]), call_case(SOUND[:-2]),
+            over_tcp("grpc", http2_call(ENQUEUE, b"\0\0\0\x03\xe8" + SOUND)),
+            over_tcp("grpc", http2_call(ENQUEUE, b"\0\0")),
+            over_tcp("grpc", http2_call(ENQUEUE, b"\0" + len(SOUND).to_bytes(4, "big") + SOUND)[:-12]),
+            call_case(SOUND[:-2]),
         ],
         "http": [over_tcp("http", get(b"/healthz")[:cut]) for cut in (1, 5, 14, 25)],
     },
     "oversize frames": {
-        "flight": [over_tcp("flight", http2_call(EXCHANGE, start + bytes(9000))) for start in (b"\0\xff\xff\xff\xff", b"\0\x7f\xff\xff\xff")],
+        "flight": [
+            over_tcp("flight", http2_call(EXCHANGE, start + bytes(9000)))
+            for start in (b"\0\xff\xff\xff\xff", b"\0\x7f\xff\xff\xff")
+        ],
         "grpc": [
             over_tcp("grpc", http2_call(ENQUEUE, b"\0\xff\xff\xff\xff")),
-            call_case(TOO_LARGE), call_case(TOO_LARGE, compression=grpc.Compression.Gzip),
+            call_case(TOO_LARGE),
+            call_case(TOO_LARGE, compression=grpc.Compression.Gzip),
         ],
         "http": [
             over_tcp("http", get(b"/" + b"a" * 70_000)),
@@ -129,49 +164,110 @@ CASES: dict[str, dict[str, list[Case]]] = {
     },
     "wrong schemas and types": {
         "flight": [
-            batch_case(pa.record_batch({"payload": pa.array(["text"])})), batch_case(pa.record_batch({"nonsense": pa.array([b"1"])})),
-            batch_case(pa.record_batch({"payload": pa.array([1.5])})), batch_case(TWO, verb="settle", call={}),
+            batch_case(pa.record_batch({"payload": pa.array(["text"])})),
+            batch_case(pa.record_batch({"nonsense": pa.array([b"1"])})),
+            batch_case(pa.record_batch({"payload": pa.array([1.5])})),
+            batch_case(TWO, verb="settle", call={}),
             batch_case(pa.record_batch([pa.array([b"1"])] * 2, names=["payload", "payload"])),
-            batch_case(TWO, schema=pa.schema([("payload", pa.int64())])), batch_case(TWO, schema=SETTLEMENTS),
-            batch_case(TWO, verb="admin", call={}), batch_case(pa.record_batch({"payload": pa.array([{"a": 1}])})),
-            metadata_case("enqueue", {"queues": "q"}), metadata_case("enqueue", [1, 2]),
+            batch_case(TWO, schema=pa.schema([("payload", pa.int64())])),
+            batch_case(TWO, schema=SETTLEMENTS),
+            batch_case(TWO, verb="admin", call={}),
+            batch_case(pa.record_batch({"payload": pa.array([{"a": 1}])})),
+            metadata_case("enqueue", {"queues": "q"}),
+            metadata_case("enqueue", [1, 2]),
             metadata_case("enqueue", {"queues": [["q", 1]], "rows": [["text"]]}),
         ],
         "grpc": [
             call_case(raw)
-            for raw in (b"\x08\x05", b"\x0d\0\0\0\0", b"\x09" + bytes(8), b"\x1a\x02\x08\x01", b"\x0a\x02\xff\xfe", b"", b"\x12\x04\x0a\x02\xff\xfe")
+            for raw in (
+                b"\x08\x05",
+                b"\x0d\0\0\0\0",
+                b"\x09" + bytes(8),
+                b"\x1a\x02\x08\x01",
+                b"\x0a\x02\xff\xfe",
+                b"",
+                b"\x12\x04\x0a\x02\xff\xfe",
+            )
         ],
-        "http": [over_tcp("http", b"POST /metrics HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")],
+        "http": [
+            over_tcp(
+                "http",
+                b"POST /metrics HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+            )
+        ],
     },
     "broken offsets and lying lengths": {
         "flight": [
             batch_case(TWO, replaced(OFFSETS, struct.pack("<iii", *lie)))
-            for lie in ((0, 9, 5), (-5, 5, 9), (0, 5, 1 << 30), (9, 9, 9 + (1 << 20)), (0, -1, 9), (5, 0, 9), (0, 1 << 31 - 1, 9), (2, 1, 0))
-        ] + [
-            batch_case(TWO, in_header(struct.pack("<q", 2), struct.pack("<q", lie))) for lie in (-1, 3, 1 << 20, 1 << 40, 1 << 62)
-        ] + [batch_case(TWO, in_header(struct.pack("<q", 12), struct.pack("<q", lie))) for lie in (-1, 0, 1 << 20, 1 << 62)],
+            for lie in (
+                (0, 9, 5),
+                (-5, 5, 9),
+                (0, 5, 1 << 30),
+                (9, 9, 9 + (1 << 20)),
+                (0, -1, 9),
+                (5, 0, 9),
+                (0, 1 << 31 - 1, 9),
+                (2, 1, 0),
+            )
+        ]
+        + [
+            batch_case(TWO, in_header(struct.pack("<q", 2), struct.pack("<q", lie)))
+            for lie in (-1, 3, 1 << 20, 1 << 40, 1 << 62)
+        ]
+        + [
+            batch_case(TWO, in_header(struct.pack("<q", 12), struct.pack("<q", lie)))
+            for lie in (-1, 0, 1 << 20, 1 << 62)
+        ],
         "grpc": [
             call_case(raw)
-            for raw in (b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x7fq", b"\x1a\x05x", b"\x12\xff\xff\xff\xff\x07", b"\x0a" + b"\xff" * 8 + b"\x01")
+            for raw in (
+                b"\x0a\xff\xff\xff\xff\x0f",
+                b"\x0a\x7fq",
+                b"\x1a\x05x",
+                b"\x12\xff\xff\xff\xff\x07",
+                b"\x0a" + b"\xff" * 8 + b"\x01",
+            )
         ],
-        "http": [over_tcp("http", get(b"/healthz", b"Content-Length: " + lie)) for lie in (b"-1", b"1e9", b"99999999999999999999", b"0, 5")],
+        "http": [
+            over_tcp("http", get(b"/healthz", b"Content-Length: " + lie))
+            for lie in (b"-1", b"1e9", b"99999999999999999999", b"0, 5")
+        ],
     },
     "control characters and unicode in names": {
         "flight": [metadata_case("enqueue", {"queues": [[name, 1]], "rows": [[b"x"]]}) for name in NAMES]
-        + [metadata_case("claim", {"queue": name}) for name in NAMES] + [metadata_case("enqueue", b"\x81\xa6queues\x91\x92\xa2\xff\xfe\x01")],
-        "grpc": [call_case(service_pb2.EnqueueRequest(queue=name).SerializeToString()) for name in NAMES] + [call_case(b"\x0a\x03\xed\xa0\x80")],
-        "http": [over_tcp("http", get(path)) for path in (b"/\x1b[2J", b"/\0", "/\u202ehealthz".encode(), b"/\xff\xfe", b"/healthz\x01", b"/%00%1b")],
+        + [metadata_case("claim", {"queue": name}) for name in NAMES]
+        + [metadata_case("enqueue", b"\x81\xa6queues\x91\x92\xa2\xff\xfe\x01")],
+        "grpc": [call_case(service_pb2.EnqueueRequest(queue=name).SerializeToString()) for name in NAMES]
+        + [call_case(b"\x0a\x03\xed\xa0\x80")],
+        "http": [
+            over_tcp("http", get(path))
+            for path in (
+                b"/\x1b[2J",
+                b"/\0",
+                "/\u202ehealthz".encode(),
+                b"/\xff\xfe",
+                b"/healthz\x01",
+                b"/%00%1b",
+            )
+        ],
     },
     "ten thousand headers": {
-        "flight": [metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", encode(MANY)]]}),
-                   batch_case(pa.RecordBatch.from_pylist([{"payload": b"x", "headers": encode(MANY)}], schema=MESSAGES))],
-        "grpc": [call_case(service_pb2.EnqueueRequest(queue="q", headers=MANY).SerializeToString()),
-                 call_case(SOUND, metadata=[(name, "v") for name in MANY])],
+        "flight": [
+            metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", encode(MANY)]]}),
+            batch_case(
+                pa.RecordBatch.from_pylist([{"payload": b"x", "headers": encode(MANY)}], schema=MESSAGES)
+            ),
+        ],
+        "grpc": [
+            call_case(service_pb2.EnqueueRequest(queue="q", headers=MANY).SerializeToString()),
+            call_case(SOUND, metadata=[(name, "v") for name in MANY]),
+        ],
         "http": [over_tcp("http", get(b"/", *(b"X%d: y" % number for number in range(10_000))))],
     },
     "deep JSON": {
         "flight": [
-            metadata_case("admin", DEEP_JSON), metadata_case("enqueue", b"\x81" * 100_000),
+            metadata_case("admin", DEEP_JSON),
+            metadata_case("enqueue", b"\x81" * 100_000),
             metadata_case("enqueue", b"\x81\xa6queues" + b"\x91" * 100_000),
             metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", b"\x81\xa1a" * 50_000]]}),
             metadata_case("admin", b"\x82\xa4verb\xa4find\xa9arguments" + b"\x91" * 100_000),
@@ -182,21 +278,33 @@ CASES: dict[str, dict[str, list[Case]]] = {
             over_tcp("http", get(b"/metrics?a=" + b"[" * 5000)),
         ],
     },
-}  # fmt: skip
+}
 #: What a refusal is called: codes of our own errors, and what they are as a status.
 REFUSALS = {
-    "closed", "ended", "invalid_request", "queue_not_found", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED",
+    "closed",
+    "ended",
+    "invalid_request",
+    "queue_not_found",
+    "INVALID_ARGUMENT",
+    "RESOURCE_EXHAUSTED",
     *(f"HTTP/1.1 {status}" for status in (400, 404, 405, 414, 431, 501, 505)),
-}  # fmt: skip
-#: A page is a page: what is said of a body that nobody reads, or cut off behind the first line, changes nothing about it.
-HARMLESS = {(kind, "http"): {"HTTP/1.1 200"} for kind in ("truncated frames", "broken offsets and lying lengths", "deep JSON")}
+}
+#: A page is a page: what is said of a body that nobody reads, or cut off behind the first line, changes
+#: nothing about it.
+HARMLESS = {
+    (kind, "http"): {"HTTP/1.1 200"}
+    for kind in ("truncated frames", "broken offsets and lying lengths", "deep JSON")
+}
 
 
 @pytest.mark.parametrize(("kind", "door"), [(kind, door) for kind, doors in CASES.items() for door in doors])
 def test_it_is_refused_in_words_or_hung_up_on(server: ServerProcess, kind: str, door: str) -> None:
     for number, case in enumerate(CASES[kind][door]):
         outcome = case(server)
-        assert outcome in REFUSALS | HARMLESS.get((kind, door), set()) or outcome.startswith("expected "), (number, outcome)
+        assert outcome in REFUSALS | HARMLESS.get((kind, door), set()) or outcome.startswith("expected "), (
+            number,
+            outcome,
+        )
         assert "Traceback" not in outcome
         assert not set(outcome) & set("\x1b\n\0"), (number, outcome)
 
@@ -205,9 +313,15 @@ def test_every_kind_is_tried_at_every_door() -> None:
     assert {frozenset(doors) for doors in CASES.values()} == {frozenset({"flight", "grpc", "http"})}
 
 
-@pytest.mark.parametrize("payload", [DEEP_JSON, b"[" * 100_000, b"[" * 900_000 + b"]" * 900_000, b'{"a":' * 100_000], ids=len)
-def test_a_payload_of_deep_json_is_kept_as_it_is_and_left_out_of_a_view_that_would_look_into_it(tmp_path: Path, payload: bytes) -> None:
-    with run_server(tmp_path / "data", settings={"durability": "os", "redact.json_paths": "$..secret"}) as server:
+@pytest.mark.parametrize(
+    "payload", [DEEP_JSON, b"[" * 100_000, b"[" * 900_000 + b"]" * 900_000, b'{"a":' * 100_000], ids=len
+)
+def test_a_payload_of_deep_json_is_kept_as_it_is_and_left_out_of_a_view_that_would_look_into_it(
+    tmp_path: Path, payload: bytes
+) -> None:
+    with run_server(
+        tmp_path / "data", settings={"durability": "os", "redact.json_paths": "$..secret"}
+    ) as server:
         with fairlead.connect(server.address) as client:
             client.create_queue("q")
             client.enqueue("q", payload)

@@ -1,4 +1,6 @@
-"""Thousands of clients and channels, one after the other or dropped half open: what is over must leave nothing behind."""
+"""Thousands of clients and channels, one after the other or dropped half open: what is over must leave
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,14 @@ def dropped_connections(server: ServerProcess, count: int) -> None:
             stranger.send(opening("enqueue"))
 
 
-@pytest.mark.parametrize("come_and_go", [new_clients, new_channels, dropped_channels, dropped_connections], ids=lambda made: made.__name__)
-def test_those_who_come_and_go_leave_nothing_behind(server: ServerProcess, come_and_go: Callable[[ServerProcess, int], None]) -> None:
+@pytest.mark.parametrize(
+    "come_and_go",
+    [new_clients, new_channels, dropped_channels, dropped_connections],
+    ids=lambda made: made.__name__,
+)
+def test_those_who_come_and_go_leave_nothing_behind(
+    server: ServerProcess, come_and_go: Callable[[ServerProcess, int], None]
+) -> None:
     come_and_go(server, SOME)
     before = usage(server.pid)
     come_and_go(server, MANY)

@@ -58,7 +58,9 @@ DIRECTORIES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", DIRECTORIES.values(), ids=DIRECTORIES.keys())
-def test_a_data_directory_that_is_none_is_refused_and_left_as_it_is(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_a_data_directory_that_is_none_is_refused_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     path = tmp_path / "data"
     make(path)
     before = sorted(tmp_path.rglob("*"))
@@ -76,7 +78,12 @@ def test_a_data_directory_below_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_read_only_file_system_is_told_as_what_it_is(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(there)], capture_output=True, check=False).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "tmpfs", str(there)], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("needs the right to mount")
     try:
         with fairlead.open(there / "data") as broker:

@@ -28,7 +28,9 @@ def until_no_intent(client: fairlead.Client) -> None:
 
 
 @pytest.mark.parametrize("verb", ["purge", "redrive", "delete_queue"])
-def test_a_server_killed_during_a_long_operation_has_done_all_of_it_or_nothing(own_server: ServerProcess, verb: str) -> None:
+def test_a_server_killed_during_a_long_operation_has_done_all_of_it_or_nothing(
+    own_server: ServerProcess, verb: str
+) -> None:
     count = 30_000
     with fairlead.connect(own_server.address) as client:
         if verb == "redrive":
@@ -50,10 +52,16 @@ def test_a_server_killed_during_a_long_operation_has_done_all_of_it_or_nothing(o
         if verb == "delete_queue" and not client.queues():
             return
         stats = client.stats("q")
-        assert (stats.ready, stats.dead) in {"redrive": [(0, count), (count, 0)], "purge": [(count, 0), (0, 0)], "delete_queue": [(count, 0)]}[verb]
+        assert (stats.ready, stats.dead) in {
+            "redrive": [(0, count), (count, 0)],
+            "purge": [(count, 0), (0, 0)],
+            "delete_queue": [(count, 0)],
+        }[verb]
 
 
-def test_a_server_told_to_stop_under_a_hundred_clients_keeps_what_it_confirmed(own_server: ServerProcess) -> None:
+def test_a_server_told_to_stop_under_a_hundred_clients_keeps_what_it_confirmed(
+    own_server: ServerProcess,
+) -> None:
     confirmed: list[str] = []
     unclear: list[str] = []
     enough = threading.Event()
@@ -83,7 +91,9 @@ def test_a_server_told_to_stop_under_a_hundred_clients_keeps_what_it_confirmed(o
     assert "cut off" not in own_server.log
 
 
-def test_a_request_to_a_server_that_stands_still_is_answered_once_when_it_goes_on(own_server: ServerProcess) -> None:
+def test_a_request_to_a_server_that_stands_still_is_answered_once_when_it_goes_on(
+    own_server: ServerProcess,
+) -> None:
     with fairlead.connect(own_server.address) as client, ThreadPoolExecutor(1) as thread:
         client.enqueue("q", b"1")
         own_server.pause()
@@ -94,7 +104,9 @@ def test_a_request_to_a_server_that_stands_still_is_answered_once_when_it_goes_o
 
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 3_600_000, -(1 << 40), 1 << 45])
-def test_a_client_whose_clock_is_wrong_is_told_so_and_nothing_is_carried_out(own_server: ServerProcess, ahead_ms: int) -> None:
+def test_a_client_whose_clock_is_wrong_is_told_so_and_nothing_is_carried_out(
+    own_server: ServerProcess, ahead_ms: int
+) -> None:
     wrong = show_id(IdSource().next(max(0, time.time_ns() // 1_000_000 + ahead_ms), 1)[0])
     with flight.connect(f"grpc://{own_server.address}") as connection:
         channel = RawChannel(connection, "enqueue")

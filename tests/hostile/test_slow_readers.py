@@ -1,4 +1,6 @@
-"""Clients that ask for answers of many parts, and read none: what they hold of the server has a bound, and others go on."""
+"""Clients that ask for answers of many parts, and read none: what they hold of the server has a bound, and
+others go on.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def refused(server: ServerProcess) -> float:
 
 def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Path) -> None:
     settings = {"durability": "os", "limits.max_inflight_bytes": "48MiB", "store.body_cache_bytes": "1MiB"}
-    with run_server(tmp_path / "data", http=True, settings=settings) as server, fairlead.connect(server.address) as client:
+    with (
+        run_server(tmp_path / "data", http=True, settings=settings) as server,
+        fairlead.connect(server.address) as client,
+    ):
         client.create_queue("q")
         for _ in range(ROWS // 16):
             client.enqueue_many("q", [NewMessage(LARGE)] * 16)
@@ -46,7 +51,9 @@ def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Pa
             for channel in slow:
                 channel.reader.cancel()
         # Once they are gone there is room again.
-        assert sum(batch.num_rows for batch in client.consumers.read_batches("etl", "q", generation, 1)) == ROWS
+        assert (
+            sum(batch.num_rows for batch in client.consumers.read_batches("etl", "q", generation, 1)) == ROWS
+        )
         assert client.consumers.close("etl", "q", generation, 1).settled == {"completed": ROWS}
         assert server.stop() == 0
         assert "should not" not in server.log

@@ -83,7 +83,11 @@ def test_waits_that_are_over_are_over_for_all_and_nothing_is_handed_out_twice() 
         with ThreadPoolExecutor(THREADS) as threads:
             waiting = [threads.submit(wait, number) for number in range(THREADS)]
             began.wait()
-            sent = [message_id for _ in range(50) for message_id in broker.enqueue_many("q", [NewMessage(b"x")] * 3)]
+            sent = [
+                message_id
+                for _ in range(50)
+                for message_id in broker.enqueue_many("q", [NewMessage(b"x")] * 3)
+            ]
             broker.interrupt_waits()
             got = [message_id for one in waiting for message_id in one.result(60)]
         left = [delivery.id for delivery in broker.claim("q", limit=1000, wait="1h")]

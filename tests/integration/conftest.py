@@ -17,7 +17,9 @@ _ROOM_BYTES = 512 * 1024 * 1024
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory that costs no disk, where the machine has one with room: opening RocksDB there is ten times faster."""
+    """A directory that costs no disk, where the machine has one with room: opening RocksDB there is ten times
+    faster.
+    """
     if not _IN_MEMORY.is_dir() or shutil.disk_usage(_IN_MEMORY).free < _ROOM_BYTES:
         yield tmp_path
         return

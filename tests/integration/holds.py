@@ -1,4 +1,6 @@
-"""Counts what happens under the engine's lock: per hold, the rows each question of the store gave and the messages that moved."""
+"""Counts what happens under the engine's lock: per hold, the rows each question of the store gave and the
+messages that moved.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class _MeteredStore:
 
 
 class HoldMeter:
-    """`most` has, per question, the most rows that one hold of the lock has read; `moved` are messages changed in one hold."""
+    """`most` has, per question, the most rows that one hold of the lock has read; `moved` are messages
+    changed in one hold.
+    """
 
     def __init__(self) -> None:
         self.most: Counter[str] = Counter()

@@ -90,10 +90,18 @@ ENQUEUE: list[Case] = [
     ("many text", lambda broker: broker.enqueue_many("q", "messages"), "messages"),  # type: ignore[arg-type]
     ("many None", lambda broker: broker.enqueue_many("q", None), "messages"),  # type: ignore[arg-type]
     ("many bytes", lambda broker: broker.enqueue_many("q", [NewMessage(b""), b"x"]), "messages[1].message"),  # type: ignore[list-item]
-    ("many with one bad", lambda broker: broker.enqueue_many("q", [NewMessage(b""), NewMessage(b"", weight="1")]), "messages[1].weight"),  # type: ignore[arg-type]
+    (
+        "many with one bad",
+        lambda broker: broker.enqueue_many("q", [NewMessage(b""), NewMessage(b"", weight="1")]),
+        "messages[1].weight",
+    ),  # type: ignore[arg-type]
     ("too many", lambda broker: broker.enqueue_many("q", [NewMessage(b"")] * 100_001), "messages"),
     ("too many bytes", lambda broker: broker.enqueue_many("q", [NewMessage(b"x" * 2**24)] * 17), "messages"),
-    ("quarantine reason", lambda broker: broker.quarantine("q", [NewMessage(b"")], reason="bad luck"), "reason"),
+    (
+        "quarantine reason",
+        lambda broker: broker.quarantine("q", [NewMessage(b"")], reason="bad luck"),
+        "reason",
+    ),
     ("quarantine reason 8", lambda broker: broker.quarantine("q", [NewMessage(b"")], reason=8), "reason"),
     ("quarantine error", lambda broker: broker.quarantine("q", [NewMessage(b"")], error=5), "error"),  # type: ignore[arg-type]
     ("quarantine message", lambda broker: broker.quarantine("q", [NewMessage("x")]), "payload"),  # type: ignore[arg-type]
@@ -140,8 +148,14 @@ QUEUES: list[Case] = [
     ("retry attempts", create(retry={"attempts": -1}), "retry.attempts"),
     ("retry attempts text", create(retry={"attempts": "3"}), "retry.attempts"),
     ("retry attempts True", create(retry={"attempts": True}), "retry.attempts"),
-    *[(f"{option} negative", create(**{option: -1}), option) for option in ("max_attempts", "max_deliveries", "max_messages", "max_bytes")],
-    *[(f"{option} text", update(**{option: "1"}), option) for option in ("max_unsettled_per_consumer", "max_unsettled_per_key")],
+    *[
+        (f"{option} negative", create(**{option: -1}), option)
+        for option in ("max_attempts", "max_deliveries", "max_messages", "max_bytes")
+    ],
+    *[
+        (f"{option} text", update(**{option: "1"}), option)
+        for option in ("max_unsettled_per_consumer", "max_unsettled_per_key")
+    ],
     ("quantum 0", create(quantum=0), "quantum"),
     ("quantum None", create(quantum=None), "quantum"),
     ("ttl words", create(ttl="soon"), "ttl"),
@@ -214,13 +228,21 @@ LOOKING: list[Case] = [
 
 CASES = [
     pytest.param(call, field, id=f"{verb}: {label}")
-    for verb, cases in {"enqueue": ENQUEUE, "claim": CLAIM, "queues": QUEUES, "dead": DEAD, "looking": LOOKING}.items()
+    for verb, cases in {
+        "enqueue": ENQUEUE,
+        "claim": CLAIM,
+        "queues": QUEUES,
+        "dead": DEAD,
+        "looking": LOOKING,
+    }.items()
     for label, call, field in cases
 ]
 
 
 @pytest.mark.parametrize(("call", "field"), CASES)
-def test_a_bad_value_is_refused_by_name_and_nothing_is_stored(memory_world: World, call: Callable[[Broker], Any], field: str) -> None:
+def test_a_bad_value_is_refused_by_name_and_nothing_is_stored(
+    memory_world: World, call: Callable[[Broker], Any], field: str
+) -> None:
     world = memory_world
     before = world.store.last_commit
     with pytest.raises(errors.InvalidRequest) as refused:
@@ -253,7 +275,9 @@ SETTLE: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "field"), SETTLE.values(), ids=SETTLE.keys())
-def test_a_bad_settlement_is_invalid_by_name_and_changes_nothing(memory_world: World, make: Callable[[Any], Any], field: str) -> None:
+def test_a_bad_settlement_is_invalid_by_name_and_changes_nothing(
+    memory_world: World, make: Callable[[Any], Any], field: str
+) -> None:
     world = memory_world
     world.fill("q", count=1)
     delivery = world.claim_one("q")
@@ -271,7 +295,11 @@ ON_A_QUEUE += ["update_queue", "pause", "resume", "purge", "delete_queue", "redr
 
 @pytest.mark.parametrize("verb", ON_A_QUEUE)
 def test_an_unknown_queue_is_named(memory_world: World, verb: str) -> None:
-    more = {"enqueue": [b""], "quarantine": [[NewMessage(b"")]], "ack": ["018bcfe5-6800-7000-8000-00000000001a"]}.get(verb, [])
+    more = {
+        "enqueue": [b""],
+        "quarantine": [[NewMessage(b"")]],
+        "ack": ["018bcfe5-6800-7000-8000-00000000001a"],
+    }.get(verb, [])
     with pytest.raises(errors.QueueNotFound) as missing:
         getattr(memory_world.broker, verb)("nowhere", *more)
     assert missing.value.queue == "nowhere"
@@ -301,7 +329,12 @@ class Word(str):
 
 def test_a_kind_of_text_is_taken_as_the_text_it_is(world: World) -> None:
     world.broker.create_queue(Word("named"))
-    more = {"fairness_key": Word("k"), "throttle_keys": [Word("t")], "dedup_key": Word("d"), "stream": Word("s")}
+    more = {
+        "fairness_key": Word("k"),
+        "throttle_keys": [Word("t")],
+        "dedup_key": Word("d"),
+        "stream": Word("s"),
+    }
     world.broker.enqueue(Word("q"), b"", **more)
     (delivery,) = world.broker.claim(Word("q"), consumer=Word("ann"), token=Word("t"))
     world.broker.settle([Fail(delivery, error=Word("bad luck"), reason=Word("handler_exception"))])
@@ -320,8 +353,18 @@ def test_anything_like_bytes_is_a_payload_and_is_kept_as_it_was(memory_world: Wo
 
 def test_the_largest_of_everything_is_taken(memory_world: World) -> None:
     headers = {"a": "x" * 65_000}
-    options: dict[str, Any] = {"fairness_key": "k" * 512, "throttle_keys": [f"{at:0512}" for at in range(16)], "dedup_key": "d" * 512}
-    memory_world.broker.enqueue("q", b"x" * 16 * 1024 * 1024, headers=headers, delay="0s", ttl="3650d", **options)
+    options: dict[str, Any] = {
+        "fairness_key": "k" * 512,
+        "throttle_keys": [f"{at:0512}" for at in range(16)],
+        "dedup_key": "d" * 512,
+    }
+    memory_world.broker.enqueue(
+        "q", b"x" * 16 * 1024 * 1024, headers=headers, delay="0s", ttl="3650d", **options
+    )
     delivery = memory_world.claim_one("q", consumer="c" * 256, token="t" * 256)
-    assert (len(delivery.payload), delivery.headers, delivery.fairness_key) == (16 * 1024 * 1024, headers, "k" * 512)
+    assert (len(delivery.payload), delivery.headers, delivery.fairness_key) == (
+        16 * 1024 * 1024,
+        headers,
+        "k" * 512,
+    )
     assert delivery.throttle_keys == tuple(options["throttle_keys"])

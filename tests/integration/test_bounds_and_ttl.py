@@ -104,7 +104,9 @@ def test_expired_to_dead_makes_it_a_dead_letter_with_a_record(world: World) -> N
     world.clock.advance(seconds=10)
     dead = world.broker.peek("q.dlq")
     assert {info.id for info in dead} == ids
-    assert {(info.rule, info.attempts, info.failures[-1].error, info.expires_at) for info in dead} == {("ttl", 0, "its time to live ended", None)}
+    assert {(info.rule, info.attempts, info.failures[-1].error, info.expires_at) for info in dead} == {
+        ("ttl", 0, "its time to live ended", None)
+    }
     assert world.counts("q") == (0, 0, 0, 2)
 
 
@@ -170,12 +172,21 @@ def test_more_expired_messages_than_one_step_all_go(world: World) -> None:
 
 
 @pytest.mark.parametrize(("to_dead", "outcome"), [(False, "expired"), (True, "dead")])
-def test_a_settle_says_when_the_message_has_outlived_its_time(world: World, to_dead: bool, outcome: str) -> None:
+def test_a_settle_says_when_the_message_has_outlived_its_time(
+    world: World, to_dead: bool, outcome: str
+) -> None:
     world.broker.update_queue("q", expired_to_dead=to_dead)
-    world.broker.enqueue_many("q", [NewMessage(b"failed", ttl="5s"), NewMessage(b"released", ttl="5s"), NewMessage(b"done", ttl="5s")])
+    world.broker.enqueue_many(
+        "q",
+        [NewMessage(b"failed", ttl="5s"), NewMessage(b"released", ttl="5s"), NewMessage(b"done", ttl="5s")],
+    )
     failed, released, done = world.broker.claim("q", limit=3)
     world.clock.advance(seconds=6)
     results = world.broker.settle([Fail(failed, error="late"), Release(released), Complete(done)])
-    assert [(result.outcome, result.rule) for result in results] == [(outcome, "ttl"), (outcome, "ttl"), ("completed", "")]
+    assert [(result.outcome, result.rule) for result in results] == [
+        (outcome, "ttl"),
+        (outcome, "ttl"),
+        ("completed", ""),
+    ]
     assert world.broker.stats("q").dead == (2 if to_dead else 0)
     assert world.broker.stats("q").ready == 0

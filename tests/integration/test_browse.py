@@ -42,10 +42,29 @@ def fill(world: World) -> list[str]:
     world.broker.create_queue("other")
     world.broker.update_queue("q", retain_completed="1h", retry={"policy": "fixed", "cooldown": "1m"})
     ids = []
-    for kind in ("ready", "done", "leased", "failed", "delayed", "stream", "stream", "stream", "held", "expiring"):
+    for kind in (
+        "ready",
+        "done",
+        "leased",
+        "failed",
+        "delayed",
+        "stream",
+        "stream",
+        "stream",
+        "held",
+        "expiring",
+    ):
         world.fill("other", count=2)
-        options: dict[str, Any] = {"delayed": {"delay": "5m"}, "stream": {"stream": "s"}, "expiring": {"ttl": "1h"}}.get(kind, {})
-        ids.append(world.broker.enqueue("q", kind.encode(), headers={"kind": kind}, fairness_key=kind, weight=2, **options))
+        options: dict[str, Any] = {
+            "delayed": {"delay": "5m"},
+            "stream": {"stream": "s"},
+            "expiring": {"ttl": "1h"},
+        }.get(kind, {})
+        ids.append(
+            world.broker.enqueue(
+                "q", kind.encode(), headers={"kind": kind}, fairness_key=kind, weight=2, **options
+            )
+        )
     by_kind = {delivery.payload: delivery for delivery in world.broker.claim("q", limit=100)}
     world.broker.settle([Complete(by_kind.pop(b"done")), Fail(by_kind.pop(b"failed"), error="oops")])
     world.broker.hold("q", [by_kind.pop(b"held").id])
@@ -59,15 +78,34 @@ def test_all_of_a_queue_is_seen_in_order_of_ids_with_where_it_is(world: World) -
     infos = everything(world)
     assert [info.id for info in infos] == ids
     assert [info.where for info in infos] == [
-        "ready", "done", "leased", "waiting", "waiting", "ready", "ready", "ready", "waiting", "ready",
-    ]  # fmt: skip
+        "ready",
+        "done",
+        "leased",
+        "waiting",
+        "waiting",
+        "ready",
+        "ready",
+        "ready",
+        "waiting",
+        "ready",
+    ]
     assert {info.queue for info in infos} == {"q"}
 
 
 def test_what_is_shown_of_a_message_is_what_find_shows(world: World) -> None:
     fill(world)
     for _ in range(2):
-        world.broker.enqueue("q", b"fresh", headers={"h": "1"}, fairness_key="f", weight=7, throttle_keys=["t"], stream="z", dedup_key="d", ttl="1h")
+        world.broker.enqueue(
+            "q",
+            b"fresh",
+            headers={"h": "1"},
+            fairness_key="f",
+            weight=7,
+            throttle_keys=["t"],
+            stream="z",
+            dedup_key="d",
+            ttl="1h",
+        )
         world.broker.enqueue("q", b"fresh", delay="1h", ttl="2h")
         world.broker.enqueue("q", b"fresh")
     for info in everything(world):
@@ -80,7 +118,11 @@ def test_dead_letters_are_a_view_of_their_own(world: World) -> None:
     world.broker.settle([Fail(delivery, error="bad", dead=True) for delivery in doomed])
     world.broker.quarantine("q", [NewMessage(b"stillborn")], reason="validation_failure", error="never good")
     letters = everything(world, view="dead")
-    assert [(letter.payload, letter.failures[-1].error) for letter in letters] == [(b"x", "bad"), (b"x", "bad"), (b"stillborn", "never good")]
+    assert [(letter.payload, letter.failures[-1].error) for letter in letters] == [
+        (b"x", "bad"),
+        (b"x", "bad"),
+        (b"stillborn", "never good"),
+    ]
     assert letters == everything(world, "q.dlq") == everything(world, "q.dlq", view="dead")
     assert {(letter.queue, letter.source) for letter in letters} == {("q.dlq", "q")}
     assert len(everything(world)) == 1
@@ -89,7 +131,9 @@ def test_dead_letters_are_a_view_of_their_own(world: World) -> None:
 
 
 def test_a_message_that_stays_is_seen_once_whatever_place_it_moves_to(world: World) -> None:
-    """Between any two pages everything is moved: claimed, failed into waiting, made due with a new place, released, held."""
+    """Between any two pages everything is moved: claimed, failed into waiting, made due with a new place,
+    released, held.
+    """
     world.broker.update_queue("q", retry={"policy": "fixed", "cooldown": "1s"})
     stay = world.fill("q", count=12) + [world.broker.enqueue("q", b"s", stream=f"s{n % 2}") for n in range(6)]
     turn = itertools.count()
@@ -157,7 +201,9 @@ def test_a_message_that_comes_after_the_splits_were_made_is_in_the_last(world: W
     assert [info.id for info in everything(world, low=splits[-1][0], high=splits[-1][1])][-1] == late
 
 
-def test_a_page_ends_at_so_many_bytes_and_has_always_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_ends_at_so_many_bytes_and_has_always_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(browsing, "PAGE_BYTES", 2500)
     ids = world.fill("q", count=150, payload=b"x" * 1000)
     sizes = [len(page) for page in pages(world, limit=1000)]
@@ -187,7 +233,9 @@ def test_browsing_changes_nothing(world: World) -> None:
         ({"limit": True}, "limit"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused_by_name(world: World, options: dict[str, Any], field: str) -> None:
+def test_arguments_that_cannot_be_meant_are_refused_by_name(
+    world: World, options: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         world.broker.browse("q", **options)
     assert refused.value.field == field
@@ -202,7 +250,9 @@ def test_a_queue_that_is_not_there_is_told(world: World) -> None:
         world.broker.browse_splits("q", n=0)
 
 
-def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = world.broker.enqueue_many("q", [NewMessage(b"x", fairness_key=f"{n}") for n in range(6)])
     gone = iter([ids[:3]])
 

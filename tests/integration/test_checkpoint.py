@@ -45,9 +45,13 @@ def test_a_checkpoint_under_traffic_is_consistent(disk_world: World) -> None:
 
     def traffic() -> None:
         while not stop.is_set():
-            world.broker.enqueue_many("q", [NewMessage(b"x" * 100, fairness_key=f"k{at}") for at in range(20)])
+            world.broker.enqueue_many(
+                "q", [NewMessage(b"x" * 100, fairness_key=f"k{at}") for at in range(20)]
+            )
             claimed = world.broker.claim("q", limit=20)
-            world.broker.settle([Complete(delivery) if at % 3 else Fail(delivery) for at, delivery in enumerate(claimed)])
+            world.broker.settle(
+                [Complete(delivery) if at % 3 else Fail(delivery) for at, delivery in enumerate(claimed)]
+            )
 
     worker = threading.Thread(target=traffic, daemon=True)
     worker.start()
@@ -75,7 +79,9 @@ def test_a_second_broker_on_one_directory_gets_a_clear_error(disk_world: World) 
     disk_world.broker.stats("q")
 
 
-def test_a_directory_can_be_opened_again_after_it_was_closed_and_with_each_durability(disk_world: World) -> None:
+def test_a_directory_can_be_opened_again_after_it_was_closed_and_with_each_durability(
+    disk_world: World,
+) -> None:
     disk_world.fill("q", count=3)
     disk_world.broker.close()
     for durability in ("fsync", "os"):
@@ -86,7 +92,9 @@ def test_a_directory_can_be_opened_again_after_it_was_closed_and_with_each_durab
 def test_enqueues_are_refused_below_the_disk_reserve(disk_world: World) -> None:
     disk_world.fill("q", count=1)
     disk_world.broker.close()
-    with fairlead.open(disk_world.path / "data", clock=disk_world.clock, settings=Settings(disk_reserve_bytes=1 << 60)) as broker:
+    with fairlead.open(
+        disk_world.path / "data", clock=disk_world.clock, settings=Settings(disk_reserve_bytes=1 << 60)
+    ) as broker:
         with pytest.raises(errors.StoreFull):
             broker.enqueue("q", b"")
         assert broker.settle([Complete(delivery) for delivery in broker.claim("q")])[0].outcome == "completed"
@@ -97,7 +105,9 @@ def test_where_checkpoints_have_a_directory_they_go_nowhere_else(tmp_path: Path)
     outside.mkdir()
     kept.mkdir()
     (kept / "out").symlink_to(outside)
-    with fairlead.open(tmp_path / "data", durability="os", settings=Settings(checkpoint_dir=str(kept))) as broker:
+    with fairlead.open(
+        tmp_path / "data", durability="os", settings=Settings(checkpoint_dir=str(kept))
+    ) as broker:
         relative = ("", ".", "..", "../outside/copy", "out/copy", "a/../../b", "\0", "x" * 5000)
         for path in (outside / "copy", kept, kept / ".." / "outside" / "copy", *relative):
             with pytest.raises(errors.InvalidRequest, match="path"):

@@ -10,13 +10,36 @@ from tests.integration.world import World
 
 
 def test_a_delivery_carries_all_that_was_enqueued(world: World) -> None:
-    message_id = world.broker.enqueue("q", b"body", headers={"h": "1"}, fairness_key="k", weight=7, throttle_keys=["b", "a", "b"])
+    message_id = world.broker.enqueue(
+        "q", b"body", headers={"h": "1"}, fairness_key="k", weight=7, throttle_keys=["b", "a", "b"]
+    )
     delivery = world.claim_one("q", consumer="ann")
     now = world.clock.now_ms()
-    assert (delivery.id, delivery.queue, delivery.payload, delivery.headers) == (message_id, "q", b"body", {"h": "1"})
-    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == ("k", 7, ("a", "b"), None)
-    assert (delivery.attempts, delivery.deliveries, delivery.progress, delivery.carry, delivery.failures) == (0, 1, 0, b"", ())
-    assert (delivery.enqueued_at, delivery.lease_until, delivery.source, delivery.dead_since) == (now, now + 30_000, None, None)
+    assert (delivery.id, delivery.queue, delivery.payload, delivery.headers) == (
+        message_id,
+        "q",
+        b"body",
+        {"h": "1"},
+    )
+    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == (
+        "k",
+        7,
+        ("a", "b"),
+        None,
+    )
+    assert (delivery.attempts, delivery.deliveries, delivery.progress, delivery.carry, delivery.failures) == (
+        0,
+        1,
+        0,
+        b"",
+        (),
+    )
+    assert (delivery.enqueued_at, delivery.lease_until, delivery.source, delivery.dead_since) == (
+        now,
+        now + 30_000,
+        None,
+        None,
+    )
 
 
 def test_messages_read_back_from_the_store_are_the_same_as_those_still_in_memory(world: World) -> None:
@@ -54,9 +77,13 @@ def test_the_same_claim_token_returns_what_is_still_leased_under_it(world: World
     world.fill("q", count=5)
     first = world.broker.claim("q", limit=3, token="t")
     again = world.broker.claim("q", limit=3, token="t")
-    assert [(delivery.id, delivery.lease) for delivery in again] == [(delivery.id, delivery.lease) for delivery in first]
+    assert [(delivery.id, delivery.lease) for delivery in again] == [
+        (delivery.id, delivery.lease) for delivery in first
+    ]
     world.broker.settle([Complete(first[0])])
-    assert [delivery.id for delivery in world.broker.claim("q", limit=3, token="t")] == [delivery.id for delivery in first[1:]]
+    assert [delivery.id for delivery in world.broker.claim("q", limit=3, token="t")] == [
+        delivery.id for delivery in first[1:]
+    ]
     assert world.counts("q") == (2, 0, 2, 0)
 
 
@@ -74,7 +101,9 @@ def test_a_claim_token_survives_a_restart(world: World) -> None:
     first = world.broker.claim("q", limit=2, token="t")
     world.restart()
     again = world.broker.claim("q", limit=2, token="t")
-    assert [(delivery.id, delivery.lease) for delivery in again] == [(delivery.id, delivery.lease) for delivery in first]
+    assert [(delivery.id, delivery.lease) for delivery in again] == [
+        (delivery.id, delivery.lease) for delivery in first
+    ]
 
 
 def test_a_claim_token_over_several_queues_returns_all_of_it(world: World) -> None:
@@ -96,7 +125,12 @@ def test_one_claim_takes_from_several_queues_and_says_from_which(world: World) -
     world.broker.create_queue("r")
     world.fill("q", count=2)
     world.fill("r", count=2)
-    assert sorted(delivery.queue for delivery in world.broker.claim(["q", "r", "q"], limit=10)) == ["q", "q", "r", "r"]
+    assert sorted(delivery.queue for delivery in world.broker.claim(["q", "r", "q"], limit=10)) == [
+        "q",
+        "q",
+        "r",
+        "r",
+    ]
 
 
 def test_no_queue_of_several_is_starved_by_the_first(world: World) -> None:
@@ -228,7 +262,9 @@ def test_goodbye_releases_what_the_consumer_holds_and_nothing_else(world: World)
     assert world.broker.goodbye("ann") == 3
     assert world.broker.goodbye("ann") == 0
     back = world.broker.claim("q", limit=5)
-    assert [delivery.id for delivery in back] == [message_id for message_id in ids if message_id not in {delivery.id for delivery in others}]
+    assert [delivery.id for delivery in back] == [
+        message_id for message_id in ids if message_id not in {delivery.id for delivery in others}
+    ]
     assert {(delivery.attempts, delivery.deliveries) for delivery in back} == {(0, 2)}
     assert all(result.ok for result in world.broker.settle([Complete(delivery) for delivery in others]))
 
@@ -251,4 +287,6 @@ def test_ack_and_nack_act_on_the_current_lease_of_that_queue(world: World) -> No
     assert world.broker.ack("q", first).outcome == "not_found"
     assert world.broker.nack("q", second, "broke", reason="dependency_failure").outcome == "retry"
     again = world.claim_one("q")
-    assert [(failure.error, failure.reason, failure.consumer) for failure in again.failures] == [("broke", 6, "ann")]
+    assert [(failure.error, failure.reason, failure.consumer) for failure in again.failures] == [
+        ("broke", 6, "ann")
+    ]

@@ -1,4 +1,6 @@
-"""Steps of the wall clock: leases and buckets follow steady time, and nothing is lost. What waits is in test_clock_steps.py."""
+"""Steps of the wall clock: leases and buckets follow steady time, and nothing is lost. What waits is in
+test_clock_steps.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from tests.integration.world import World
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
-JUMPS = {"an hour ahead": HOUR, "an hour back": -HOUR, "ten years ahead": 10 * YEAR, "ten years back": -10 * YEAR}
+JUMPS = {
+    "an hour ahead": HOUR,
+    "an hour back": -HOUR,
+    "ten years ahead": 10 * YEAR,
+    "ten years back": -10 * YEAR,
+}
 
 jumps = pytest.mark.parametrize("jump_ms", JUMPS.values(), ids=JUMPS.keys())
 
@@ -78,7 +85,9 @@ def test_while_the_clock_stands_still_nothing_expires_and_work_goes_on(world: Wo
 
 
 @pytest.mark.parametrize("jump_ms", [jump_ms for jump_ms in JUMPS.values() if jump_ms < 0])
-def test_a_machine_that_restarts_with_its_clock_set_back_makes_no_lease_longer(world: World, jump_ms: int) -> None:
+def test_a_machine_that_restarts_with_its_clock_set_back_makes_no_lease_longer(
+    world: World, jump_ms: int
+) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
     world.clock.advance(ms=10_000)
@@ -91,7 +100,9 @@ def test_a_machine_that_restarts_with_its_clock_set_back_makes_no_lease_longer(w
     assert world.counts("q") == (1, 0, 0, 0)
 
 
-def test_a_lease_kept_alive_by_heartbeats_is_not_longer_than_the_last_one_after_a_reopen_with_the_clock_set_back(world: World) -> None:
+def test_a_lease_kept_alive_by_heartbeats_is_not_longer_than_the_last_one_after_a_reopen_with_the_clock_set_back(
+    world: World,
+) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
     for _ in range(12):
@@ -112,7 +123,10 @@ def test_a_lease_extended_beyond_the_queues_own_keeps_its_length_after_a_reopen(
     world.broker.run_due()
     assert world.counts("q") == (1, 0, 1, 0)
     world.clock.advance(ms=559_999)
-    assert [result.outcome for result in world.broker.settle([Complete(longer), Complete(usual)])] == ["completed", "lost_lease"]
+    assert [result.outcome for result in world.broker.settle([Complete(longer), Complete(usual)])] == [
+        "completed",
+        "lost_lease",
+    ]
 
 
 def test_a_redrive_at_a_rate_is_not_hurried_by_a_jump(world: World) -> None:

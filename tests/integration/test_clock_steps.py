@@ -1,4 +1,6 @@
-"""A step of the wall clock moves nothing that was due: delays, retries, lives, windows, retention and memories end on time."""
+"""A step of the wall clock moves nothing that was due: delays, retries, lives, windows, retention and
+memories end on time.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,21 @@ from tests.integration.world import World
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 YEAR = 365 * 24 * HOUR
-STEPS = {"an hour ahead": HOUR, "an hour back": -HOUR, "ten years ahead": 10 * YEAR, "ten years back": -10 * YEAR}
+STEPS = {
+    "an hour ahead": HOUR,
+    "an hour back": -HOUR,
+    "ten years ahead": 10 * YEAR,
+    "ten years back": -10 * YEAR,
+}
 
 steps = pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS.keys())
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Something that `begin` starts and that is over, as `ended` tells, after `length_ms` and not a millisecond before."""
+    """Something that `begin` starts and that is over, as `ended` tells, after `length_ms` and not a
+    millisecond before.
+    """
 
     length_ms: int
     begin: Callable[[World], None]
@@ -75,9 +84,13 @@ WAITS = {
     "delay": Wait(10 * SECOND, lambda world: _ignore(world.broker.enqueue("q", b"", delay="10s")), _ready),
     "retry": Wait(10 * SECOND, _fail, _ready),
     "lease": Wait(10 * SECOND, _lease, _ready),
-    "time to live": Wait(10 * SECOND, lambda world: _ignore(world.broker.enqueue("q", b"", ttl="10s")), _empty),
+    "time to live": Wait(
+        10 * SECOND, lambda world: _ignore(world.broker.enqueue("q", b"", ttl="10s")), _empty
+    ),
     "dedup window": Wait(
-        5 * MINUTE, lambda world: _ignore(world.broker.enqueue("q", b"", dedup_key="d")), lambda world: world.broker.twin("q", "d") is None
+        5 * MINUTE,
+        lambda world: _ignore(world.broker.enqueue("q", b"", dedup_key="d")),
+        lambda world: world.broker.twin("q", "d") is None,
     ),
     "dead letter retention": Wait(10 * SECOND, _die, _empty),
     "retention of completed messages": Wait(10 * SECOND, _complete, _empty),
@@ -86,7 +99,9 @@ WAITS = {
         lambda world: _ignore(world.broker.staging.stage("token", "a", "q", [NewMessage(b"x")], ttl="10s")),
         lambda world: not world.broker.staging.list(),
     ),
-    "memory of a published token": Wait(7 * 24 * HOUR, _publish, lambda world: not world.broker.staging.list()),
+    "memory of a published token": Wait(
+        7 * 24 * HOUR, _publish, lambda world: not world.broker.staging.list()
+    ),
     "claim of a consumer that stays away": Wait(10 * SECOND, _consume, _ready),
 }
 
@@ -105,7 +120,9 @@ def _pass(world: World, wait: Wait, ms: int, *, ended: bool) -> None:
 
 @steps
 @waits
-def test_a_step_of_the_wall_clock_neither_ends_a_wait_early_nor_holds_it_up(world: World, wait: Wait, step_ms: int) -> None:
+def test_a_step_of_the_wall_clock_neither_ends_a_wait_early_nor_holds_it_up(
+    world: World, wait: Wait, step_ms: int
+) -> None:
     wait.begin(world)
     _pass(world, wait, wait.length_ms // 2, ended=False)
     world.clock.jump(ms=step_ms)
@@ -115,7 +132,9 @@ def test_a_step_of_the_wall_clock_neither_ends_a_wait_early_nor_holds_it_up(worl
 
 @steps
 @waits
-def test_a_step_while_the_process_restarts_moves_no_wait_as_long_as_the_machine_runs(world: World, wait: Wait, step_ms: int) -> None:
+def test_a_step_while_the_process_restarts_moves_no_wait_as_long_as_the_machine_runs(
+    world: World, wait: Wait, step_ms: int
+) -> None:
     wait.begin(world)
     _pass(world, wait, wait.length_ms // 2, ended=False)
     world.restart(jump_ms=step_ms)
@@ -135,7 +154,9 @@ def test_a_step_before_the_machine_restarts_moves_no_wait(world: World, wait: Wa
 
 
 @waits
-def test_a_clock_set_back_while_the_machine_restarts_holds_a_wait_up_by_the_time_away_at_most(world: World, wait: Wait) -> None:
+def test_a_clock_set_back_while_the_machine_restarts_holds_a_wait_up_by_the_time_away_at_most(
+    world: World, wait: Wait
+) -> None:
     wait.begin(world)
     _pass(world, wait, wait.length_ms // 2, ended=False)
     world.reboot(away_ms=wait.length_ms // 4, jump_ms=-YEAR)
@@ -162,17 +183,26 @@ def test_times_are_shown_by_the_wall_clock_of_now(world: World, step_ms: int) ->
     assert world.broker.explain(waiting.id).reasons[0].until_ms == waiting.due_at
     world.fill("q", count=1)
     delivery = world.claim_one("q")
-    assert (delivery.enqueued_at, delivery.lease_until - 30_000) == (world.clock.now_ms(), world.clock.now_ms())
+    assert (delivery.enqueued_at, delivery.lease_until - 30_000) == (
+        world.clock.now_ms(),
+        world.clock.now_ms(),
+    )
     assert world.broker.now_ms() == world.clock.now_ms()
     (result,) = world.broker.settle([Fail(delivery, retry_in="5s")])
     assert result.due_ms == world.clock.now_ms() + 5000
     assert world.broker.failure_metrics("q").next_due == result.due_ms
     failed = world.broker.find(delivery.id)
-    assert (failed.due_at, failed.failures[0].at_ms, failed.failures[0].due_ms) == (result.due_ms, world.clock.now_ms(), result.due_ms)
+    assert (failed.due_at, failed.failures[0].at_ms, failed.failures[0].due_ms) == (
+        result.due_ms,
+        world.clock.now_ms(),
+        result.due_ms,
+    )
 
 
 def test_times_stay_right_when_a_machine_that_began_with_a_wrong_clock_restarts(world: World) -> None:
-    """A machine without a battery begins in 1970 each time, and a time server sets its clock right soon after."""
+    """A machine without a battery begins in 1970 each time, and a time server sets its clock right soon
+    after.
+    """
     for _ in range(3):
         right_ms = world.clock.now_ms()
         world.reboot(jump_ms=-50 * YEAR)
@@ -194,7 +224,9 @@ def test_small_corrections_of_the_clock_change_no_time_that_is_shown(world: Worl
 
 
 @steps
-def test_a_repeated_request_has_no_second_effect_when_the_clock_steps_and_steps_back(world: World, step_ms: int) -> None:
+def test_a_repeated_request_has_no_second_effect_when_the_clock_steps_and_steps_back(
+    world: World, step_ms: int
+) -> None:
     request_id = show_id(IdSource().next(world.clock.now_ms(), 1)[0])
     first = world.broker.exchange("ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     world.clock.jump(ms=step_ms)
@@ -217,7 +249,9 @@ def test_a_repeated_request_has_no_second_effect_after_a_restart_with_a_wrong_cl
 
 
 @pytest.mark.parametrize(("step_ms", "told"), [(HOUR, "1h ahead"), (-2 * SECOND, "2s back")])
-def test_a_step_is_logged_once(world: World, caplog: pytest.LogCaptureFixture, step_ms: int, told: str) -> None:
+def test_a_step_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture, step_ms: int, told: str
+) -> None:
     with caplog.at_level(logging.WARNING, logger="fairlead.time"):
         world.clock.jump(ms=step_ms)
         world.clock.advance(ms=HOUR)

@@ -1,4 +1,6 @@
-"""The runtime configuration: text by key, persisted, live; throttles and weights are checked before they are stored."""
+"""The runtime configuration: text by key, persisted, live; throttles and weights are checked before they are
+stored.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,13 @@ BAD = [
     ("throttle:api:rate", value, "throttle:api:rate")
     for value in ("", "fast", "-1", "nan", "inf", "-inf", "1e10", "1,5", -0.1, float("nan"), float("inf"))
 ]
-BAD += [("throttle:api:burst", value, "throttle:api:burst") for value in ("0", "0.5", "-1", "", "nan", "lots")]
-BAD += [("weight:q:a", value, "weight:q:a") for value in ("0", "1001", "-1", "1.5", "", "many", "٣", 0, 2.0, "9" * 5000)]
+BAD += [
+    ("throttle:api:burst", value, "throttle:api:burst") for value in ("0", "0.5", "-1", "", "nan", "lots")
+]
+BAD += [
+    ("weight:q:a", value, "weight:q:a")
+    for value in ("0", "1001", "-1", "1.5", "", "many", "٣", 0, 2.0, "9" * 5000)
+]
 BAD += [
     ("throttle:api", "1", "key"),
     ("throttle::rate", "1", "key"),
@@ -74,7 +81,9 @@ BAD += [
 
 
 @pytest.mark.parametrize(("key", "value", "field"), BAD, ids=lambda given: repr(given)[:30])
-def test_a_bad_key_or_value_is_refused_by_name_and_not_stored(world: World, key: str, value: str, field: str) -> None:
+def test_a_bad_key_or_value_is_refused_by_name_and_not_stored(
+    world: World, key: str, value: str, field: str
+) -> None:
     before = world.store.last_commit
     with pytest.raises(errors.InvalidRequest) as refused:
         world.broker.config.set(key, value)

@@ -17,20 +17,43 @@ def bury(world: World, count: int, **options: object) -> list[str]:
 
 
 def test_a_dead_letter_keeps_all_that_is_known_about_it(world: World) -> None:
-    message_id = world.broker.enqueue("q", b"body", headers={"h": "1"}, fairness_key="k", weight=3, throttle_keys=["t"])
+    message_id = world.broker.enqueue(
+        "q", b"body", headers={"h": "1"}, fairness_key="k", weight=3, throttle_keys=["t"]
+    )
     enqueued_at = world.clock.now_ms()
     world.clock.advance(ms=5)
     world.broker.settle([Fail(world.claim_one("q", consumer="ann"), error="first", reason=1, progress=1)])
     world.clock.advance(ms=5)
-    world.broker.settle([Fail(world.claim_one("q", consumer="bob"), error="second", reason=2, progress=4, dead=True)])
+    world.broker.settle(
+        [Fail(world.claim_one("q", consumer="bob"), error="second", reason=2, progress=4, dead=True)]
+    )
     died_at = world.clock.now_ms()
     world.clock.advance(ms=5)
     world.restart()
     dead = world.claim_one("q.dlq")
-    assert (dead.id, dead.payload, dead.headers, dead.fairness_key, dead.weight) == (message_id, b"body", {"h": "1"}, "k", 3)
-    assert (dead.queue, dead.source, dead.dead_since, dead.enqueued_at) == ("q.dlq", "q", died_at, enqueued_at)
-    assert (dead.attempts, dead.deliveries, int(dead.progress), dead.throttle_keys) == (2, 1, 1 | 4 | 32768, ("t",))
-    assert [(failure.at_ms, failure.attempt, failure.reason, failure.error, failure.consumer, failure.rule) for failure in dead.failures] == [
+    assert (dead.id, dead.payload, dead.headers, dead.fairness_key, dead.weight) == (
+        message_id,
+        b"body",
+        {"h": "1"},
+        "k",
+        3,
+    )
+    assert (dead.queue, dead.source, dead.dead_since, dead.enqueued_at) == (
+        "q.dlq",
+        "q",
+        died_at,
+        enqueued_at,
+    )
+    assert (dead.attempts, dead.deliveries, int(dead.progress), dead.throttle_keys) == (
+        2,
+        1,
+        1 | 4 | 32768,
+        ("t",),
+    )
+    assert [
+        (failure.at_ms, failure.attempt, failure.reason, failure.error, failure.consumer, failure.rule)
+        for failure in dead.failures
+    ] == [
         (died_at - 5, 1, 1, "first", "ann", "retry.immediate"),
         (died_at, 2, 2, "second", "bob", "instruction"),
     ]
@@ -74,7 +97,12 @@ def test_inside_a_dead_letter_queue_a_failure_is_a_release(world: World, how: st
         assert world.broker.settle([item])[0].outcome == "released"
     again = world.claim_one("q.dlq")
     assert again.id == first, "back at its place"
-    assert (again.failures, again.attempts, again.dead_since, again.deliveries) == (before.failures, before.attempts, before.dead_since, 2)
+    assert (again.failures, again.attempts, again.dead_since, again.deliveries) == (
+        before.failures,
+        before.attempts,
+        before.dead_since,
+        2,
+    )
 
 
 def test_extend_and_start_work_in_a_dead_letter_queue(world: World) -> None:
@@ -95,14 +123,23 @@ def test_producers_cannot_enqueue_into_a_dead_letter_queue(world: World) -> None
 
 
 def test_quarantine_puts_messages_straight_among_the_dead_letters(world: World) -> None:
-    ids = world.broker.quarantine("q", [NewMessage(b"1", fairness_key="a"), NewMessage(b"2")], reason="serialization_error", error="cannot be read")
+    ids = world.broker.quarantine(
+        "q",
+        [NewMessage(b"1", fairness_key="a"), NewMessage(b"2")],
+        reason="serialization_error",
+        error="cannot be read",
+    )
     assert world.counts("q") == (0, 0, 0, 2)
     world.restart()
     claimed = world.broker.claim("q.dlq", limit=5)
     assert [(delivery.id, delivery.payload) for delivery in claimed] == [(ids[0], b"1"), (ids[1], b"2")]
     assert {(delivery.source, delivery.attempts) for delivery in claimed} == {("q", 0)}
     (failure,) = claimed[0].failures
-    assert (failure.reason, failure.error, failure.rule) == (FailureReason.SERIALIZATION_ERROR, "cannot be read", "quarantine")
+    assert (failure.reason, failure.error, failure.rule) == (
+        FailureReason.SERIALIZATION_ERROR,
+        "cannot be read",
+        "quarantine",
+    )
     world.broker.settle([Release(delivery) for delivery in claimed])
     assert world.broker.redrive("q", ids=ids).moved == 2
     assert [delivery.fairness_key for delivery in world.broker.claim("q", limit=5)] == ["a", "default"]

@@ -75,7 +75,9 @@ def test_a_live_key_ends_with_its_message_however_that_ends(world: World, end: s
 def test_duplicates_inside_one_batch_get_the_id_of_the_first(world: World, dedup: str) -> None:
     world.broker.update_queue("q", dedup=dedup)
     keys = ["d", None, "d", "e", "d", None, "e"]
-    ids = world.broker.enqueue_many("q", [NewMessage(str(at).encode(), dedup_key=key) for at, key in enumerate(keys)])
+    ids = world.broker.enqueue_many(
+        "q", [NewMessage(str(at).encode(), dedup_key=key) for at, key in enumerate(keys)]
+    )
     assert ids[0] == ids[2] == ids[4]
     assert ids[3] == ids[6]
     assert len(set(ids)) == 4
@@ -112,7 +114,9 @@ def test_many_windows_end_together(world: World) -> None:
     ids = world.broker.enqueue_many("q", [NewMessage(b"", dedup_key=f"d{at}") for at in range(2500)])
     world.clock.advance(seconds=300)
     assert world.store.next_dedup_end(1) is None
-    assert not set(ids) & set(world.broker.enqueue_many("q", [NewMessage(b"", dedup_key=f"d{at}") for at in range(2500)]))
+    assert not set(ids) & set(
+        world.broker.enqueue_many("q", [NewMessage(b"", dedup_key=f"d{at}") for at in range(2500)])
+    )
 
 
 def test_a_delayed_message_waits_for_its_time_and_no_longer(world: World) -> None:
@@ -126,7 +130,10 @@ def test_a_delayed_message_waits_for_its_time_and_no_longer(world: World) -> Non
 
 
 def test_a_delay_is_kept_over_a_restart(world: World) -> None:
-    ids = [world.broker.enqueue("q", b"", delay=f"{seconds}s", fairness_key="k", throttle_keys=["t"]) for seconds in (60, 30)]
+    ids = [
+        world.broker.enqueue("q", b"", delay=f"{seconds}s", fairness_key="k", throttle_keys=["t"])
+        for seconds in (60, 30)
+    ]
     world.restart(away_ms=29_999)
     world.broker.run_due()
     assert world.counts("q") == (0, 2, 0, 0)

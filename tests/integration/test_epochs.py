@@ -1,4 +1,6 @@
-"""Every commit says for which queues this broker speaks, so that a store shared by several can refuse a former owner."""
+"""Every commit says for which queues this broker speaks, so that a store shared by several can refuse a
+former owner.
+"""
 
 from __future__ import annotations
 

@@ -45,11 +45,26 @@ def test_a_whole_turn_of_work_in_one_call(world: World) -> None:
     result = world.broker.exchange(
         "ann",
         extend=[Extend(m4, "5m")],
-        settle=[Complete(m1), Fail(m2, retry_in="1h"), Release(m3), Complete(lost), Complete("what"), Complete(DeliveryRef(request_id(world), "1"))],  # type: ignore[arg-type]
+        settle=[
+            Complete(m1),
+            Fail(m2, retry_in="1h"),
+            Release(m3),
+            Complete(lost),
+            Complete("what"),
+            Complete(DeliveryRef(request_id(world), "1")),
+        ],  # type: ignore[arg-type]
         enqueue={"q": named("m5"), "next": named("n1", "n2")},
         claim={"queue": "q", "limit": 10},
     )
-    assert outcomes(result) == ["extended", "completed", "retry", "released", "lost_lease", "invalid", "not_found"]
+    assert outcomes(result) == [
+        "extended",
+        "completed",
+        "retry",
+        "released",
+        "lost_lease",
+        "invalid",
+        "not_found",
+    ]
     assert result.settled[0].lease_until == world.clock.now_ms() + 5 * MINUTE
     assert {name: len(ids) for name, ids in result.enqueued.items()} == {"q": 1, "next": 2}
     assert payloads(result) == [b"m3", b"m5"], "what was released and enqueued is there for the claim"
@@ -70,14 +85,18 @@ def test_completes_come_before_fails_and_fails_before_releases(world: World) -> 
     world.broker.enqueue_many("q", named("a", "b"))
     a, b = world.broker.claim("q", limit=2)
     result = world.broker.exchange("ann", settle=[Release(a), Fail(a), Complete(a), Release(b), Fail(b)])
-    assert outcomes(result) == ["lost_lease", "lost_lease", "completed", "lost_lease", "retry"], "results are in the order given"
+    assert outcomes(result) == ["lost_lease", "lost_lease", "completed", "lost_lease", "retry"], (
+        "results are in the order given"
+    )
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_a_message_settled_and_extended_in_one_call_is_settled(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
-    result = world.broker.exchange("ann", extend=[Extend(delivery, "1h", progress=4)], settle=[Fail(delivery, progress=2)])
+    result = world.broker.exchange(
+        "ann", extend=[Extend(delivery, "1h", progress=4)], settle=[Fail(delivery, progress=2)]
+    )
     assert outcomes(result) == ["extended", "retry"]
     (info,) = world.broker.peek("q")
     assert info.progress & 6 == 6, "what the extension said was done counts"
@@ -87,7 +106,10 @@ def test_a_message_settled_and_extended_in_one_call_is_settled(world: World) -> 
 def test_in_one_settle_the_first_word_on_a_delivery_counts(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
-    assert [result.outcome for result in world.broker.settle([Fail(delivery), Complete(delivery)])] == ["retry", "lost_lease"]
+    assert [result.outcome for result in world.broker.settle([Fail(delivery), Complete(delivery)])] == [
+        "retry",
+        "lost_lease",
+    ]
     assert world.counts("q") == (1, 0, 0, 0)
 
 
@@ -95,25 +117,42 @@ def test_a_failure_and_releases_behind_it_go_on_without_it_in_the_same_call(worl
     world.broker.update_queue("q", retry_in_stream={"cooldown": "1m"})
     world.broker.enqueue_many("q", named("m1", "m2", "m3", stream="s"))
     m1, m2, m3 = world.broker.claim("q", limit=3, max_per_stream=3)
-    result = world.broker.exchange("ann", settle=[Release(m3), Release(m2), Fail(m1)], claim={"queue": "q", "limit": 9, "max_per_stream": 9})
-    assert [item.rule for item in result.settled] == ["release.let_by", "release.let_by", "retry_in_stream.fixed"]
+    result = world.broker.exchange(
+        "ann",
+        settle=[Release(m3), Release(m2), Fail(m1)],
+        claim={"queue": "q", "limit": 9, "max_per_stream": 9},
+    )
+    assert [item.rule for item in result.settled] == [
+        "release.let_by",
+        "release.let_by",
+        "retry_in_stream.fixed",
+    ]
     assert payloads(result) == [b"m2", b"m3"]
 
 
 def test_what_it_enqueues_into_a_stream_goes_behind_what_it_settles_there(world: World) -> None:
     world.broker.enqueue_many("q", named("a", stream="s"))
     delivery = world.claim_one("q")
-    result = world.broker.exchange("ann", settle=[Complete(delivery)], enqueue={"q": named("b", stream="s")}, claim={"queue": "q"})
+    result = world.broker.exchange(
+        "ann", settle=[Complete(delivery)], enqueue={"q": named("b", stream="s")}, claim={"queue": "q"}
+    )
     assert payloads(result) == [b"b"]
-    result = world.broker.exchange("ann", settle=[Release(result.deliveries[0])], enqueue={"q": named("c", stream="s")})
-    assert [delivery.payload for delivery in world.broker.claim("q", limit=5, max_per_stream=5)] == [b"b", b"c"]
+    result = world.broker.exchange(
+        "ann", settle=[Release(result.deliveries[0])], enqueue={"q": named("c", stream="s")}
+    )
+    assert [delivery.payload for delivery in world.broker.claim("q", limit=5, max_per_stream=5)] == [
+        b"b",
+        b"c",
+    ]
 
 
 def test_a_claim_has_all_of_its_options(world: World) -> None:
     world.broker.create_queue("other")
     world.broker.enqueue_many("q", named("a", "b", "c", stream="s"))
     world.broker.enqueue_many("other", named("x"))
-    result = world.broker.exchange("ann", claim={"queue": ["q", "other"], "limit": 3, "max_per_stream": 2, "started": False})
+    result = world.broker.exchange(
+        "ann", claim={"queue": ["q", "other"], "limit": 3, "max_per_stream": 2, "started": False}
+    )
     assert sorted(payloads(result)) == [b"a", b"b", b"x"]
     world.clock.advance(seconds=30)
     assert world.broker.find(result.deliveries[0].id).attempts == 0, "unstarted: a release, not a failure"
@@ -191,7 +230,9 @@ def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: 
     assert world.store.last_commit == before
     assert (world.counts("q"), world.counts("next")) == ((0, 0, 4, 0), (0, 0, 0, 0))
     result = turn()
-    assert outcomes(result) == ["extended", "completed", "retry", "released"], "the same request, now carried out"
+    assert outcomes(result) == ["extended", "completed", "retry", "released"], (
+        "the same request, now carried out"
+    )
     assert len(result.deliveries) == (3 if with_claim else 0)
     assert world.counts("next") == (1, 0, 0, 0)
 
@@ -201,7 +242,13 @@ def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: Worl
     done, failed = world.broker.claim("q", limit=2)
     commits: list[list[str]] = []
     world.store.on_commit = lambda facts: commits.append([type(fact).__name__ for fact in facts])
-    world.broker.exchange("ann", settle=[Complete(done), Fail(failed)], enqueue={"q": named("a")}, claim={"queue": "q"}, request_id=request_id(world))
+    world.broker.exchange(
+        "ann",
+        settle=[Complete(done), Fail(failed)],
+        enqueue={"q": named("a")},
+        claim={"queue": "q"},
+        request_id=request_id(world),
+    )
     assert [kinds == ["Leased"] for kinds in commits] == [False, True]
     assert {"Completed", "Moved", "Enqueued", "RequestRemembered"} <= set(commits[0])
 
@@ -216,9 +263,13 @@ def test_a_claim_that_could_not_be_committed_is_empty_and_the_rest_is_done_and_k
             raise errors.StoreFull("here", 0, 1)
 
     world.store.on_commit = refuse_claims
-    first = world.broker.exchange("ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
+    first = world.broker.exchange(
+        "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
+    )
     world.store.on_commit = lambda facts: None
-    again = world.broker.exchange("ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
+    again = world.broker.exchange(
+        "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
+    )
     for answer in (first, again):
         assert (outcomes(answer), answer.deliveries) == (["completed"], [])
     assert world.counts("q") == (1, 0, 0, 0)
@@ -259,7 +310,9 @@ def test_a_claim_that_could_not_be_committed_is_empty_and_the_rest_is_done_and_k
     ],
     ids=lambda bad: repr(bad)[:70],
 )
-def test_a_bad_part_spoils_the_whole_call_and_nothing_of_it_happens(world: World, bad: dict[str, Any]) -> None:
+def test_a_bad_part_spoils_the_whole_call_and_nothing_of_it_happens(
+    world: World, bad: dict[str, Any]
+) -> None:
     world.broker.create_queue("full", max_messages=1)
     world.fill("q", count=2)
     delivery = world.claim_one("q")
@@ -282,12 +335,20 @@ def test_a_consumer_has_a_name(world: World, consumer: Any) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(world: World, restart: bool) -> None:
+def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(
+    world: World, restart: bool
+) -> None:
     world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
     m1, m2, m3, m4 = world.broker.claim("q", limit=4)
     turn: dict[str, Any] = {
         "extend": [Extend(m4, "5m")],
-        "settle": [Complete(m1), Fail(m2, retry_in="1h"), Release(m3), Complete(DeliveryRef(m1.id, "1")), Complete(5)],  # type: ignore[arg-type]
+        "settle": [
+            Complete(m1),
+            Fail(m2, retry_in="1h"),
+            Release(m3),
+            Complete(DeliveryRef(m1.id, "1")),
+            Complete(5),
+        ],  # type: ignore[arg-type]
         "enqueue": {"q": named("m5", "m6")},
         "claim": {"queue": "q", "limit": 2},
         "request_id": request_id(world),
@@ -300,7 +361,9 @@ def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(
     again = world.broker.exchange("ann", **turn)
     assert again.settled == first.settled
     assert again.enqueued == first.enqueued
-    assert [(delivery.id, delivery.lease) for delivery in again.deliveries] == [(delivery.id, delivery.lease) for delivery in first.deliveries]
+    assert [(delivery.id, delivery.lease) for delivery in again.deliveries] == [
+        (delivery.id, delivery.lease) for delivery in first.deliveries
+    ]
     assert world.counts("q") == counts
     assert restart or world.store.last_commit == commit
     assert world.broker.find(m2.id).attempts == 1
@@ -322,7 +385,9 @@ def test_a_claim_that_found_nothing_finds_nothing_again_under_its_id(world: Worl
     assert world.broker.exchange("ann", **turn).deliveries == []
     world.fill("q", count=1)
     assert world.broker.exchange("ann", **turn).deliveries == [], "the first answer was: nothing"
-    assert len(world.broker.exchange("ann", claim={"queue": "q"}, request_id=request_id(world)).deliveries) == 1
+    assert (
+        len(world.broker.exchange("ann", claim={"queue": "q"}, request_id=request_id(world)).deliveries) == 1
+    )
 
 
 def test_another_id_is_another_request(world: World) -> None:
@@ -334,7 +399,9 @@ def test_another_id_is_another_request(world: World) -> None:
 def test_the_id_counts_and_not_its_spelling(world: World) -> None:
     request = request_id(world)
     claimed = [
-        world.broker.exchange("ann", enqueue={"q": named("x")}, claim={"queue": "q"}, request_id=spelled).deliveries[0].lease
+        world.broker.exchange("ann", enqueue={"q": named("x")}, claim={"queue": "q"}, request_id=spelled)
+        .deliveries[0]
+        .lease
         for spelled in (request, request.upper())
     ]
     assert claimed[0] == claimed[1]
@@ -379,7 +446,9 @@ def test_a_clock_set_back_does_not_put_off_the_forgetting(world: World) -> None:
     assert world.store.inner.request(bytes.fromhex(request.replace("-", ""))) is None
 
 
-def test_a_request_from_ahead_of_a_clock_that_was_set_back_is_not_forgotten_before_its_own_time_is_over(world: World) -> None:
+def test_a_request_from_ahead_of_a_clock_that_was_set_back_is_not_forgotten_before_its_own_time_is_over(
+    world: World,
+) -> None:
     """When the clock comes to it again, it could be sent again."""
     turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
     first = world.broker.exchange("ann", **turn)
@@ -402,7 +471,11 @@ def test_a_clock_set_back_does_not_carry_out_a_request_twice(world: World) -> No
 
 def test_an_answer_outlives_the_queue_it_was_about(world: World) -> None:
     world.broker.create_queue("short")
-    turn: dict[str, Any] = {"enqueue": {"short": named("x")}, "claim": {"queue": "short"}, "request_id": request_id(world)}
+    turn: dict[str, Any] = {
+        "enqueue": {"short": named("x")},
+        "claim": {"queue": "short"},
+        "request_id": request_id(world),
+    }
     first = world.broker.exchange("ann", **turn)
     world.broker.delete_queue("short")
     again = world.broker.exchange("ann", **turn)
@@ -410,12 +483,19 @@ def test_an_answer_outlives_the_queue_it_was_about(world: World) -> None:
 
 
 @pytest.mark.parametrize("age_ms", [10 * MINUTE + 1, 86_400_000, -10 * MINUTE - 1, -86_400_000])
-def test_an_id_from_too_long_ago_or_too_far_ahead_is_refused_and_never_carried_out(world: World, age_ms: int) -> None:
+def test_an_id_from_too_long_ago_or_too_far_ahead_is_refused_and_never_carried_out(
+    world: World, age_ms: int
+) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
     before = world.store.last_commit
     with pytest.raises(errors.RequestExpired) as refused:
-        world.broker.exchange("ann", settle=[Complete(delivery)], enqueue={"q": named("x")}, request_id=request_id(world, age_ms))
+        world.broker.exchange(
+            "ann",
+            settle=[Complete(delivery)],
+            enqueue={"q": named("x")},
+            request_id=request_id(world, age_ms),
+        )
     assert (refused.value.code, refused.value.age_ms) == ("request_expired", age_ms)
     assert world.store.last_commit == before
     assert world.counts("q") == (0, 0, 1, 0)
@@ -480,10 +560,18 @@ def test_a_caller_that_always_names_its_last_request_leaves_one_row_behind(world
     assert remembered(world) == set()
 
 
-def test_answered_requests_are_named_in_any_spelling_more_than_once_and_also_when_unknown_or_old(world: World) -> None:
+def test_answered_requests_are_named_in_any_spelling_more_than_once_and_also_when_unknown_or_old(
+    world: World,
+) -> None:
     first = request_id(world)
     world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
-    names = [first.upper(), first, request_id(world), request_id(world, age_ms=86_400_000), *[request_id(world) for _ in range(996)]]
+    names = [
+        first.upper(),
+        first,
+        request_id(world),
+        request_id(world, age_ms=86_400_000),
+        *[request_id(world) for _ in range(996)],
+    ]
     world.broker.exchange("ann", enqueue={"q": named("b")}, answered=names)
     assert remembered(world) == set()
     assert world.counts("q") == (2, 0, 0, 0)
@@ -516,12 +604,23 @@ def test_a_repeated_request_is_not_carried_out_again_whatever_it_says_was_answer
 
 
 @pytest.mark.parametrize("slow", ["enqueue", "settle"])
-def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_carried_out(world: World, slow: str) -> None:
-    """The first copy is held up in a hook; a second one is carried out and answered meanwhile, and the caller says so."""
-    world.broker.update_queue("q", on_enqueue="function on_enqueue(m) return {} end", on_failure="function on_failure(m) return {} end")
+def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_carried_out(
+    world: World, slow: str
+) -> None:
+    """The first copy is held up in a hook; a second one is carried out and answered meanwhile, and the caller
+    says so.
+    """
+    world.broker.update_queue(
+        "q",
+        on_enqueue="function on_enqueue(m) return {} end",
+        on_failure="function on_failure(m) return {} end",
+    )
     world.fill("q", count=1)
     failed = Fail(world.claim_one("q"))
-    turn: dict[str, Any] = {"request_id": request_id(world), **({"enqueue": {"q": named("x")}} if slow == "enqueue" else {"settle": [failed]})}
+    turn: dict[str, Any] = {
+        "request_id": request_id(world),
+        **({"enqueue": {"q": named("x")}} if slow == "enqueue" else {"settle": [failed]}),
+    }
     hooks = world.broker._core.hooks
     name = "on_enqueue" if slow == "enqueue" else "on_failure"
     ask = getattr(hooks, name)
@@ -556,7 +655,17 @@ def test_only_so_many_answered_requests_are_known_by_name_in_memory(world: World
 
 @pytest.mark.parametrize(
     "answered",
-    [None, 5, "018bcfe5-6800-7000-8000-00000000001a", [5], ["no id"], ["018bcfe5-6800-4000-8000-00000000001a"], [b"x" * 16], [None], ["x"] * 1001],
+    [
+        None,
+        5,
+        "018bcfe5-6800-7000-8000-00000000001a",
+        [5],
+        ["no id"],
+        ["018bcfe5-6800-4000-8000-00000000001a"],
+        [b"x" * 16],
+        [None],
+        ["x"] * 1001,
+    ],
     ids=lambda answered: repr(answered)[:50],
 )
 def test_a_bad_list_of_answered_requests_spoils_the_whole_call(world: World, answered: Any) -> None:
@@ -564,7 +673,9 @@ def test_a_bad_list_of_answered_requests_spoils_the_whole_call(world: World, ans
     delivery = world.claim_one("q")
     before = world.store.last_commit
     with pytest.raises(errors.InvalidRequest) as refused:
-        world.broker.exchange("ann", settle=[Complete(delivery)], request_id=request_id(world), answered=answered)
+        world.broker.exchange(
+            "ann", settle=[Complete(delivery)], request_id=request_id(world), answered=answered
+        )
     assert refused.value.field == "answered"
     assert world.store.last_commit == before
 

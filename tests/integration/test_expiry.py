@@ -64,7 +64,11 @@ def test_a_restart_keeps_unexpired_leases_and_their_tokens_settle_after_it(world
     a, b, c, d = world.broker.claim("q", limit=4, consumer="ann")
     world.restart(away_ms=29_000)
     assert world.broker.claim("q", limit=10) == []
-    assert [result.outcome for result in world.broker.settle([Complete(a), Fail(b), Release(c)])] == ["completed", "retry", "released"]
+    assert [result.outcome for result in world.broker.settle([Complete(a), Fail(b), Release(c)])] == [
+        "completed",
+        "retry",
+        "released",
+    ]
     world.clock.advance(ms=1000)
     assert world.broker.settle([Complete(d)])[0].outcome == "lost_lease"
     (last,) = [info for info in world.broker.peek("q") if info.id == d.id]

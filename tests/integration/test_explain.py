@@ -143,7 +143,9 @@ def test_the_limit_of_its_key(attended: World) -> None:
 
 def test_dead_with_its_last_error(world: World) -> None:
     (message_id,) = world.fill("q", count=1)
-    world.broker.settle([Fail(world.claim_one("q"), error="no such host", reason="transport_unavailable", dead=True)])
+    world.broker.settle(
+        [Fail(world.claim_one("q"), error="no such host", reason="transport_unavailable", dead=True)]
+    )
     explanation = world.broker.explain(message_id)
     reasons = why(explanation)
     assert "after 1 failure, reason transport_unavailable, decided by instruction" in reasons["dead"].text
@@ -156,7 +158,9 @@ def test_purging(tmp_path: Path) -> None:
     world.broker.create_queue("q")
     (message_id,) = world.fill("q", count=1)
     # What a crash in the middle of a purge leaves behind.
-    world.store.commit([IntentSaved(Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16))])
+    world.store.commit(
+        [IntentSaved(Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16))]
+    )
     broker: Broker = world.restart()
     assert "purging" in why(broker.explain(message_id))
     assert "purging" in why(broker.explain_queue("q"))
@@ -178,7 +182,11 @@ def test_a_queue_that_flows_says_so(attended: World) -> None:
     attended.fill("q", key="a", count=2)
     attended.fill("q", key="b", count=2)
     explanation = attended.broker.explain_queue("q")
-    assert (explanation.summary, explanation.reasons, explanation.subject) == ("4 ready, 2 keys taking turns", (), "queue q")
+    assert (explanation.summary, explanation.reasons, explanation.subject) == (
+        "4 ready, 2 keys taking turns",
+        (),
+        "queue q",
+    )
 
 
 def test_a_message_can_be_named_by_its_tail(world: World) -> None:
@@ -197,7 +205,9 @@ def test_what_is_not_there_cannot_be_explained(world: World) -> None:
 def test_a_queue_says_that_a_hook_is_switched_off_and_until_when(world: World) -> None:
     world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) error('no tenant') end")
     world.fill("q", count=3)
-    (reason,) = [reason for reason in world.broker.explain_queue("q").reasons if reason.code == "hook_bypassed"]
+    (reason,) = [
+        reason for reason in world.broker.explain_queue("q").reasons if reason.code == "hook_bypassed"
+    ]
     assert reason.until_ms == world.clock.now_ms() + 10_000
     assert "on_enqueue" in reason.text
     assert "no tenant" in reason.text
@@ -209,6 +219,8 @@ def test_a_queue_says_that_a_failure_breaker_is_open(world: World) -> None:
     world.broker.update_queue("q", failure_breaker={"failures": 1, "within": "1m", "pause": "5m"})
     world.fill("q", count=1)
     world.broker.settle([Fail(world.claim_one("q"), reason="dependency_failure")])
-    (reason,) = [reason for reason in world.broker.explain_queue("q").reasons if reason.code == "failure_breaker"]
+    (reason,) = [
+        reason for reason in world.broker.explain_queue("q").reasons if reason.code == "failure_breaker"
+    ]
     assert reason.until_ms == world.clock.now_ms() + 300_000
     assert "dependency_failure" in reason.text

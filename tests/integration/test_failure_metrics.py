@@ -15,15 +15,28 @@ def fail(world: World, message_id: str, times: int = 1, **options: Any) -> None:
     """So many failures, the last as told; a message that must be claimed stands alone in the queue."""
     for left in range(times, 0, -1):
         (delivery,) = [found for found in world.broker.claim("q", limit=100) if found.id == message_id]
-        world.broker.settle([Fail(delivery, **({"retry_in": "0s", **options} if left == 1 else {"retry_in": "0s"}))])
+        world.broker.settle(
+            [Fail(delivery, **({"retry_in": "0s", **options} if left == 1 else {"retry_in": "0s"}))]
+        )
 
 
 def test_a_queue_without_failures_has_nothing_to_tell(world: World) -> None:
     world.fill("q", count=3)
     world.claim_one("q")
     metrics = world.broker.failure_metrics("q")
-    assert (metrics.by_attempts, metrics.by_reason, metrics.scheduled, metrics.next_due, metrics.latest_due) == ({}, {}, 0, None, None)
-    assert (metrics.poison_candidates, metrics.blocked_streams, metrics.complete, metrics.queue) == ((), (), True, "q")
+    assert (
+        metrics.by_attempts,
+        metrics.by_reason,
+        metrics.scheduled,
+        metrics.next_due,
+        metrics.latest_due,
+    ) == ({}, {}, 0, None, None)
+    assert (metrics.poison_candidates, metrics.blocked_streams, metrics.complete, metrics.queue) == (
+        (),
+        (),
+        True,
+        "q",
+    )
 
 
 def test_attempts_and_reasons_of_live_messages_wherever_they_are(world: World) -> None:
@@ -51,7 +64,13 @@ def test_attempts_and_reasons_of_live_messages_wherever_they_are(world: World) -
 def test_messages_that_failed_and_stand_behind_in_their_stream_count_too(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"", stream="s") for _ in range(3)])
     a, b, c = world.broker.claim("q", limit=3, max_per_stream=3)
-    world.broker.settle([Fail(a, retry_in="1h"), Fail(b, retry_in="1s", reason="dependency_failure"), Release(c, keep_order=True)])
+    world.broker.settle(
+        [
+            Fail(a, retry_in="1h"),
+            Fail(b, retry_in="1s", reason="dependency_failure"),
+            Release(c, keep_order=True),
+        ]
+    )
     world.clock.advance(seconds=1)
     metrics = world.broker.failure_metrics("q")
     assert metrics.by_attempts == {1: 2}
@@ -128,7 +147,9 @@ def test_blocked_streams_name_the_blocker_since_when_and_until_when(world: World
         BlockedStream("old", old, start, start + 7_200_000, 2),
         BlockedStream("young", young, start + 60_000, start + 3_660_000, 1),
     )
-    assert [stream.stream for stream in world.broker.failure_metrics("q", streams=1).blocked_streams] == ["old"], "the longest held up first"
+    assert [stream.stream for stream in world.broker.failure_metrics("q", streams=1).blocked_streams] == [
+        "old"
+    ], "the longest held up first"
     world.restart()
     assert len(world.broker.failure_metrics("q").blocked_streams) == 2
 

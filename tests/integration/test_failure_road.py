@@ -24,7 +24,11 @@ def test_the_default_policy_tries_again_at_once_at_the_tail_and_for_ever(world: 
     first, second = world.fill("q", count=2)
     for attempts in range(100):
         delivery = world.claim_one("q")
-        assert (delivery.id, delivery.attempts, delivery.deliveries) == (first if attempts % 2 == 0 else second, attempts // 2, attempts // 2 + 1)
+        assert (delivery.id, delivery.attempts, delivery.deliveries) == (
+            first if attempts % 2 == 0 else second,
+            attempts // 2,
+            attempts // 2 + 1,
+        )
         (result,) = world.broker.settle([Fail(delivery)])
         assert (result.outcome, result.rule, result.due_ms) == ("retry", "retry.immediate", 0)
 
@@ -44,7 +48,9 @@ def test_the_default_policy_tries_again_at_once_at_the_tail_and_for_ever(world: 
         ({"max_attempts": 5, "retry": {"policy": "immediate", "attempts": 3}}, 3, "retry.immediate"),
     ],
 )
-def test_a_policy_kills_on_the_failure_it_names(world: World, options: dict[str, Any], failures: int, rule: str) -> None:
+def test_a_policy_kills_on_the_failure_it_names(
+    world: World, options: dict[str, Any], failures: int, rule: str
+) -> None:
     world.broker.update_queue("q", **options)
     world.fill("q", count=1)
     took, dead = fail_until_dead(world, error="broke", reason="handler_exception")
@@ -83,10 +89,23 @@ def test_an_instruction_beats_the_policy(world: World) -> None:
 
 def test_dead_in_a_settle_kills_at_once_and_keeps_the_reason(world: World) -> None:
     world.fill("q", count=1)
-    (result,) = world.broker.settle([Fail(world.claim_one("q"), dead=True, reason=FailureReason.VALIDATION_FAILURE, error="no such field")])
+    (result,) = world.broker.settle(
+        [
+            Fail(
+                world.claim_one("q"),
+                dead=True,
+                reason=FailureReason.VALIDATION_FAILURE,
+                error="no such field",
+            )
+        ]
+    )
     assert (result.outcome, result.rule) == ("dead", "instruction")
     (dead,) = world.broker.peek("q.dlq")
-    assert (dead.reason, dead.failures[-1].error, dead.rule) == (FailureReason.VALIDATION_FAILURE, "no such field", "instruction")
+    assert (dead.reason, dead.failures[-1].error, dead.rule) == (
+        FailureReason.VALIDATION_FAILURE,
+        "no such field",
+        "instruction",
+    )
 
 
 def test_a_message_that_kills_its_worker_ends_as_a_dead_letter(world: World) -> None:
@@ -96,7 +115,9 @@ def test_a_message_that_kills_its_worker_ends_as_a_dead_letter(world: World) -> 
         world.claim_one("q", consumer="doomed")
         world.clock.advance(ms=30_000)
     dead = world.claim_one("q.dlq")
-    assert [(failure.reason, failure.consumer) for failure in dead.failures] == [(FailureReason.TIMEOUT_EXCEEDED, "doomed")] * 3
+    assert [(failure.reason, failure.consumer) for failure in dead.failures] == [
+        (FailureReason.TIMEOUT_EXCEEDED, "doomed")
+    ] * 3
 
 
 def test_the_policy_in_force_is_the_one_at_the_time_of_the_failure(world: World) -> None:
@@ -112,7 +133,10 @@ def test_the_first_and_the_last_31_failures_are_kept_and_the_rest_counted(world:
         world.clock.advance(ms=1)
         world.broker.settle([Fail(world.claim_one("q", consumer=f"c{at}"), error=f"error {at}")])
     (info,) = world.broker.peek("q")
-    assert [failure.error for failure in info.failures] == ["error 0", *(f"error {at}" for at in range(19, 50))]
+    assert [failure.error for failure in info.failures] == [
+        "error 0",
+        *(f"error {at}" for at in range(19, 50)),
+    ]
     assert [failure.attempt for failure in info.failures] == [1, *range(20, 51)]
     assert [failure.consumer for failure in info.failures] == ["c0", *(f"c{at}" for at in range(19, 50))]
     assert (info.failures_cut, info.attempts) == (18, 50)
@@ -124,7 +148,10 @@ def test_32_failures_are_all_kept(world: World) -> None:
     for at in range(32):
         world.broker.settle([Fail(world.claim_one("q"), error=f"error {at}")])
     (info,) = world.broker.peek("q")
-    assert ([failure.error for failure in info.failures], info.failures_cut) == ([f"error {at}" for at in range(32)], 0)
+    assert ([failure.error for failure in info.failures], info.failures_cut) == (
+        [f"error {at}" for at in range(32)],
+        0,
+    )
 
 
 @pytest.mark.parametrize("text", ["x" * 20_000, "ü" * 10_000, "x" * 8193])

@@ -35,7 +35,9 @@ def windows(keys: list[str], size: int) -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("limit", [1, 500])
-def test_weights_of_1_to_5_hold_within_a_point_over_5000_and_within_5_points_in_every_hundred(memory_world: World, limit: int) -> None:
+def test_weights_of_1_to_5_hold_within_a_point_over_5000_and_within_5_points_in_every_hundred(
+    memory_world: World, limit: int
+) -> None:
     for key, weight in WEIGHTS.items():
         memory_world.fill("q", key=key, weight=weight, count=2500)
     got = deliveries(memory_world, 5000, limit=limit)
@@ -65,7 +67,9 @@ def test_shares_hold_while_messages_keep_coming_and_some_of_them_fail(world: Wor
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
 @pytest.mark.parametrize("quantum", [1, 4])
-def test_a_quiet_key_that_returns_waits_at_most_one_turn_of_each_other_key(world: World, quantum: int, limit: int) -> None:
+def test_a_quiet_key_that_returns_waits_at_most_one_turn_of_each_other_key(
+    world: World, quantum: int, limit: int
+) -> None:
     world.broker.update_queue("q", quantum=quantum)
     others = {"noisy": 5, "busy": 2, "calm": 1}
     for key, weight in others.items():
@@ -152,17 +156,26 @@ def test_a_weight_in_the_configuration_of_one_queue_leaves_the_others_alone(worl
         for key in ("a", "b"):
             world.fill(queue, key=key, count=8)
     assert Counter(delivery.fairness_key for delivery in world.broker.claim("q", limit=8)) == {"a": 4, "b": 4}
-    assert Counter(delivery.fairness_key for delivery in world.broker.claim("project/q", limit=8)) == {"a": 6, "b": 2}
+    assert Counter(delivery.fairness_key for delivery in world.broker.claim("project/q", limit=8)) == {
+        "a": 6,
+        "b": 2,
+    }
 
 
-@pytest.mark.parametrize(("given", "counts_as"), [(0, 1), (-7, 1), (1, 1), (1000, 1000), (1001, 1000), (10**30, 1000)])
-def test_a_weight_out_of_bounds_is_corrected_to_the_bound_and_said_so(world: World, given: int, counts_as: int) -> None:
+@pytest.mark.parametrize(
+    ("given", "counts_as"), [(0, 1), (-7, 1), (1, 1), (1000, 1000), (1001, 1000), (10**30, 1000)]
+)
+def test_a_weight_out_of_bounds_is_corrected_to_the_bound_and_said_so(
+    world: World, given: int, counts_as: int
+) -> None:
     world.broker.enqueue("q", b"", fairness_key="a", weight=given)
     assert world.broker.stats("q", keys=True).keys[0].weight == counts_as
     assert world.claim_one("q").weight == counts_as
 
 
-def test_a_key_with_several_lanes_is_first_in_first_out_by_place_among_those_not_blocked(world: World) -> None:
+def test_a_key_with_several_lanes_is_first_in_first_out_by_place_among_those_not_blocked(
+    world: World,
+) -> None:
     world.broker.config.set("throttle:stuck:rate", 0)
     world.broker.config.set("throttle:stuck:burst", 1)
     world.broker.config.set("throttle:open:rate", 1000)
@@ -181,7 +194,9 @@ def test_a_released_message_comes_before_the_later_ones_of_all_lanes_of_its_key(
     assert [delivery.id for delivery in world.broker.claim("q", limit=4)] == ids
 
 
-def test_weights_of_1_2_3_keep_their_shares_under_one_shared_bucket_of_50_a_second(memory_world: World) -> None:
+def test_weights_of_1_2_3_keep_their_shares_under_one_shared_bucket_of_50_a_second(
+    memory_world: World,
+) -> None:
     world = memory_world
     world.broker.config.set("throttle:api:rate", 50)
     world.broker.config.set("throttle:api:burst", 5)

@@ -1,4 +1,6 @@
-"""Scans by filter and views: a bounded number of messages per hold of the lock, and messages are checked again before a change."""
+"""Scans by filter and views: a bounded number of messages per hold of the lock, and messages are checked
+again before a change.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from tests.integration.world import World
 
 #: More than one hold may read, in each place a message can be in.
 MANY = 5 * HOLD_MESSAGES
-#: A message of a stream takes several reads: its own record, that of its stream, and that of the next one, which is looked for
-#: in pages of 16.
+#: A message of a stream takes several reads: its own record, that of its stream, and that of the next one,
+#: which is looked for in pages of 16.
 PER_HOLD = 4 * HOLD_MESSAGES
 STREAM_ROWS_PER_HOLD = 16 * HOLD_MESSAGES
 NEVER = DeadFilter(error="not in any error")
@@ -53,13 +55,27 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 LOOKS: dict[str, Callable[[Broker], Any]] = {
     **{
-        f"{verb} by {name}": lambda broker, verb=verb, filter=filter: getattr(broker, verb)("q", filter=filter, dry_run=True)
+        f"{verb} by {name}": lambda broker, verb=verb, filter=filter: getattr(broker, verb)(
+            "q", filter=filter, dry_run=True
+        )
         for verb in VERBS
-        for name, filter in {"everything": DeadFilter(), "nothing": NEVER, "key": DeadFilter(key="default")}.items()
+        for name, filter in {
+            "everything": DeadFilter(),
+            "nothing": NEVER,
+            "key": DeadFilter(key="default"),
+        }.items()
     },
     "prune": lambda broker: broker.prune("q", dry_run=True),
-    **{f"peek {where}": lambda broker, where=where: broker.peek("q", limit=10_000, where=where) for where in ("ready", "waiting", "leased", "done")},
-    **{f"peek {where} of a key": lambda broker, where=where: broker.peek("q", limit=10, where=where, key="none") for where in ("waiting", "done")},
+    **{
+        f"peek {where}": lambda broker, where=where: broker.peek("q", limit=10_000, where=where)
+        for where in ("ready", "waiting", "leased", "done")
+    },
+    **{
+        f"peek {where} of a key": lambda broker, where=where: broker.peek(
+            "q", limit=10, where=where, key="none"
+        )
+        for where in ("waiting", "done")
+    },
     "failure_metrics": lambda broker: broker.failure_metrics("q"),
     "explain_queue": lambda broker: broker.explain_queue("q"),
     "explain the last": lambda broker: broker.explain(broker.peek("q", limit=10_000)[MANY - 1].id),
@@ -72,7 +88,9 @@ LOOKS: dict[str, Callable[[Broker], Any]] = {
 }
 CHANGES: dict[str, Callable[[Broker], Any]] = {
     **{verb: lambda broker, verb=verb: getattr(broker, verb)("q", filter=DeadFilter()) for verb in VERBS},
-    "redrive by ids": lambda broker: broker.redrive("q", ids=[info.id for info in broker.peek("q.dlq", limit=10_000)]),
+    "redrive by ids": lambda broker: broker.redrive(
+        "q", ids=[info.id for info in broker.peek("q.dlq", limit=10_000)]
+    ),
     "drop by ids": lambda broker: broker.drop("q", [info.id for info in broker.peek("q", limit=10_000)]),
     "redrive with a rate": lambda broker: broker.redrive("q", filter=NEVER, rate=10),
     "prune": lambda broker: broker.prune("q"),
@@ -90,17 +108,22 @@ def most_per_hold(world: World, call: Callable[[Broker], Any]) -> dict[str, int]
 
 
 @pytest.mark.parametrize("call", LOOKS.values(), ids=LOOKS.keys())
-def test_a_dry_run_or_view_holds_the_lock_for_a_bounded_number_of_messages(crowded: World, call: Callable[[Broker], Any]) -> None:
+def test_a_dry_run_or_view_holds_the_lock_for_a_bounded_number_of_messages(
+    crowded: World, call: Callable[[Broker], Any]
+) -> None:
     assert most_per_hold(crowded, call) == {}
 
 
 @pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES.keys())
-def test_a_verb_holds_the_lock_for_a_bounded_number_of_messages(memory_world: World, call: Callable[[Broker], Any]) -> None:
+def test_a_verb_holds_the_lock_for_a_bounded_number_of_messages(
+    memory_world: World, call: Callable[[Broker], Any]
+) -> None:
     all_over(memory_world)
     assert most_per_hold(memory_world, call) == {}
 
 
 # What changes between the scan and the commit
+
 
 def after_the_scan(world: World, change: Callable[[], Any]) -> None:
     """Run `change` once, when the scan has read the records of its first messages and holds no lock."""
@@ -140,7 +163,10 @@ def test_a_message_that_the_filter_no_longer_selects_is_skipped(world: World, ve
     other, same = dead_letters(world, 2)
     after_the_scan(world, lambda: failing_again(world, other, "something else"))
     result = getattr(world.broker, verb)("q", filter=DeadFilter(error="boom"))
-    assert (result.changed, result.skipped) == ((same,), ((other, "it changed while the filter was applied; try again"),))
+    assert (result.changed, result.skipped) == (
+        (same,),
+        ((other, "it changed while the filter was applied; try again"),),
+    )
     assert world.broker.find(other).failures[-1].error == "something else"
 
 
@@ -184,7 +210,9 @@ def test_a_filter_leaves_alone_what_comes_after_it_began(world: World) -> None:
 
 
 @pytest.mark.parametrize("verb", ["bury", "hold", "drop"])
-def test_a_message_that_its_verb_moves_ahead_of_the_scan_is_told_of_once(memory_world: World, verb: str) -> None:
+def test_a_message_that_its_verb_moves_ahead_of_the_scan_is_told_of_once(
+    memory_world: World, verb: str
+) -> None:
     ids = memory_world.fill("q", count=3 * HOLD_MESSAGES)
     result = getattr(memory_world.broker, verb)("q", filter=DeadFilter())
     assert (sorted(result.changed), result.skipped, result.more) == (sorted(ids), (), False)
@@ -228,9 +256,13 @@ def test_a_drain_that_fails_midway_returns_what_it_has_removed(world: World) -> 
 
 SCANS: dict[str, Callable[[Broker], Any]] = {
     "retry": lambda broker: broker.retry("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c")),
-    "drop dry run": lambda broker: broker.drop("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), dry_run=True),
+    "drop dry run": lambda broker: broker.drop(
+        "q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), dry_run=True
+    ),
     "redrive": lambda broker: broker.redrive("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c")),
-    "redrive dry run": lambda broker: broker.redrive("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), dry_run=True),
+    "redrive dry run": lambda broker: broker.redrive(
+        "q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), dry_run=True
+    ),
     "failure_metrics": lambda broker: broker.failure_metrics("q"),
     "peek": lambda broker: broker.peek("q.dlq", limit=100),
 }
@@ -273,7 +305,9 @@ def test_a_verb_that_has_changed_something_when_the_server_stops_says_what(world
     assert (list(result.changed), result.more) == (ids[:HOLD_MESSAGES], True)
 
 
-def test_a_redrive_that_has_moved_something_when_the_server_stops_goes_on_after_the_next_start(world: World) -> None:
+def test_a_redrive_that_has_moved_something_when_the_server_stops_goes_on_after_the_next_start(
+    world: World,
+) -> None:
     dead_letters(world, 2 * HOLD_MESSAGES)
     stop_at_the_next_commit(world)
     result = world.broker.redrive("q")

@@ -47,7 +47,9 @@ def error_of(verb: Callable[[Broker], object], broker: Broker) -> str:
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
-def test_a_forked_child_is_told_that_the_broker_is_not_its_own(tmp_path: Path, verb: Callable[[Broker], object]) -> None:
+def test_a_forked_child_is_told_that_the_broker_is_not_its_own(
+    tmp_path: Path, verb: Callable[[Broker], object]
+) -> None:
     with fairlead.open(tmp_path / "data", durability="os") as broker:
         broker.create_queue("q")
         message_id = broker.enqueue("q", b"")

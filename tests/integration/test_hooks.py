@@ -1,4 +1,6 @@
-"""Lua hooks through the broker: what `on_enqueue` and `on_failure` are asked, and what becomes of their answers."""
+"""Lua hooks through the broker: what `on_enqueue` and `on_failure` are asked, and what becomes of their
+answers.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,32 @@ def tells(expression: str) -> str:
 
 def test_on_enqueue_says_how_a_message_is_scheduled(world: World) -> None:
     world.broker.update_queue("q", on_enqueue=BY_HEADERS)
-    world.broker.enqueue("q", b"x", headers={"tenant": "acme", "priority": "7", "endpoint": "api", "order_id": "o1"})
+    world.broker.enqueue(
+        "q", b"x", headers={"tenant": "acme", "priority": "7", "endpoint": "api", "order_id": "o1"}
+    )
     world.restart()
     delivery = world.claim_one("q")
-    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == ("acme", 7, ("api",), "o1")
+    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == (
+        "acme",
+        7,
+        ("api",),
+        "o1",
+    )
 
 
 def test_what_the_hook_leaves_out_keeps_what_the_caller_gave(world: World) -> None:
     world.broker.update_queue("q", on_enqueue=BY_HEADERS)
     own = {"fairness_key": "mine", "weight": 3, "throttle_keys": ["a", "b"], "stream": "s"}
-    world.broker.enqueue_many("q", [NewMessage(b"all", **own), NewMessage(b"some", headers={"tenant": "acme"}, **own)])  # type: ignore[arg-type]
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"all", **own), NewMessage(b"some", headers={"tenant": "acme"}, **own)]
+    )  # type: ignore[arg-type]
     first, second = world.broker.claim("q", limit=2, max_per_stream=2)
-    assert (first.fairness_key, first.weight, first.throttle_keys, first.stream) == ("mine", 3, ("a", "b"), "s")
+    assert (first.fairness_key, first.weight, first.throttle_keys, first.stream) == (
+        "mine",
+        3,
+        ("a", "b"),
+        "s",
+    )
     assert (second.weight, second.throttle_keys, second.stream) == (3, ("a", "b"), "s")
     assert second.fairness_key == "mine", "a stream keeps the key of the message that opened it"
 
@@ -59,12 +75,19 @@ def test_the_hook_wins_over_the_caller(memory_world: World) -> None:
     memory_world.broker.update_queue("q", on_enqueue=script)
     memory_world.broker.enqueue("q", b"x", fairness_key="mine", weight=3, throttle_keys=["a"], stream="s")
     delivery = memory_world.claim_one("q")
-    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == ("hook", 9, (), None)
+    assert (delivery.fairness_key, delivery.weight, delivery.throttle_keys, delivery.stream) == (
+        "hook",
+        9,
+        (),
+        None,
+    )
 
 
 def test_a_stream_given_by_the_hook_is_kept_in_order(world: World) -> None:
     world.broker.update_queue("q", on_enqueue=BY_HEADERS)
-    ids = world.broker.enqueue_many("q", [NewMessage(b"x", headers={"order_id": "o1", "tenant": f"t{n}"}) for n in range(3)])
+    ids = world.broker.enqueue_many(
+        "q", [NewMessage(b"x", headers={"order_id": "o1", "tenant": f"t{n}"}) for n in range(3)]
+    )
     for expected in ids:
         delivery = world.claim_one("q")
         assert delivery.id == expected
@@ -92,14 +115,22 @@ def test_attempts_and_delay_of_the_story_are_honoured(world: World) -> None:
     (message_id,) = world.fill("q", count=1)
     for attempts in (1, 2):
         (result,) = world.broker.settle([Fail(world.claim_one("q"), error="boom")])
-        assert (result.outcome, result.rule, result.due_ms) == ("retry", "on_failure", world.clock.now_ms() + 1000 * attempts)
+        assert (result.outcome, result.rule, result.due_ms) == (
+            "retry",
+            "on_failure",
+            world.clock.now_ms() + 1000 * attempts,
+        )
         world.clock.advance(ms=1000 * attempts - 1)
         assert world.broker.claim("q") == []
         world.clock.advance(ms=1)
     (result,) = world.broker.settle([Fail(world.claim_one("q"), error="boom")])
     assert (result.outcome, result.rule) == ("dead", "on_failure")
     dead = world.claim_one("q.dlq")
-    assert (dead.id, dead.attempts, [failure.rule for failure in dead.failures]) == (message_id, 3, ["on_failure"] * 3)
+    assert (dead.id, dead.attempts, [failure.rule for failure in dead.failures]) == (
+        message_id,
+        3,
+        ["on_failure"] * 3,
+    )
 
 
 def test_without_a_script_a_failure_is_retried_at_once_and_without_limit(memory_world: World) -> None:
@@ -121,13 +152,17 @@ def test_a_nack_asks_the_hook_as_a_fail_does(memory_world: World) -> None:
 
 
 def test_on_failure_sees_the_message_and_the_failure(memory_world: World) -> None:
-    seen = tells('table.concat({ msg.id:sub(-4), msg.attempts, msg.queue, msg.error, msg.reason, msg.progress, msg.headers.a }, "|")')
+    seen = tells(
+        'table.concat({ msg.id:sub(-4), msg.attempts, msg.queue, msg.error, msg.reason, msg.progress, msg.headers.a }, "|")'
+    )
     memory_world.broker.update_queue("q", on_failure=seen)
     (message_id,) = memory_world.fill("q", count=1, headers={"a": "h"})
     for attempts, progress in ((1, 1 | 4), (2, 1 | 2 | 4 | 32768)):
         delivery = memory_world.claim_one("q")
         memory_world.broker.settle([Extend(delivery, progress=4)])
-        (result,) = memory_world.broker.settle([Fail(delivery, error="e", reason="dependency_failure", progress=attempts)])
+        (result,) = memory_world.broker.settle(
+            [Fail(delivery, error="e", reason="dependency_failure", progress=attempts)]
+        )
         told = f"{message_id[-4:]}|{attempts}|q|e|dependency_failure|{progress}|h"
         assert result.rule == f"on_failure (unknown action {told!r}: retry)"
 
@@ -140,7 +175,9 @@ def test_on_failure_sees_the_message_and_the_failure(memory_world: World) -> Non
         ('{ action = "retry", delay_ms = -5 }', "on_failure (delay_ms -5 -> 0)"),
     ],
 )
-def test_a_result_that_makes_no_sense_is_a_retry_and_recorded(memory_world: World, result: str, rule: str) -> None:
+def test_a_result_that_makes_no_sense_is_a_retry_and_recorded(
+    memory_world: World, result: str, rule: str
+) -> None:
     memory_world.broker.update_queue("q", on_failure=f"function on_failure() return {result} end")
     memory_world.fill("q", count=1)
     (settled,) = memory_world.broker.settle([Fail(memory_world.claim_one("q"))])
@@ -158,18 +195,28 @@ def test_a_correction_of_an_enqueue_is_recorded_too(memory_world: World) -> None
 
 
 def test_instruction_and_ceiling_come_before_the_hook(memory_world: World) -> None:
-    memory_world.broker.update_queue("q", on_failure="function on_failure() return { action = 'retry', delay_ms = 5 } end", max_attempts=2)
+    memory_world.broker.update_queue(
+        "q", on_failure="function on_failure() return { action = 'retry', delay_ms = 5 } end", max_attempts=2
+    )
     memory_world.fill("q", count=3)
     now, dead, later = memory_world.broker.claim("q", limit=3)
-    results = memory_world.broker.settle([Fail(now, retry_in="0s"), Fail(dead, dead=True), Fail(later, retry_in="1s")])
-    assert [(result.outcome, result.rule) for result in results] == [("retry", "instruction"), ("dead", "instruction"), ("retry", "instruction")]
+    results = memory_world.broker.settle(
+        [Fail(now, retry_in="0s"), Fail(dead, dead=True), Fail(later, retry_in="1s")]
+    )
+    assert [(result.outcome, result.rule) for result in results] == [
+        ("retry", "instruction"),
+        ("dead", "instruction"),
+        ("retry", "instruction"),
+    ]
     assert memory_world.broker.stats("q").hooks[0].calls == 0
     (result,) = memory_world.broker.settle([Fail(memory_world.claim_one("q"))])
     assert (result.outcome, result.rule) == ("dead", "max_attempts")
 
 
 def test_the_hook_comes_before_every_policy(memory_world: World) -> None:
-    memory_world.broker.update_queue("q", on_failure=THREE_TRIES, retry="none", retry_on={"unknown": "none"}, retry_in_stream="none")
+    memory_world.broker.update_queue(
+        "q", on_failure=THREE_TRIES, retry="none", retry_on={"unknown": "none"}, retry_in_stream="none"
+    )
     memory_world.fill("q", count=1, stream="s")
     assert memory_world.broker.settle([Fail(memory_world.claim_one("q"))])[0].rule == "on_failure"
 
@@ -181,7 +228,10 @@ def test_an_expired_delivery_asks_the_hook(world: World) -> None:
     world.claim_one("q")
     world.clock.advance(seconds=30)
     again = world.claim_one("q")
-    assert (again.attempts, again.failures[0].rule) == (1, "on_failure (unknown action '1timeout_exceeded!': retry)")
+    assert (again.attempts, again.failures[0].rule) == (
+        1,
+        "on_failure (unknown action '1timeout_exceeded!': retry)",
+    )
 
 
 def test_what_was_never_started_expires_without_a_question(memory_world: World) -> None:
@@ -234,7 +284,9 @@ def test_an_operator_who_fails_a_delivery_asks_the_hook(memory_world: World) -> 
 def test_scripts_work_again_after_a_restart(world: World) -> None:
     world.broker.update_queue("q", on_enqueue=BY_HEADERS, on_failure=THREE_TRIES)
     world.broker.config.set("who", "acme")
-    world.broker.create_queue("asks", on_enqueue='function on_enqueue() return { fairness_key = fila.get("who") } end')
+    world.broker.create_queue(
+        "asks", on_enqueue='function on_enqueue() return { fairness_key = fila.get("who") } end'
+    )
     for _ in range(2):
         broker = world.restart()
         broker.enqueue("q", b"x", headers={"tenant": "t"})
@@ -247,7 +299,11 @@ def test_scripts_work_again_after_a_restart(world: World) -> None:
 
 def test_a_script_can_be_changed_and_taken_away(world: World) -> None:
     for n in (1, 2):
-        world.broker.update_queue("q", on_enqueue=f"function on_enqueue() return {{ fairness_key = 'v{n}' }} end", on_failure=tells(str(n)))
+        world.broker.update_queue(
+            "q",
+            on_enqueue=f"function on_enqueue() return {{ fairness_key = 'v{n}' }} end",
+            on_failure=tells(str(n)),
+        )
         world.broker.enqueue("q", b"x")
         delivery = world.claim_one("q")
         (result,) = world.broker.settle([Fail(delivery)])
@@ -266,9 +322,17 @@ def test_a_script_can_be_changed_and_taken_away(world: World) -> None:
 
 def test_a_change_of_configuration_is_seen_by_the_next_call(memory_world: World) -> None:
     broker = memory_world.broker
-    broker.update_queue("q", on_enqueue='function on_enqueue() return { fairness_key = (fila.get("a") or "-") .. (fairlead.get("b") or "-") } end')
+    broker.update_queue(
+        "q",
+        on_enqueue='function on_enqueue() return { fairness_key = (fila.get("a") or "-") .. (fairlead.get("b") or "-") } end',
+    )
     keys = []
-    for change in (lambda: None, lambda: broker.config.set("a", "1"), lambda: broker.config.set("b", 2), lambda: broker.config.delete("a")):
+    for change in (
+        lambda: None,
+        lambda: broker.config.set("a", "1"),
+        lambda: broker.config.set("b", 2),
+        lambda: broker.config.delete("a"),
+    ):
         change()
         broker.enqueue("q", b"x")
         keys.append(memory_world.claim_one("q").fairness_key)
@@ -285,7 +349,9 @@ def test_a_change_of_configuration_is_seen_by_the_next_call(memory_world: World)
     ],
 )
 @pytest.mark.parametrize("function", ["enqueue", "failure"])
-def test_a_script_that_could_never_run_is_refused_and_nothing_is_stored(memory_world: World, function: str, script: str, line: int | None) -> None:
+def test_a_script_that_could_never_run_is_refused_and_nothing_is_stored(
+    memory_world: World, function: str, script: str, line: int | None
+) -> None:
     bad = {f"on_{function}": script.replace("%s", function)}
     with pytest.raises(HookInvalid) as refused:
         memory_world.broker.create_queue("new", max_attempts=5, **bad)
@@ -307,15 +373,21 @@ def test_a_switch_is_no_failure_and_asks_nobody(memory_world: World) -> None:
 def test_enqueues_of_one_thread_are_delivered_in_the_order_sent(world: World) -> None:
     slower = "function on_enqueue(msg) for i = 1, 20000 do end return {} end"
     world.broker.update_queue("q", on_enqueue=slower)
-    others = Background(lambda: [world.broker.enqueue("q", b"other", fairness_key="other") for _ in range(20)])
+    others = Background(
+        lambda: [world.broker.enqueue("q", b"other", fairness_key="other") for _ in range(20)]
+    )
     sent = [world.broker.enqueue("q", b"x", fairness_key="mine") for _ in range(20)]
     others.result()
     wait_until(lambda: world.counts("q")[0] == 40)
-    assert [delivery.id for delivery in world.broker.claim("q", limit=40) if delivery.fairness_key == "mine"] == sent
+    assert [
+        delivery.id for delivery in world.broker.claim("q", limit=40) if delivery.fairness_key == "mine"
+    ] == sent
 
 
 def test_an_operators_retry_of_a_dead_letter_asks_on_enqueue_again(world: World) -> None:
-    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) return {fairness_key = fairlead.get('tenant')} end")
+    world.broker.update_queue(
+        "q", on_enqueue="function on_enqueue(msg) return {fairness_key = fairlead.get('tenant')} end"
+    )
     world.broker.config.set("tenant", "before")
     message_id = world.broker.enqueue("q", b"")
     world.broker.settle([Fail(world.claim_one("q"), dead=True)])

@@ -15,7 +15,9 @@ from tests.integration.world import Background, World
 OWN = {"fairness_key": "mine", "weight": 3, "throttle_keys": ["a"], "headers": {"tenant": "acme"}}
 
 
-def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch, function: str, action: Callable[[], object]) -> None:
+def meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, function: str, action: Callable[[], object]
+) -> None:
     """Once, after the hook was asked and before its answer comes back, do something else."""
     ask, pending = getattr(world.broker._core.hooks, function), [action]
 
@@ -35,13 +37,26 @@ def fail_one(world: World, queue: str = "q") -> tuple[str, str, int]:
 
 
 def test_an_enqueue_whose_hook_fails_gets_the_defaults_until_the_breaker_closes(world: World) -> None:
-    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) if fila.get('ok') then return {} end error('broken') end")
+    world.broker.update_queue(
+        "q", on_enqueue="function on_enqueue(msg) if fila.get('ok') then return {} end error('broken') end"
+    )
     world.broker.enqueue_many("q", [NewMessage(b"x", stream="s", **OWN) for _ in range(5)])  # type: ignore[arg-type]
     deliveries = world.broker.claim("q", limit=5, max_per_stream=5)
-    assert [(d.fairness_key, d.weight, d.throttle_keys, d.stream) for d in deliveries] == [("default", 1, (), "s")] * 5
+    assert [(d.fairness_key, d.weight, d.throttle_keys, d.stream) for d in deliveries] == [
+        ("default", 1, (), "s")
+    ] * 5
     (hook,) = world.broker.stats("q").hooks
-    assert (hook.function, hook.calls, hook.failures, hook.bypassed, hook.consecutive) == ("on_enqueue", 3, 3, 2, 3)
-    assert (hook.breaker_open_until_ms, hook.last_error) == (world.clock.now_ms() + 10_000, "on_enqueue:1: broken")
+    assert (hook.function, hook.calls, hook.failures, hook.bypassed, hook.consecutive) == (
+        "on_enqueue",
+        3,
+        3,
+        2,
+        3,
+    )
+    assert (hook.breaker_open_until_ms, hook.last_error) == (
+        world.clock.now_ms() + 10_000,
+        "on_enqueue:1: broken",
+    )
     world.broker.config.set("ok", "yes")
     world.broker.enqueue("q", b"still open", **OWN)
     assert world.claim_one("q").fairness_key == "default"
@@ -49,7 +64,13 @@ def test_an_enqueue_whose_hook_fails_gets_the_defaults_until_the_breaker_closes(
     world.broker.enqueue("q", b"closed", **OWN)
     assert world.claim_one("q").fairness_key == "mine"
     (hook,) = world.broker.stats("q").hooks
-    assert (hook.calls, hook.failures, hook.bypassed, hook.consecutive, hook.breaker_open_until_ms) == (4, 3, 3, 0, None)
+    assert (hook.calls, hook.failures, hook.bypassed, hook.consecutive, hook.breaker_open_until_ms) == (
+        4,
+        3,
+        3,
+        0,
+        None,
+    )
 
 
 def test_an_open_breaker_on_failure_means_again_at_once(memory_world: World) -> None:
@@ -63,7 +84,9 @@ def test_an_open_breaker_on_failure_means_again_at_once(memory_world: World) -> 
 
 
 def test_with_a_policy_of_its_own_the_queue_falls_back_on_that(memory_world: World) -> None:
-    memory_world.broker.create_queue("h", on_failure=BROKEN_FAILURE, retry={"policy": "fixed", "cooldown": "5s", "attempts": 2})
+    memory_world.broker.create_queue(
+        "h", on_failure=BROKEN_FAILURE, retry={"policy": "fixed", "cooldown": "5s", "attempts": 2}
+    )
     for _ in range(4):
         assert fail_one(memory_world, "h") == ("retry", "retry.fixed", memory_world.clock.now_ms() + 5000)
     memory_world.clock.advance(seconds=5)
@@ -77,7 +100,10 @@ def test_each_hook_of_each_queue_has_a_breaker_of_its_own(memory_world: World) -
     memory_world.fill("h", count=3)
     (result,) = memory_world.broker.settle([Fail(memory_world.claim_one("h"))])
     assert result.rule == "on_failure"
-    assert [hook.breaker_open_until_ms is None for hook in memory_world.broker.stats("h").hooks] == [False, True]
+    assert [hook.breaker_open_until_ms is None for hook in memory_world.broker.stats("h").hooks] == [
+        False,
+        True,
+    ]
     memory_world.broker.enqueue("q", b"x", headers={"tenant": "acme"})
     assert memory_world.claim_one("q").fairness_key == "acme"
 
@@ -92,7 +118,9 @@ def test_a_new_script_begins_with_a_closed_breaker_and_the_same_one_does_not(mem
     assert "acme" in {delivery.fairness_key for delivery in memory_world.broker.claim("q", limit=4)}
 
 
-def test_a_host_that_does_not_start_fails_no_enqueue_and_no_settle(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_does_not_start_fails_no_enqueue_and_no_settle(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory_world.broker.update_queue("q", on_enqueue=BY_HEADERS, on_failure=THREE_TRIES)
     memory_world.restart()
     with monkeypatch.context() as broken:
@@ -121,7 +149,9 @@ def test_a_lease_lost_while_the_hook_ran_is_lost(world: World, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("verb", ["settle", "drop", "purge and delete"])
-def test_a_message_gone_while_the_hook_ran_is_not_found(memory_world: World, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_a_message_gone_while_the_hook_ran_is_not_found(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
     memory_world.broker.update_queue("q", on_failure=THREE_TRIES)
     memory_world.fill("q", count=1)
     delivery = memory_world.claim_one("q")
@@ -134,34 +164,55 @@ def test_a_message_gone_while_the_hook_ran_is_not_found(memory_world: World, mon
     assert memory_world.broker.settle([Fail(delivery)])[0].outcome == "not_found"
 
 
-def test_a_lease_extended_while_the_hook_was_asked_about_its_expiry_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_extended_while_the_hook_was_asked_about_its_expiry_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.broker.update_queue("q", on_failure=THREE_TRIES)
     world.fill("q", count=2)
     kept, lost = world.broker.claim("q", limit=2)
     meanwhile(world, monkeypatch, "on_failure", lambda: world.broker.settle([Extend(kept, "30s")]))
     world.clock.advance(seconds=30)
-    assert [result.outcome for result in world.broker.settle([Complete(kept), Complete(lost)])] == ["completed", "lost_lease"]
+    assert [result.outcome for result in world.broker.settle([Complete(kept), Complete(lost)])] == [
+        "completed",
+        "lost_lease",
+    ]
 
 
-def test_an_expiry_settled_while_the_hook_was_asked_happens_once(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expiry_settled_while_the_hook_was_asked_happens_once(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory_world.broker.update_queue("q", on_failure=THREE_TRIES)
     memory_world.fill("q", count=1)
     delivery = memory_world.claim_one("q")
-    meanwhile(memory_world, monkeypatch, "on_failure", lambda: memory_world.broker.settle([Fail(delivery, error="late", retry_in="1h")]))
+    meanwhile(
+        memory_world,
+        monkeypatch,
+        "on_failure",
+        lambda: memory_world.broker.settle([Fail(delivery, error="late", retry_in="1h")]),
+    )
     memory_world.clock.advance(seconds=30)
     (info,) = memory_world.broker.peek("q", where="waiting")
     assert (info.attempts, info.rule) == (1, "instruction")
 
 
-def test_a_duplicate_sent_while_the_hook_ran_is_still_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_sent_while_the_hook_ran_is_still_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.broker.update_queue("q", on_enqueue=BY_HEADERS)
     first = []
-    meanwhile(world, monkeypatch, "on_enqueue", lambda: first.append(world.broker.enqueue("q", b"x", dedup_key="once")))
+    meanwhile(
+        world,
+        monkeypatch,
+        "on_enqueue",
+        lambda: first.append(world.broker.enqueue("q", b"x", dedup_key="once")),
+    )
     assert [world.broker.enqueue("q", b"x", dedup_key="once")] == first
     assert world.counts("q") == (1, 0, 0, 0)
 
 
-def test_a_queue_deleted_while_its_hook_ran_is_not_found(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_deleted_while_its_hook_ran_is_not_found(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory_world.broker.update_queue("q", on_enqueue=BY_HEADERS)
     meanwhile(memory_world, monkeypatch, "on_enqueue", lambda: memory_world.broker.delete_queue("q"))
     with pytest.raises(QueueNotFound):
@@ -169,7 +220,9 @@ def test_a_queue_deleted_while_its_hook_ran_is_not_found(memory_world: World, mo
 
 
 def test_closing_ends_an_enqueue_that_waits_for_its_hook(world: World) -> None:
-    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) for i = 1, 40000 do end return {} end")
+    world.broker.update_queue(
+        "q", on_enqueue="function on_enqueue(msg) for i = 1, 40000 do end return {} end"
+    )
     world.broker.enqueue("q", b"x")
     host = world.broker._core.hooks._host
     assert host is not None
@@ -186,15 +239,21 @@ def test_closing_ends_an_enqueue_that_waits_for_its_hook(world: World) -> None:
 
 @pytest.fixture
 def dead(world: World) -> list[str]:
-    """Five dead letters that came in under the key `old`; the hook came later, and sends them to `new` by header."""
-    ids = world.broker.enqueue_many("q", [NewMessage(b"x", headers={"tenant": "new", "n": str(n)}, fairness_key="old") for n in range(5)])
+    """Five dead letters that came in under the key `old`; the hook came later, and sends them to `new` by
+    header.
+    """
+    ids = world.broker.enqueue_many(
+        "q", [NewMessage(b"x", headers={"tenant": "new", "n": str(n)}, fairness_key="old") for n in range(5)]
+    )
     world.broker.settle([Fail(delivery, dead=True) for delivery in world.broker.claim("q", limit=5)])
     world.broker.update_queue("q", on_enqueue=BY_HEADERS.replace('tonumber(msg.headers["priority"])', "4"))
     return ids
 
 
 @pytest.mark.parametrize("how", ["ids", "filter", "all", "count"])
-def test_a_redrive_asks_the_hook_about_what_it_moves_and_nothing_else(world: World, dead: list[str], how: str) -> None:
+def test_a_redrive_asks_the_hook_about_what_it_moves_and_nothing_else(
+    world: World, dead: list[str], how: str
+) -> None:
     options: dict[str, dict[str, Any]] = {
         "ids": {"ids": [dead[1], dead[1], dead[3]], "filter": DeadFilter(header=("n", "1"))},
         "filter": {"filter": DeadFilter(header=("n", "3"))},
@@ -215,7 +274,9 @@ def test_a_redrive_at_a_rate_asks_as_it_goes(world: World, dead: list[str]) -> N
     assert {d.fairness_key for d in world.broker.claim("q", limit=5)} == {"new"}
 
 
-def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(world: World, dead: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(
+    world: World, dead: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.broker.timers.choose_for_background_steps", skip_once(world))
     world.broker.redrive("q", rate=1000)
     world.broker.run_due()
@@ -235,7 +296,9 @@ def skip_once(world: World) -> Callable[[Any], Any]:
     return ask
 
 
-def test_where_the_hook_sent_a_dead_letter_it_stays_through_failures_and_restarts(world: World, dead: list[str]) -> None:
+def test_where_the_hook_sent_a_dead_letter_it_stays_through_failures_and_restarts(
+    world: World, dead: list[str]
+) -> None:
     world.broker.redrive("q", ids=dead[:1])
     world.broker.settle([Fail(world.claim_one("q"), retry_in="1s")])
     world.restart(away_ms=1000)
@@ -251,13 +314,17 @@ def test_a_redriven_message_of_a_stream_takes_the_key_the_stream_has(world: Worl
     world.fill("q", count=1, key="old", stream="s")
     world.broker.settle([Fail(world.claim_one("q"), dead=True)])
     world.fill("q", count=1, key="present", stream="s")
-    world.broker.update_queue("q", on_enqueue='function on_enqueue() return { fairness_key = "hook", stream = "elsewhere" } end')
+    world.broker.update_queue(
+        "q", on_enqueue='function on_enqueue() return { fairness_key = "hook", stream = "elsewhere" } end'
+    )
     assert world.broker.redrive("q").moved == 1
     first, second = world.broker.claim("q", limit=2, max_per_stream=2)
     assert (first.fairness_key, second.fairness_key, second.stream) == ("present", "present", "s")
 
 
-def test_a_redrive_past_a_broken_hook_moves_everything_with_the_defaults(world: World, dead: list[str]) -> None:
+def test_a_redrive_past_a_broken_hook_moves_everything_with_the_defaults(
+    world: World, dead: list[str]
+) -> None:
     world.broker.update_queue("q", on_enqueue=BROKEN_ENQUEUE)
     assert world.broker.redrive("q").moved == 5
     assert [(d.fairness_key, d.weight) for d in world.broker.claim("q", limit=5)] == [("default", 1)] * 5

@@ -1,6 +1,7 @@
 """Every hostile script of the hook host's own tests, set on a queue of a broker that others use meanwhile.
 
-Each time: no message lost, the defaults applied and recorded, the other queues served throughout, the breaker counting.
+Each time: no message lost, the defaults applied and recorded, the other queues served throughout, the breaker
+counting.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def town(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def hostile_on_failure(name: str) -> str:
-    return hostile(name).replace("on_enqueue", "on_failure").replace('fairness_key = "fine"', 'action = "dlq"')
+    return (
+        hostile(name).replace("on_enqueue", "on_failure").replace('fairness_key = "fine"', 'action = "dlq"')
+    )
 
 
 @contextmanager
@@ -67,7 +70,11 @@ def use_neighbours(town: World) -> None:
         assert sorted(delivery.fairness_key for delivery in deliveries) == ["k-0", "k-1", "k-2"]
         failed, *done = deliveries
         results = broker.settle([Fail(failed, dead=queue == "plain"), *map(Complete, done)])
-        assert [(result.outcome, result.rule) for result in results] == [("dead", rule), ("completed", ""), ("completed", "")]
+        assert [(result.outcome, result.rule) for result in results] == [
+            ("dead", rule),
+            ("completed", ""),
+            ("completed", ""),
+        ]
         broker.settle([Complete(delivery) for delivery in broker.claim(f"{queue}.dlq", limit=3)])
     assert [(hook.failures, hook.bypassed) for hook in broker.stats("good").hooks] == [(0, 0), (0, 0)]
     assert town.counts("good") == town.counts("plain") == (0, 0, 0, 0)
@@ -101,8 +108,14 @@ def test_a_hostile_on_enqueue_costs_no_message_and_no_neighbour(town: World, bad
         deliveries = town.broker.claim(bad, limit=100)
     check_recorded(town)
     assert sorted(delivery.id for delivery in deliveries) == sorted(ids)
-    scheduled = {delivery.id: (delivery.fairness_key, delivery.weight, delivery.throttle_keys) for delivery in deliveries}
-    assert [scheduled[message_id] for message_id in ids] == [("fine", 7, ("t",)), *[("default", 1, ())] * (ANGRY + 1)]
+    scheduled = {
+        delivery.id: (delivery.fairness_key, delivery.weight, delivery.throttle_keys)
+        for delivery in deliveries
+    }
+    assert [scheduled[message_id] for message_id in ids] == [
+        ("fine", 7, ("t",)),
+        *[("default", 1, ())] * (ANGRY + 1),
+    ]
 
 
 @pytest.mark.parametrize("name", FATAL)
@@ -113,11 +126,16 @@ def test_a_hostile_on_failure_costs_no_message_and_no_neighbour(town: World, bad
     with neighbours_at_work(town):
         results = town.broker.settle([Fail(delivery, error="boom") for delivery in deliveries])
     check_recorded(town)
-    assert [(result.outcome, result.rule) for result in results] == [("dead", "on_failure"), *[("retry", "retry.immediate")] * (ANGRY + 1)]
+    assert [(result.outcome, result.rule) for result in results] == [
+        ("dead", "on_failure"),
+        *[("retry", "retry.immediate")] * (ANGRY + 1),
+    ]
     assert town.counts(bad) == (ANGRY + 1, 0, 0, 1)
     found = [*town.broker.peek(bad, limit=100), *town.broker.peek(f"{bad}.dlq")]
     assert sorted(info.id for info in found) == sorted(ids)
-    assert {(info.attempts, len(info.failures), info.failures[0].rule == info.rule) for info in found} == {(1, 1, True)}
+    assert {(info.attempts, len(info.failures), info.failures[0].rule == info.rule) for info in found} == {
+        (1, 1, True)
+    }
 
 
 @pytest.mark.parametrize("name", [*NEEDS_A_KILL, "table bomb inside pcall"])
@@ -162,18 +180,27 @@ TANGLED = "(function() local t = {} for i = 1, 5000 do t[i] = i end t.fairness_k
     [
         ('{ fairness_key = ("x"):rep(400000), weight = 1e300 }', "x" * 512, 1000, "cut to 512"),
         (TANGLED, "mine", 7, "fairness_key is not text"),
-        ("{ fairness_key = true, weight = {}, throttle_keys = 5, stream = false }", "mine", 7, "weight of that type is not a number"),
+        (
+            "{ fairness_key = true, weight = {}, throttle_keys = 5, stream = false }",
+            "mine",
+            7,
+            "weight of that type is not a number",
+        ),
         ("{ weight = 0 / 0 }", "mine", 7, "is not a number: ignored"),
         ("{ weight = -math.huge }", "mine", 1, "weight -inf -> 1"),
         ('{ fairness_key = "\\0\\xff" }', "mine", 7, "is not text"),
     ],
 )
-def test_a_result_out_of_bounds_is_corrected_and_recorded(town: World, bad: str, result: str, key: str, weight: int, note: str) -> None:
+def test_a_result_out_of_bounds_is_corrected_and_recorded(
+    town: World, bad: str, result: str, key: str, weight: int, note: str
+) -> None:
     town.broker.update_queue(bad, on_enqueue=f"function on_enqueue() return {result} end")
     ids = town.broker.enqueue_many(bad, batch())
     deliveries = town.broker.claim(bad, limit=100)
     assert len(deliveries) == len(ids)
-    assert {(delivery.fairness_key, delivery.weight, delivery.stream) for delivery in deliveries} == {(key, weight, None)}
+    assert {(delivery.fairness_key, delivery.weight, delivery.stream) for delivery in deliveries} == {
+        (key, weight, None)
+    }
     assert all(len(delivery.throttle_keys) <= 16 for delivery in deliveries)
     (hook,) = town.broker.stats(bad).hooks
     assert (hook.failures, hook.corrected) == (0, len(ids))
@@ -182,7 +209,9 @@ def test_a_result_out_of_bounds_is_corrected_and_recorded(town: World, bad: str,
 
 @pytest.mark.parametrize("delay", ["math.huge", "math.maxinteger", "0 / 0", "-1", "{}", '("9"):rep(100000)'])
 def test_a_delay_out_of_bounds_is_corrected_and_recorded(town: World, bad: str, delay: str) -> None:
-    town.broker.update_queue(bad, on_failure=f'function on_failure() return {{ action = "retry", delay_ms = {delay} }} end')
+    town.broker.update_queue(
+        bad, on_failure=f'function on_failure() return {{ action = "retry", delay_ms = {delay} }} end'
+    )
     town.broker.enqueue(bad, b"x")
     (result,) = town.broker.settle([Fail(town.claim_one(bad))])
     assert (result.outcome, result.rule[:21]) == ("retry", "on_failure (delay_ms ")
@@ -191,9 +220,15 @@ def test_a_delay_out_of_bounds_is_corrected_and_recorded(town: World, bad: str, 
 
 
 @pytest.mark.parametrize("everyone", [False, True], ids=["the host", "the host and its spare"])
-def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(town: World, bad: str, everyone: bool) -> None:
+def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(
+    town: World, bad: str, everyone: bool
+) -> None:
     broker = town.broker
-    broker.update_queue(bad, on_enqueue=SLOW, on_failure=SLOW.replace("on_enqueue", "on_failure").replace("fairness_key", "action"))
+    broker.update_queue(
+        bad,
+        on_enqueue=SLOW,
+        on_failure=SLOW.replace("on_enqueue", "on_failure").replace("fairness_key", "action"),
+    )
     hooks = broker._core.hooks
     count = 600
 
@@ -208,7 +243,9 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(town:
         return hooks._host is not None and hooks._host.call_under_way > 0
 
     with neighbours_at_work(town):
-        enqueueing = Background(lambda: broker.enqueue_many(bad, [NewMessage(b"x", headers={"n": str(n)}) for n in range(count)]))
+        enqueueing = Background(
+            lambda: broker.enqueue_many(bad, [NewMessage(b"x", headers={"n": str(n)}) for n in range(count)])
+        )
         wait_until(at_work)
         kill_in_the_middle()
         ids = enqueueing.result(60)
@@ -217,6 +254,8 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(town:
         settling = Background(lambda: broker.settle([Fail(deliveries[message_id]) for message_id in ids]))
         wait_until(at_work)
         kill_in_the_middle()
-        assert [result.rule for result in settling.result(60)] == [f"on_failure (unknown action 'k-{n}': retry)" for n in range(count)]
+        assert [result.rule for result in settling.result(60)] == [
+            f"on_failure (unknown action 'k-{n}': retry)" for n in range(count)
+        ]
     assert town.counts(bad) == (count, 0, 0, 0)
     assert [(hook.calls, hook.failures) for hook in broker.stats(bad).hooks] == [(count, 0)] * 2

@@ -1,4 +1,6 @@
-"""How many queues, keys of a queue and configuration values there may be: refused in time, and nothing is stored."""
+"""How many queues, keys of a queue and configuration values there may be: refused in time, and nothing is
+stored.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_one_queue_cannot_use_up_the_keys_of_all(tmp_path: Path) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=key) for key in "xyz"])
 
 
-def test_configuration_has_so_many_keys_and_characters_and_a_set_key_can_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_has_so_many_keys_and_characters_and_a_set_key_can_be_set_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime_config, "MAX_CONFIG_KEYS", 2)
     monkeypatch.setattr(runtime_config, "MAX_CONFIG_CHARACTERS", 10)
     world = World("memory", tmp_path, Settings())

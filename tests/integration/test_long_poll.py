@@ -105,7 +105,9 @@ def test_a_claim_that_waits_on_a_paused_throttled_queue_leaves_the_broker_to_oth
     assert len(claim.result()) == 1
 
 
-def test_a_claim_that_waits_at_its_consumers_limit_on_a_throttled_queue_leaves_the_broker_to_others(world: World) -> None:
+def test_a_claim_that_waits_at_its_consumers_limit_on_a_throttled_queue_leaves_the_broker_to_others(
+    world: World,
+) -> None:
     world.broker.update_queue("q", max_unsettled_per_consumer=1)
     world.broker.config.set("throttle:api:burst", 1)
     world.broker.config.set("throttle:api:rate", 10)
@@ -146,14 +148,20 @@ def test_the_claim_that_waited_longest_is_served_first(world: World) -> None:
         assert len(claim.result()) == 1
 
 
-def test_a_claim_woken_for_one_queue_that_takes_from_another_leaves_nobody_asleep_beside_a_message(world: World) -> None:
+def test_a_claim_woken_for_one_queue_that_takes_from_another_leaves_nobody_asleep_beside_a_message(
+    world: World,
+) -> None:
     world.broker.create_queue("r")
     both, only = waiting_claim(world, ["q", "r"]), waiting_claim(world, "r")
     core = world.broker._core
     with core.lock:
-        # Both come in before the first claim gets to look: it was woken for r, and its turn is to look at q first.
+        # Both come in before the first claim gets to look: it was woken for r, and its turn is to look at q
+        # first.
         for name in ("r", "q"):
-            prepared, moves = Prepared(name, check_messages([NewMessage(name.encode())])), Moves(core, core.clock.now_ms())
+            prepared, moves = (
+                Prepared(name, check_messages([NewMessage(name.encode())])),
+                Moves(core, core.clock.now_ms()),
+            )
             prepared.add_to(core, moves, moves.places())
             moves.commit()
             prepared.announce(core)
@@ -175,7 +183,11 @@ def test_closing_the_broker_wakes_waiting_claims_with_an_error_and_keeps_leases(
 
 def test_interrupting_waits_ends_every_waiting_claim_empty_and_leaves_the_broker_open(world: World) -> None:
     world.broker.create_queue("r")
-    claims = [waiting_claim(world), waiting_claim(world, ["r", "q"], token="t"), waiting_claim(world, consumer="ann")]
+    claims = [
+        waiting_claim(world),
+        waiting_claim(world, ["r", "q"], token="t"),
+        waiting_claim(world, consumer="ann"),
+    ]
     world.broker.interrupt_waits()
     assert [claim.result() for claim in claims] == [[], [], []]
     assert [world.broker.stats(name).consumers for name in ("q", "r")] == [0, 0]

@@ -126,7 +126,9 @@ def test_a_drain_removes_no_more_than_it_returns(world: World) -> None:
 
 
 @pytest.mark.parametrize(("stop", "error"), [("interrupt_waits", ServerStopping), ("close", BrokerClosed)])
-def test_a_look_that_waits_for_room_ends_when_the_broker_stops(world: World, stop: str, error: type[Exception]) -> None:
+def test_a_look_that_waits_for_room_ends_when_the_broker_stops(
+    world: World, stop: str, error: type[Exception]
+) -> None:
     world.fill("q", count=1, payload=bytes(BODY))
     with budget_of(world.broker, BODY) as budget, budget.look() as other:
         other.admit([BODY])

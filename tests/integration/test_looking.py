@@ -33,7 +33,13 @@ def test_stats_are_exact_after_a_restart(world: World) -> None:
     world.broker.enqueue("q", b"", delay="1h")
     claimed = world.broker.claim("q", limit=9, consumer="ann")
     world.broker.settle(
-        [Complete(claimed[0]), Fail(claimed[1]), Fail(claimed[2], dead=True), Release(claimed[3]), Fail(claimed[4], retry_in="1h")]
+        [
+            Complete(claimed[0]),
+            Fail(claimed[1]),
+            Fail(claimed[2], dead=True),
+            Release(claimed[3]),
+            Fail(claimed[4], retry_in="1h"),
+        ]
     )
     before, dead_before = world.broker.stats("q"), world.broker.stats("q.dlq")
     world.restart()
@@ -46,7 +52,10 @@ def test_stats_show_each_active_key(world: World) -> None:
     world.fill("q", key="b", count=1)
     world.claim_one("q")
     keys = world.broker.stats("q", keys=True).keys
-    assert [(key.key, key.weight, key.deficit, key.pending, key.more) for key in keys] == [("a", 3, 2, 6, False), ("b", 1, 0, 1, False)]
+    assert [(key.key, key.weight, key.deficit, key.pending, key.more) for key in keys] == [
+        ("a", 3, 2, 6, False),
+        ("b", 1, 0, 1, False),
+    ]
     assert len(world.broker.stats("q", keys=True, key_limit=1).keys) == 1
     assert world.broker.stats("q").keys == ()
 
@@ -68,12 +77,18 @@ def test_all_keys_together_count_no_more_rows_than_one_look_may(memory_world: Wo
     assert {(key.pending, key.more) for key in keys[1:]} == {(1, False)}
 
 
-
 def test_a_message_of_a_stream_shows_its_order_wherever_it_is(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"leased", b"behind")])
-    world.broker.enqueue_many("q", [NewMessage(b"plain"), NewMessage(b"late", stream="s", delay="1m"), NewMessage(b"last", stream="s")])
+    world.broker.enqueue_many(
+        "q",
+        [NewMessage(b"plain"), NewMessage(b"late", stream="s", delay="1m"), NewMessage(b"last", stream="s")],
+    )
     delivery = world.claim_one("q")
-    infos = {info.payload: info.seq for where in ("leased", "ready", "waiting") for info in world.broker.peek("q", where=where)}
+    infos = {
+        info.payload: info.seq
+        for where in ("leased", "ready", "waiting")
+        for info in world.broker.peek("q", where=where)
+    }
     assert infos.pop(b"plain") == 0
     assert infos.pop(b"leased") == delivery.seq == world.broker.find(delivery.id).seq
     assert delivery.seq < infos[b"behind"] < infos[b"late"] < infos[b"last"]
@@ -98,7 +113,9 @@ def test_consumers_that_hold_a_lease_count_once_per_queue(world: World) -> None:
 def test_peek_pages_through_ready_messages_without_claiming_them(world: World, limit: int) -> None:
     for key in ("b", "a"):
         for throttle in ((), ("t",)):
-            world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=key, throttle_keys=throttle) for _ in range(3)])
+            world.broker.enqueue_many(
+                "q", [NewMessage(b"", fairness_key=key, throttle_keys=throttle) for _ in range(3)]
+            )
     seen: list[str] = []
     while page := world.broker.peek("q", limit=limit, after=seen[-1] if seen else None):
         assert len(page) <= limit
@@ -111,7 +128,9 @@ def test_peek_pages_through_ready_messages_without_claiming_them(world: World, l
 @pytest.mark.parametrize("where", ["waiting", "leased"])
 def test_peek_pages_through_waiting_and_leased_messages(world: World, where: str) -> None:
     for at in range(8):
-        world.broker.enqueue("q", b"", delay=f"{9 - at}s" if where == "waiting" else None, fairness_key="ab"[at % 2])
+        world.broker.enqueue(
+            "q", b"", delay=f"{9 - at}s" if where == "waiting" else None, fairness_key="ab"[at % 2]
+        )
     world.broker.claim("q", limit=8)
     seen: list[str] = []
     while page := world.broker.peek("q", where=where, limit=3, after=seen[-1] if seen else None):
@@ -132,21 +151,55 @@ def test_peek_by_key_shows_that_key_alone(world: World) -> None:
 
 
 def test_find_shows_where_a_message_is_and_how_it_fared(world: World) -> None:
-    message_id = world.broker.enqueue("q", b"body", headers={"h": "1"}, fairness_key="k", weight=2, throttle_keys=["t"], ttl="1d")
+    message_id = world.broker.enqueue(
+        "q", b"body", headers={"h": "1"}, fairness_key="k", weight=2, throttle_keys=["t"], ttl="1d"
+    )
     ready = world.broker.find(message_id)
-    assert (ready.queue, ready.where, ready.payload, ready.headers, ready.fairness_key) == ("q", "ready", b"body", {"h": "1"}, "k")
-    assert (ready.weight, ready.throttle_keys, ready.attempts, ready.deliveries, ready.reason) == (2, ("t",), 0, 0, None)
-    assert (ready.expires_at, ready.lease_until, ready.consumer, ready.due_at) == (world.clock.now_ms() + 86_400_000, None, None, None)
+    assert (ready.queue, ready.where, ready.payload, ready.headers, ready.fairness_key) == (
+        "q",
+        "ready",
+        b"body",
+        {"h": "1"},
+        "k",
+    )
+    assert (ready.weight, ready.throttle_keys, ready.attempts, ready.deliveries, ready.reason) == (
+        2,
+        ("t",),
+        0,
+        0,
+        None,
+    )
+    assert (ready.expires_at, ready.lease_until, ready.consumer, ready.due_at) == (
+        world.clock.now_ms() + 86_400_000,
+        None,
+        None,
+        None,
+    )
     delivery = world.claim_one("q", consumer="ann")
     leased = world.broker.find(message_id)
-    assert (leased.where, leased.consumer, leased.lease_until, leased.deliveries) == ("leased", "ann", delivery.lease_until, 1)
+    assert (leased.where, leased.consumer, leased.lease_until, leased.deliveries) == (
+        "leased",
+        "ann",
+        delivery.lease_until,
+        1,
+    )
     world.broker.settle([Fail(delivery, retry_in="5s", reason="dependency_failure", error="down")])
     waiting = world.broker.find(message_id)
-    assert (waiting.where, waiting.due_at, waiting.attempts, waiting.rule) == ("waiting", world.clock.now_ms() + 5000, 1, "instruction")
+    assert (waiting.where, waiting.due_at, waiting.attempts, waiting.rule) == (
+        "waiting",
+        world.clock.now_ms() + 5000,
+        1,
+        "instruction",
+    )
     world.clock.advance(seconds=5)
     world.broker.settle([Fail(world.claim_one("q"), dead=True)])
     dead = world.broker.find(message_id)
-    assert (dead.queue, dead.where, dead.source, dead.dead_since) == ("q.dlq", "ready", "q", world.clock.now_ms())
+    assert (dead.queue, dead.where, dead.source, dead.dead_since) == (
+        "q.dlq",
+        "ready",
+        "q",
+        world.clock.now_ms(),
+    )
     world.broker.settle([Complete(world.claim_one("q.dlq"))])
     with pytest.raises(errors.MessageNotFound):
         world.broker.find(message_id)

@@ -50,7 +50,9 @@ def test_an_observer_is_told_after_the_commit_and_never_of_one_that_failed(world
     assert seen[1:] == [before + 1]
 
 
-def test_an_observer_that_fails_harms_no_commit_and_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_fails_harms_no_commit_and_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[int] = []
 
     def fail(facts: Sequence[Fact]) -> None:
@@ -97,7 +99,9 @@ def test_a_move_says_what_caused_it_where_nobody_asked_for_it(world: World) -> N
 
 
 def test_timings_tell_of_commits_and_hooks(world: World) -> None:
-    world.broker.create_queue("hooked", on_enqueue='function on_enqueue(msg) if msg.headers.bad then error("no") end return {} end')
+    world.broker.create_queue(
+        "hooked", on_enqueue='function on_enqueue(msg) if msg.headers.bad then error("no") end return {} end'
+    )
     heard = Heard(world)
     world.broker.enqueue("hooked", b"")
     world.broker.enqueue("hooked", b"", headers={"bad": "1"})

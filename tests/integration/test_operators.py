@@ -1,4 +1,6 @@
-"""What an operator does to messages, wherever they are: one table of verbs and situations, and nothing runs twice."""
+"""What an operator does to messages, wherever they are: one table of verbs and situations, and nothing runs
+twice.
+"""
 
 from __future__ import annotations
 
@@ -70,19 +72,41 @@ AFTER: dict[str, dict[str, str | None]] = {
         "dead in a stream": "ready",
         "leased-dead": "leased in the dead-letter queue",
         **dict.fromkeys(
-            ["ready", "ready in a stream", "behind in a stream", "delayed", "leased", "leased in a stream", "held", "held in a stream"], NOT_DEAD
+            [
+                "ready",
+                "ready in a stream",
+                "behind in a stream",
+                "delayed",
+                "leased",
+                "leased in a stream",
+                "held",
+                "held in a stream",
+            ],
+            NOT_DEAD,
         ),
     },
     "drop": dict.fromkeys(SITUATIONS, None),
-    "done": {**dict.fromkeys(SITUATIONS, None), **dict.fromkeys(["dead", "dead in a stream", "leased-dead"], "dead; use drop, or retry first")},
-    "bury": {**dict.fromkeys(SITUATIONS, "dead"), **dict.fromkeys(["dead", "dead in a stream", "leased-dead"], "already dead")},
+    "done": {
+        **dict.fromkeys(SITUATIONS, None),
+        **dict.fromkeys(["dead", "dead in a stream", "leased-dead"], "dead; use drop, or retry first"),
+    },
+    "bury": {
+        **dict.fromkeys(SITUATIONS, "dead"),
+        **dict.fromkeys(["dead", "dead in a stream", "leased-dead"], "already dead"),
+    },
     "hold": {
         **dict.fromkeys(SITUATIONS, "held"),
         **dict.fromkeys(["dead", "dead in a stream", "leased-dead"], "dead; it is not delivered anyway"),
         **dict.fromkeys(["held", "held in a stream"], "already held"),
     },
-    "unhold": {**dict.fromkeys(SITUATIONS, "not held"), **dict.fromkeys(["held", "held in a stream"], "ready")},
-    "fail": {**dict.fromkeys(SITUATIONS, "not leased"), **dict.fromkeys(["leased", "leased in a stream"], "waiting")},
+    "unhold": {
+        **dict.fromkeys(SITUATIONS, "not held"),
+        **dict.fromkeys(["held", "held in a stream"], "ready"),
+    },
+    "fail": {
+        **dict.fromkeys(SITUATIONS, "not leased"),
+        **dict.fromkeys(["leased", "leased in a stream"], "waiting"),
+    },
 }
 PLACES = ("ready", "waiting", "held", "dead", None)
 
@@ -167,7 +191,11 @@ def test_a_retried_dead_letter_keeps_its_record_and_its_id(world: World) -> None
     message_id, _ = make(world, "dead")
     act(world, "retry", [message_id])
     again = world.claim_one("q")
-    assert (again.id, again.attempts, [failure.error for failure in again.failures]) == (message_id, 0, ["first"])
+    assert (again.id, again.attempts, [failure.error for failure in again.failures]) == (
+        message_id,
+        0,
+        ["first"],
+    )
 
 
 @pytest.mark.parametrize("how", ["drop", "done", "drain", "purge", "delete", "ttl"])
@@ -196,15 +224,21 @@ def test_a_forced_failure_asks_the_policy_and_the_late_success_is_refused(world:
     world.fill("q", count=1)
     for outcome in ("waiting", "dead"):
         delivery = world.claim_one("q", consumer="ann")
-        assert act(world, "fail", [delivery.id], error="stuck for hours", reason="timeout_exceeded").changed == (delivery.id,)
+        assert act(
+            world, "fail", [delivery.id], error="stuck for hours", reason="timeout_exceeded"
+        ).changed == (delivery.id,)
         assert place_of(world, delivery.id) == outcome
         assert world.broker.settle([Complete(delivery)])[0].outcome == "lost_lease"
         assert place_of(world, delivery.id) == outcome
         world.clock.advance(seconds=60)
     record = world.broker.find(delivery.id).failures[-1]
     assert (record.reason, record.error, record.consumer, record.rule, record.attempt) == (
-        FailureReason.TIMEOUT_EXCEEDED, "stuck for hours", "ann", "retry.fixed", 2,
-    )  # fmt: skip
+        FailureReason.TIMEOUT_EXCEEDED,
+        "stuck for hours",
+        "ann",
+        "retry.fixed",
+        2,
+    )
 
 
 def test_a_buried_message_says_who_and_why(world: World) -> None:
@@ -280,7 +314,11 @@ def test_ids_are_changed_skipped_and_not_found_each_for_itself(world: World) -> 
     unknown = "018bcfe5-6800-7000-8000-00000000001a"
     result = act(world, "retry", [waiting, ready, waiting, unknown, elsewhere])
     assert result.changed == (waiting,)
-    assert result.skipped == ((ready, NOT_DEAD), (unknown, "not found in this queue"), (elsewhere, "not found in this queue"))
+    assert result.skipped == (
+        (ready, NOT_DEAD),
+        (unknown, "not found in this queue"),
+        (elsewhere, "not found in this queue"),
+    )
     assert world.broker.find(elsewhere).queue == "other"
 
 
@@ -300,7 +338,9 @@ def test_the_name_of_the_dead_letter_queue_serves_as_well(world: World) -> None:
     message_id, _ = make(world, "dead")
     assert world.broker.retry("q.dlq", [message_id]).changed == (message_id,)
     message_id, _ = make(world, "ready")
-    assert world.broker.drop("q.dlq", filter=DeadFilter()).changed == (), "by that name only dead letters are meant"
+    assert world.broker.drop("q.dlq", filter=DeadFilter()).changed == (), (
+        "by that name only dead letters are meant"
+    )
 
 
 FILTERS: list[tuple[DeadFilter, set[str]]] = [
@@ -318,21 +358,33 @@ FILTERS: list[tuple[DeadFilter, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value))
-def test_a_filter_selects_live_messages_and_dead_letters_alike(world: World, filter: DeadFilter, expected: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    FILTERS,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value),
+)
+def test_a_filter_selects_live_messages_and_dead_letters_alike(
+    world: World, filter: DeadFilter, expected: set[str]
+) -> None:
     names = {}
     names[world.broker.enqueue("q", b"", fairness_key="b", headers={"kind": "x"})] = "dead"
     world.broker.settle([Fail(world.claim_one("q"), dead=True, reason="handler_exception")])
     names[world.broker.enqueue("q", b"", fairness_key="a")] = "failed"
-    world.broker.settle([Fail(world.claim_one("q"), retry_in="1h", reason="serialization_error", error="parse error")])
+    world.broker.settle(
+        [Fail(world.claim_one("q"), retry_in="1h", reason="serialization_error", error="parse error")]
+    )
     names[world.broker.enqueue("q", b"", fairness_key="b")] = "leased"
     world.claim_one("q")
     names[world.broker.enqueue("q", b"", fairness_key="a")] = "ready"
     result = act(world, "drop", filter=filter)
-    assert {names[message_id] for message_id in result.changed} == expected, "an age is that of a death: who lives has none"
+    assert {names[message_id] for message_id in result.changed} == expected, (
+        "an age is that of a death: who lives has none"
+    )
 
 
-def test_a_filter_that_selects_more_than_one_commit_may_touch_says_so_and_goes_on(memory_world: World) -> None:
+def test_a_filter_that_selects_more_than_one_commit_may_touch_says_so_and_goes_on(
+    memory_world: World,
+) -> None:
     world = memory_world
     world.fill("q", count=9_000)
     world.broker.enqueue_many("q", [NewMessage(b"", stream="s") for _ in range(3_000)])
@@ -424,8 +476,16 @@ BAD: list[tuple[str, Callable[[World], Any], str]] = [
     ("ids that are no list", lambda world: world.broker.hold("q", 5), "ids"),  # type: ignore[arg-type]
     ("too many ids", lambda world: world.broker.hold("q", ["x"] * 10_001), "ids"),
     ("a filter that is none", lambda world: world.broker.drop("q", filter={"reason": "unknown"}), "filter"),  # type: ignore[arg-type]
-    ("an unknown reason in a filter", lambda world: world.broker.drop("q", filter=DeadFilter(reason="bad")), "filter.reason"),
-    ("a bad age", lambda world: world.broker.drop("q", filter=DeadFilter(older_than="-1s")), "filter.older_than"),
+    (
+        "an unknown reason in a filter",
+        lambda world: world.broker.drop("q", filter=DeadFilter(reason="bad")),
+        "filter.reason",
+    ),
+    (
+        "a bad age",
+        lambda world: world.broker.drop("q", filter=DeadFilter(older_than="-1s")),
+        "filter.older_than",
+    ),
     ("an unknown reason", lambda world: world.broker.bury("q", [], reason="bad"), "reason"),
     ("an error that is no text", lambda world: world.broker.fail("q", [], error=5), "error"),  # type: ignore[arg-type]
     ("a bad age to prune", lambda world: world.broker.prune("q", older_than="-1s"), "older_than"),
@@ -440,7 +500,9 @@ BAD: list[tuple[str, Callable[[World], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "field"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_bad_call_is_refused_by_name_and_changes_nothing(memory_world: World, call: Callable[[World], Any], field: str) -> None:
+def test_a_bad_call_is_refused_by_name_and_changes_nothing(
+    memory_world: World, call: Callable[[World], Any], field: str
+) -> None:
     world = memory_world
     world.fill("q", count=2)
     before = world.store.last_commit
@@ -465,7 +527,9 @@ def test_a_filter_looks_only_where_its_verb_finds_something_to_do(world: World) 
     assert (result.changed, result.skipped, result.more) == ((held,), (), False)
 
 
-def test_a_filter_that_stops_at_the_most_it_may_look_at_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_stops_at_the_most_it_may_look_at_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.broker.operators.SCAN_LIMIT", 10)
     world.fill("q", count=11)
     result = world.broker.hold("q", filter=DeadFilter())
@@ -487,7 +551,9 @@ def test_a_forced_failure_by_filter_asks_the_hook_about_what_it_fails_only(world
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_dry_run_of_a_verb_says_what_it_would_do_and_does_nothing(memory_world: World, verb: str, situation: str) -> None:
+def test_a_dry_run_of_a_verb_says_what_it_would_do_and_does_nothing(
+    memory_world: World, verb: str, situation: str
+) -> None:
     world = memory_world
     message_id, _ = make(world, situation)
     before, commit = world.counts("q"), world.store.last_commit

@@ -27,10 +27,16 @@ def breaker(world: World, failures: int = 3, within: str = "1m", pause: str = "5
 def test_the_ceiling_makes_a_message_poison_and_keeps_the_reason_of_each_try(world: World) -> None:
     world.broker.update_queue("q", max_attempts=3)
     world.fill("q", count=1)
-    assert [result.outcome for result in fail(world, 3, reason="serialization_error", error="no JSON")] == ["retry", "retry", "dead"]
+    assert [result.outcome for result in fail(world, 3, reason="serialization_error", error="no JSON")] == [
+        "retry",
+        "retry",
+        "dead",
+    ]
     (dead,) = world.broker.peek("q.dlq")
     assert (dead.reason, dead.rule, dead.attempts) == (FailureReason.POISON_MESSAGE, "max_attempts", 3)
-    assert {(failure.reason, failure.error) for failure in dead.failures} == {(FailureReason.SERIALIZATION_ERROR, "no JSON")}
+    assert {(failure.reason, failure.error) for failure in dead.failures} == {
+        (FailureReason.SERIALIZATION_ERROR, "no JSON")
+    }
     assert "poison_message" in str(world.broker.explain(dead.id))
 
 
@@ -40,7 +46,12 @@ def test_other_deaths_are_not_called_poison(world: World, rule: str) -> None:
     if rule == "operator":
         world.broker.bury("q", [message_id], reason="validation_failure")
     else:
-        world.broker.update_queue("q", retry={"policy": rule.removeprefix("retry."), "attempts": 1} if rule != "instruction" else "immediate")
+        world.broker.update_queue(
+            "q",
+            retry={"policy": rule.removeprefix("retry."), "attempts": 1}
+            if rule != "instruction"
+            else "immediate",
+        )
         fail(world, reason="validation_failure", dead=rule == "instruction")
     (dead,) = world.broker.peek("q.dlq")
     assert (dead.reason, dead.rule) == (FailureReason.VALIDATION_FAILURE, rule)
@@ -70,7 +81,9 @@ def test_the_nth_failure_of_a_reason_opens_it_and_that_one_already_waits(world: 
     results = fail(world, 5, reason="transport_unavailable")
     end = world.clock.now_ms() + PAUSE
     assert [result.due_ms for result in results] == [0, 0, end, end, end]
-    assert [result.rule for result in results] == ["retry.immediate"] * 2 + ["retry.immediate + failure_breaker"] * 3
+    assert [result.rule for result in results] == ["retry.immediate"] * 2 + [
+        "retry.immediate + failure_breaker"
+    ] * 3
     (late, *_) = world.broker.peek("q", where="waiting")
     assert late.failures[-1].rule == "retry.immediate + failure_breaker"
     assert "failure_breaker" in str(world.broker.explain(late.id))
@@ -97,7 +110,9 @@ def test_another_reason_has_a_breaker_of_its_own(world: World) -> None:
 
 def test_another_queue_has_a_breaker_of_its_own(world: World) -> None:
     breaker(world)
-    world.broker.create_queue("other", retry="immediate", failure_breaker={"failures": 3, "within": "1m", "pause": "5m"})
+    world.broker.create_queue(
+        "other", retry="immediate", failure_breaker={"failures": 3, "within": "1m", "pause": "5m"}
+    )
     world.fill("q", count=3)
     fail(world, 3)
     world.fill("other", count=1)
@@ -137,7 +152,9 @@ def test_a_policy_that_waits_longer_than_the_breaker_has_its_way(world: World) -
     world.broker.update_queue("q", retry={"cooldown": "1h"})
     world.fill("q", count=4)
     results = fail(world, 4)
-    assert {(result.rule, result.due_ms) for result in results} == {("retry.fixed", world.clock.now_ms() + 3_600_000)}
+    assert {(result.rule, result.due_ms) for result in results} == {
+        ("retry.fixed", world.clock.now_ms() + 3_600_000)
+    }
 
 
 def test_an_instruction_is_put_off_as_well(world: World) -> None:
@@ -183,7 +200,10 @@ def test_in_a_stream_the_pause_blocks_like_any_wait(world: World) -> None:
     fail(world, retry_in="0s")
     assert world.broker.claim("q") == []
     world.clock.advance(ms=PAUSE)
-    assert [delivery.payload for delivery in world.broker.claim("q", limit=2, max_per_stream=2)] == [b"a", b"b"]
+    assert [delivery.payload for delivery in world.broker.claim("q", limit=2, max_per_stream=2)] == [
+        b"a",
+        b"b",
+    ]
 
 
 def test_switched_off_it_has_no_say_and_what_waits_goes_on_waiting(world: World) -> None:

@@ -1,4 +1,6 @@
-"""Retry policies on a live broker: what follows each failure, which rule is named, and what a change or a restart does."""
+"""Retry policies on a live broker: what follows each failure, which rule is named, and what a change or a
+restart does.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,16 @@ def waits(world: World, failures: int, **options: Any) -> list[int]:
         ({"policy": "fixed", "cooldown": "0s"}, [0, 0, 0]),
         ({"policy": "fixed", "cooldown": "10s"}, [10_000] * 3),
         ({"cooldown": "10s"}, [10_000] * 3),
-        ({"policy": "exponential"}, [MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 16 * MINUTE, 32 * MINUTE, 60 * MINUTE, 60 * MINUTE]),
+        (
+            {"policy": "exponential"},
+            [MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 16 * MINUTE, 32 * MINUTE, 60 * MINUTE, 60 * MINUTE],
+        ),
         ({"policy": "exponential", "base": "1s", "factor": 3, "cap": "20s"}, [3000, 9000, 20_000, 20_000]),
     ],
 )
-def test_each_kind_waits_as_long_as_it_says_and_no_less(world: World, policy: Any, expected: list[int]) -> None:
+def test_each_kind_waits_as_long_as_it_says_and_no_less(
+    world: World, policy: Any, expected: list[int]
+) -> None:
     world.broker.update_queue("q", retry=policy)
     world.fill("q", count=1)
     assert waits(world, len(expected)) == expected
@@ -53,8 +60,13 @@ def test_each_kind_waits_as_long_as_it_says_and_no_less(world: World, policy: An
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2, 3])
-@pytest.mark.parametrize("policy", [{"policy": "immediate"}, {"policy": "fixed", "cooldown": "5s"}, {"policy": "exponential", "base": "5s"}])
-def test_attempts_n_is_n_executions_and_0_is_as_1(world: World, policy: dict[str, Any], attempts: int) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [{"policy": "immediate"}, {"policy": "fixed", "cooldown": "5s"}, {"policy": "exponential", "base": "5s"}],
+)
+def test_attempts_n_is_n_executions_and_0_is_as_1(
+    world: World, policy: dict[str, Any], attempts: int
+) -> None:
     world.broker.update_queue("q", retry={**policy, "attempts": attempts})
     world.fill("q", count=1)
     executions = 0
@@ -91,7 +103,9 @@ def test_without_jitter_what_failed_together_comes_back_together(world: World) -
 
 def test_a_policy_for_a_reason_comes_before_that_of_the_queue(world: World) -> None:
     world.broker.update_queue(
-        "q", retry={"policy": "fixed", "cooldown": "1s"}, retry_on={"serialization_error": "none", "transport_unavailable": {"cooldown": "9s"}}
+        "q",
+        retry={"policy": "fixed", "cooldown": "1s"},
+        retry_on={"serialization_error": "none", "transport_unavailable": {"cooldown": "9s"}},
     )
     world.fill("q", count=4)
     broken, down, other, by_number = world.broker.claim("q", limit=4)
@@ -133,7 +147,12 @@ def test_messages_of_a_stream_have_a_policy_of_their_own(world: World) -> None:
     world.broker.update_queue("q", retry="immediate", retry_in_stream={"cooldown": "1m"})
     world.broker.enqueue("q", b"", stream="s")
     world.broker.enqueue("q", b"")
-    results = world.broker.settle([Fail(delivery) for delivery in sorted(world.broker.claim("q", limit=2), key=lambda d: d.stream or "")])
+    results = world.broker.settle(
+        [
+            Fail(delivery)
+            for delivery in sorted(world.broker.claim("q", limit=2), key=lambda d: d.stream or "")
+        ]
+    )
     assert [result.rule for result in results] == ["retry.immediate", "retry_in_stream.fixed"]
 
 
@@ -147,13 +166,17 @@ def test_messages_of_a_stream_have_a_policy_of_their_own(world: World) -> None:
         ({"retry_in_stream": None}, "retry.immediate"),
     ],
 )
-def test_a_queue_made_without_a_word_backs_off_in_streams_only(world: World, options: dict[str, Any], rule: str) -> None:
+def test_a_queue_made_without_a_word_backs_off_in_streams_only(
+    world: World, options: dict[str, Any], rule: str
+) -> None:
     info = world.broker.create_queue("new", **options)
     world.broker.enqueue("new", b"", stream="s")
     (result,) = world.broker.settle([Fail(world.claim_one("new"))])
     assert result.rule == rule
     world.restart()
-    assert [queue.config for queue in world.broker.queues("new") if queue.name == "new"] == [info.config], "what is in force is written down"
+    assert [queue.config for queue in world.broker.queues("new") if queue.name == "new"] == [info.config], (
+        "what is in force is written down"
+    )
 
 
 def test_ordering_none_is_no_stream_for_the_policy_either(world: World) -> None:
@@ -180,7 +203,11 @@ ROAD = [
 def test_the_rule_that_decided_is_in_the_result_in_the_record_and_on_the_message(
     world: World, options: dict[str, Any], instruction: dict[str, Any], rule: str
 ) -> None:
-    everything = {"retry": {"cooldown": "1s"}, "retry_in_stream": {"cooldown": "2s"}, "retry_on": {"handler_exception": {"cooldown": "3s"}}}
+    everything = {
+        "retry": {"cooldown": "1s"},
+        "retry_in_stream": {"cooldown": "2s"},
+        "retry_on": {"handler_exception": {"cooldown": "3s"}},
+    }
     world.broker.update_queue("q", **{**everything, **options})
     message_id = world.broker.enqueue("q", b"", stream="s")
     result = fail(world, reason="handler_exception", error="boom", **instruction)
@@ -207,7 +234,10 @@ def test_a_changed_policy_holds_from_the_next_failure_and_moves_nothing_that_wai
     world.clock.advance(ms=3_595_000 - 1)
     assert world.broker.find(first.id).where == "waiting", "it was promised an hour, and that stands"
     world.clock.advance(ms=1)
-    assert world.broker.settle([Fail(delivery) for delivery in world.broker.claim("q", limit=5)])[-1].rule == "retry.none"
+    assert (
+        world.broker.settle([Fail(delivery) for delivery in world.broker.claim("q", limit=5)])[-1].rule
+        == "retry.none"
+    )
 
 
 def test_a_lowered_ceiling_kills_at_the_next_failure_not_before(world: World) -> None:
@@ -237,7 +267,9 @@ def test_a_cooldown_goes_on_while_the_broker_is_away(world: World, away_ms: int)
 
 def test_a_message_with_a_million_failures_waits_no_longer_than_the_cap(memory_world: World) -> None:
     world = memory_world
-    world.broker.update_queue("q", retry={"policy": "exponential", "base": "1s", "factor": 100, "cap": "1h", "attempts": 1_000_000})
+    world.broker.update_queue(
+        "q", retry={"policy": "exponential", "base": "1s", "factor": 100, "cap": "1h", "attempts": 1_000_000}
+    )
     (message_id,) = world.fill("q", count=1)
     fail(world)
     data = world.store.inner._data
@@ -273,10 +305,14 @@ def test_a_consumer_that_always_crashes_ends_as_a_dead_letter_under_a_limited_po
         world.clock.advance(seconds=30)
         world.clock.advance(seconds=10)
     dead = world.claim_one("q.dlq")
-    assert [(failure.reason, failure.rule) for failure in dead.failures] == [(FailureReason.TIMEOUT_EXCEEDED, "retry.fixed")] * 3
+    assert [(failure.reason, failure.rule) for failure in dead.failures] == [
+        (FailureReason.TIMEOUT_EXCEEDED, "retry.fixed")
+    ] * 3
 
 
-def test_an_automatic_retry_keeps_the_count_and_an_operators_retry_or_a_redrive_resets_it(world: World) -> None:
+def test_an_automatic_retry_keeps_the_count_and_an_operators_retry_or_a_redrive_resets_it(
+    world: World,
+) -> None:
     world.broker.update_queue("q", retry={"policy": "fixed", "cooldown": "10s", "attempts": 3})
     (message_id,) = world.fill("q", count=1)
     counts = []
@@ -346,10 +382,15 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "field"), BAD_OPTIONS, ids=str)
-def test_a_policy_that_makes_no_sense_is_refused_at_the_call_that_sets_it(memory_world: World, options: dict[str, Any], field: str) -> None:
+def test_a_policy_that_makes_no_sense_is_refused_at_the_call_that_sets_it(
+    memory_world: World, options: dict[str, Any], field: str
+) -> None:
     world = memory_world
     before = world.store.last_commit, world.broker.queues()
-    for call in (lambda: world.broker.create_queue("new", **options), lambda: world.broker.update_queue("q", **options)):
+    for call in (
+        lambda: world.broker.create_queue("new", **options),
+        lambda: world.broker.update_queue("q", **options),
+    ):
         with pytest.raises(errors.InvalidRequest) as refused:
             call()
         assert refused.value.field == field
@@ -374,7 +415,9 @@ def test_a_policy_that_makes_no_sense_is_refused_at_the_call_that_sets_it(memory
     ],
     ids=str,
 )
-def test_a_failure_that_makes_no_sense_changes_nothing_and_leaves_the_lease(world: World, bad: dict[str, Any]) -> None:
+def test_a_failure_that_makes_no_sense_changes_nothing_and_leaves_the_lease(
+    world: World, bad: dict[str, Any]
+) -> None:
     world.fill("q", count=2)
     delivery, neighbour = world.broker.claim("q", limit=2)
     refused, fine = world.broker.settle([Fail(delivery, **bad), Complete(neighbour)])

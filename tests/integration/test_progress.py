@@ -10,7 +10,12 @@ import pytest
 from fairlead import Complete, Extend, Fail, NewMessage, Progress, Release
 from tests.integration.world import World
 
-STORED, EVENT_STORED, PUBLISHED, FAILED = Progress.STORED, Progress.EVENT_STORED, Progress.PUBLISHED, Progress.FAILED
+STORED, EVENT_STORED, PUBLISHED, FAILED = (
+    Progress.STORED,
+    Progress.EVENT_STORED,
+    Progress.PUBLISHED,
+    Progress.FAILED,
+)
 
 
 def test_a_partial_completion_is_delivered_with_the_next_attempt(world: World) -> None:
@@ -76,7 +81,13 @@ def test_a_value_replaces_the_one_before_and_may_be_emptied(world: World) -> Non
 def test_several_words_on_one_delivery_in_one_call_add_up(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
-    results = world.broker.settle([Extend(delivery, progress=1, carry=b"a"), Extend(delivery, "1m", progress=2), Fail(delivery, progress=4)])
+    results = world.broker.settle(
+        [
+            Extend(delivery, progress=1, carry=b"a"),
+            Extend(delivery, "1m", progress=2),
+            Fail(delivery, progress=4),
+        ]
+    )
     assert [result.outcome for result in results] == ["extended", "extended", "retry"]
     again = world.claim_one("q")
     assert (again.progress, again.carry) == (7 | FAILED, b"a")
@@ -87,7 +98,9 @@ def test_several_words_on_one_delivery_in_one_call_add_up(world: World) -> None:
 def test_a_new_life_keeps_progress_and_value(world: World, how: str, stream: str | None) -> None:
     world.broker.enqueue("q", b"", stream=stream)
     delivery = world.claim_one("q")
-    world.broker.settle([Extend(delivery, progress=STORED, carry=b"c"), Fail(delivery, dead=True, progress=PUBLISHED)])
+    world.broker.settle(
+        [Extend(delivery, progress=STORED, carry=b"c"), Fail(delivery, dead=True, progress=PUBLISHED)]
+    )
     if how == "redrive":
         world.broker.redrive("q")
     else:
@@ -119,7 +132,10 @@ def test_progress_belongs_to_one_message(world: World) -> None:
     world.fill("q", count=2)
     first, second = world.broker.claim("q", limit=2)
     world.broker.settle([Fail(first, progress=PUBLISHED), Release(second)])
-    assert {delivery.id: int(delivery.progress) for delivery in world.broker.claim("q", limit=2)} == {first.id: 4 | FAILED, second.id: 0}
+    assert {delivery.id: int(delivery.progress) for delivery in world.broker.claim("q", limit=2)} == {
+        first.id: 4 | FAILED,
+        second.id: 0,
+    }
 
 
 def test_a_stale_lease_adds_nothing(world: World) -> None:
@@ -134,10 +150,19 @@ def test_a_stale_lease_adds_nothing(world: World) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"progress": -1}, {"progress": 1 << 63}, {"progress": "1"}, {"progress": True}, {"carry": "text"}, {"carry": b"x" * 65_537}],
+    [
+        {"progress": -1},
+        {"progress": 1 << 63},
+        {"progress": "1"},
+        {"progress": True},
+        {"carry": "text"},
+        {"carry": b"x" * 65_537},
+    ],
     ids=lambda bad: repr(bad)[:40],
 )
-def test_progress_that_is_none_is_refused_and_the_lease_stays_as_it_was(world: World, bad: dict[str, Any]) -> None:
+def test_progress_that_is_none_is_refused_and_the_lease_stays_as_it_was(
+    world: World, bad: dict[str, Any]
+) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
     (result,) = world.broker.settle([Extend(delivery, "1h", **bad)])
@@ -149,6 +174,12 @@ def test_progress_that_is_none_is_refused_and_the_lease_stays_as_it_was(world: W
 def test_progress_and_value_of_a_run_are_each_messages_own(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"", stream="s") for _ in range(2)])
     first, second = world.broker.claim("q", limit=2, max_per_stream=2)
-    world.broker.settle([Extend(second, progress=STORED, carry=b"2"), Fail(first, retry_in="1m", progress=PUBLISHED), Release(second)])
+    world.broker.settle(
+        [
+            Extend(second, progress=STORED, carry=b"2"),
+            Fail(first, retry_in="1m", progress=PUBLISHED),
+            Release(second),
+        ]
+    )
     again = world.claim_one("q")
     assert (again.id, again.progress, again.carry) == (second.id, STORED, b"2")

@@ -13,8 +13,17 @@ def test_a_queue_is_made_with_its_dead_letter_queue_in_one_commit(world: World) 
     before = world.store.last_commit
     info = world.broker.create_queue("orders", visibility_timeout="10s", max_attempts=4)
     assert world.store.last_commit == before + 1
-    assert (info.name, info.dead_letter_queue, info.source, info.paused) == ("orders", "orders.dlq", None, False)
-    assert (info.config.visibility_timeout_ms, info.config.max_attempts, info.created_at) == (10_000, 4, world.clock.now_ms())
+    assert (info.name, info.dead_letter_queue, info.source, info.paused) == (
+        "orders",
+        "orders.dlq",
+        None,
+        False,
+    )
+    assert (info.config.visibility_timeout_ms, info.config.max_attempts, info.created_at) == (
+        10_000,
+        4,
+        world.clock.now_ms(),
+    )
     (dead,) = world.broker.queues("orders.dlq")
     assert (dead.name, dead.source, dead.dead_letter_queue) == ("orders.dlq", "orders", None)
 
@@ -32,7 +41,9 @@ def test_when_the_creation_fails_there_is_neither_queue_nor_dead_letter_queue(wo
 
 
 def test_queues_survive_a_restart(world: World) -> None:
-    info = world.broker.create_queue("project/orders", max_messages=7, retry={"policy": "immediate", "attempts": 2})
+    info = world.broker.create_queue(
+        "project/orders", max_messages=7, retry={"policy": "immediate", "attempts": 2}
+    )
     world.broker.pause("project/orders")
     world.restart()
     (again,) = world.broker.queues("project/orders")[:1]
@@ -47,7 +58,26 @@ def test_a_name_may_have_letters_digits_and_a_project(world: World, name: str) -
     assert [info.name for info in world.broker.queues(name)][:2] == [name, f"{name}.dlq"]
 
 
-REFUSED = ["", " ", "a b", "a/b/c", "/a", "a/", "-a", ".a", "ä", "a:b", "a\n", "x" * 197, "a.dlq", "p/.dlq", "a/-b", None, 5, b"a"]
+REFUSED = [
+    "",
+    " ",
+    "a b",
+    "a/b/c",
+    "/a",
+    "a/",
+    "-a",
+    ".a",
+    "ä",
+    "a:b",
+    "a\n",
+    "x" * 197,
+    "a.dlq",
+    "p/.dlq",
+    "a/-b",
+    None,
+    5,
+    b"a",
+]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -74,7 +104,16 @@ def test_the_same_name_in_two_projects_is_two_queues(world: World) -> None:
 def test_queues_are_listed_by_name_with_a_prefix(world: World) -> None:
     for name in ("b", "a/x", "a/y"):
         world.broker.create_queue(name)
-    assert [info.name for info in world.broker.queues()] == ["a/x", "a/x.dlq", "a/y", "a/y.dlq", "b", "b.dlq", "q", "q.dlq"]
+    assert [info.name for info in world.broker.queues()] == [
+        "a/x",
+        "a/x.dlq",
+        "a/y",
+        "a/y.dlq",
+        "b",
+        "b.dlq",
+        "q",
+        "q.dlq",
+    ]
     assert [info.name for info in world.broker.queues("a/")] == ["a/x", "a/x.dlq", "a/y", "a/y.dlq"]
     assert world.broker.queues("zz") == []
 
@@ -85,7 +124,10 @@ def test_an_update_counts_for_the_next_claim_and_leaves_the_rest_alone(world: Wo
     before = world.claim_one("q")
     info = world.broker.update_queue("q", visibility_timeout="5s")
     after = world.claim_one("q")
-    assert (after.lease_until - world.clock.now_ms(), before.lease_until - world.clock.now_ms()) == (5000, 30_000)
+    assert (after.lease_until - world.clock.now_ms(), before.lease_until - world.clock.now_ms()) == (
+        5000,
+        30_000,
+    )
     assert (info.config.max_attempts, info.config.visibility_timeout_ms) == (9, 5000)
     world.restart()
     assert world.broker.queues("q")[0].config == info.config
@@ -97,7 +139,9 @@ def test_a_larger_quantum_counts_at_once_and_loses_no_message(world: World) -> N
     held = world.claim_one("q")
     world.broker.update_queue("q", quantum=3)
     world.broker.settle([Release(held)])
-    assert "".join(delivery.fairness_key for delivery in world.broker.claim("q", limit=16)) == "aaabbbaaabbbaabb"
+    assert (
+        "".join(delivery.fairness_key for delivery in world.broker.claim("q", limit=16)) == "aaabbbaaabbbaabb"
+    )
 
 
 def test_a_dead_letter_queue_takes_only_the_options_that_are_its_own(world: World) -> None:
@@ -188,9 +232,15 @@ def test_a_dead_letter_queue_is_not_deleted_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_queue_deleted_with_leased_messages_and_made_again_never_shows_the_old_ones(world: World, restarted: bool) -> None:
+def test_a_queue_deleted_with_leased_messages_and_made_again_never_shows_the_old_ones(
+    world: World, restarted: bool
+) -> None:
     world.broker.update_queue("q", dedup="live")
-    old = [*world.fill("q", count=4, ttl="1h"), world.broker.enqueue("q", b"", delay="5s"), world.broker.enqueue("q", b"", dedup_key="d")]
+    old = [
+        *world.fill("q", count=4, ttl="1h"),
+        world.broker.enqueue("q", b"", delay="5s"),
+        world.broker.enqueue("q", b"", dedup_key="d"),
+    ]
     held = world.broker.claim("q", limit=3, consumer="ann", token="t")
     world.broker.settle([Fail(held[2], dead=True)])
     world.broker.delete_queue("q")
@@ -199,7 +249,10 @@ def test_a_queue_deleted_with_leased_messages_and_made_again_never_shows_the_old
         world.restart()
     new = world.broker.enqueue("q", b"", dedup_key="d")
     assert new not in old
-    assert [result.outcome for result in world.broker.settle([Complete(held[0]), Fail(held[1])])] == ["not_found", "not_found"]
+    assert [result.outcome for result in world.broker.settle([Complete(held[0]), Fail(held[1])])] == [
+        "not_found",
+        "not_found",
+    ]
     assert world.broker.goodbye("ann") == 0
     world.clock.advance(seconds=4000)
     assert [delivery.id for delivery in world.broker.claim("q", limit=10, token="t")] == [new]

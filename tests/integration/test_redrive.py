@@ -11,8 +11,20 @@ from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, errors
 from tests.integration.world import World
 
 DEATHS: list[dict[str, Any]] = [
-    {"key": "a", "headers": {"kind": "x"}, "error": "timeout after 5s", "reason": "timeout_exceeded", "failures": 1},
-    {"key": "b", "headers": {"kind": "y"}, "error": "no such host", "reason": "transport_unavailable", "failures": 2},
+    {
+        "key": "a",
+        "headers": {"kind": "x"},
+        "error": "timeout after 5s",
+        "reason": "timeout_exceeded",
+        "failures": 1,
+    },
+    {
+        "key": "b",
+        "headers": {"kind": "y"},
+        "error": "no such host",
+        "reason": "transport_unavailable",
+        "failures": 2,
+    },
     {"key": "a", "headers": {}, "error": "Timeout after 30s", "reason": "timeout_exceeded", "failures": 3},
     {"key": "c", "headers": {"kind": "x", "z": ""}, "error": "", "reason": "unknown", "failures": 1},
 ]
@@ -25,7 +37,16 @@ def bury_the_four(world: World) -> list[str]:
         ids.append(world.broker.enqueue("q", b"", fairness_key=death["key"], headers=death["headers"]))
         for at in range(death["failures"]):
             last = at == death["failures"] - 1
-            world.broker.settle([Fail(world.claim_one("q"), error=death["error"] if last else "other", reason=death["reason"], dead=last)])
+            world.broker.settle(
+                [
+                    Fail(
+                        world.claim_one("q"),
+                        error=death["error"] if last else "other",
+                        reason=death["reason"],
+                        dead=last,
+                    )
+                ]
+            )
         world.clock.advance(seconds=10)
     return ids
 
@@ -58,7 +79,9 @@ FILTERS: dict[str, tuple[DeadFilter | None, list[int]]] = {
 
 
 @pytest.mark.parametrize(("filter", "expected"), FILTERS.values(), ids=FILTERS.keys())
-def test_a_filter_selects_what_it_says_and_a_dry_run_counts_exactly_that(world: World, filter: DeadFilter | None, expected: list[int]) -> None:
+def test_a_filter_selects_what_it_says_and_a_dry_run_counts_exactly_that(
+    world: World, filter: DeadFilter | None, expected: list[int]
+) -> None:
     ids = bury_the_four(world)
     before = world.store.last_commit
     dry = world.broker.redrive("q", filter=filter, dry_run=True)
@@ -80,7 +103,12 @@ def test_a_redriven_message_has_a_new_life_and_keeps_its_id_its_past_and_its_pro
     world.broker.redrive("q")
     world.restart()
     again = world.claim_one("q")
-    assert (again.id, again.payload, again.headers, again.fairness_key) == (message_id, b"body", {"h": "1"}, "k")
+    assert (again.id, again.payload, again.headers, again.fairness_key) == (
+        message_id,
+        b"body",
+        {"h": "1"},
+        "k",
+    )
     assert (again.attempts, again.deliveries, again.dead_since, again.source) == (0, 1, None, None)
     assert (int(again.progress), again.carry) == (1 | 32768, b"half")
     assert [failure.error for failure in again.failures] == ["one", "two"]
@@ -128,7 +156,9 @@ def test_ids_are_redriven_the_longest_dead_first_and_unknown_ones_passed_over(wo
     assert world.broker.redrive("q", ids=[]).moved == 0
 
 
-def test_a_redriven_message_is_subject_to_neither_dedup_nor_bounds_nor_its_old_time_to_live(world: World) -> None:
+def test_a_redriven_message_is_subject_to_neither_dedup_nor_bounds_nor_its_old_time_to_live(
+    world: World,
+) -> None:
     world.broker.update_queue("q", dedup="live", max_messages=1)
     first = world.broker.enqueue("q", b"", dedup_key="d", ttl="10s")
     world.broker.settle([Fail(world.claim_one("q"), dead=True)])
@@ -181,7 +211,9 @@ def test_a_rated_redrive_can_be_cancelled_and_what_was_moved_stays_moved(world: 
 
 def test_a_rated_redrive_goes_on_after_a_restart_with_its_filter_count_and_pace(world: World) -> None:
     ids = bury(world, 30)
-    world.broker.redrive("q", rate=1, filter=DeadFilter(key="k1", older_than="0s"), count=8, clear_progress=True)
+    world.broker.redrive(
+        "q", rate=1, filter=DeadFilter(key="k1", older_than="0s"), count=8, clear_progress=True
+    )
     world.clock.advance(seconds=3)
     assert world.counts("q")[0] == 4
     world.restart(away_ms=600_000)

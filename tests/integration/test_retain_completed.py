@@ -53,9 +53,20 @@ def test_a_completed_message_is_shown_as_done_with_what_happened_to_it(kept: Wor
     kept.clock.advance(seconds=3)
     kept.broker.settle([Complete(delivery, progress=8)])
     info = kept.broker.find(message_id)
-    assert (info.where, info.queue, info.payload, info.headers, info.fairness_key) == ("done", "kept", b"work", {"a": "b"}, "acme")
+    assert (info.where, info.queue, info.payload, info.headers, info.fairness_key) == (
+        "done",
+        "kept",
+        b"work",
+        {"a": "b"},
+        "acme",
+    )
     assert (info.attempts, info.deliveries, len(info.failures), info.progress & 12) == (1, 2, 1, 12)
-    assert (info.done_at, info.lease_until, info.consumer, info.due_at) == (kept.clock.now_ms(), None, None, None)
+    assert (info.done_at, info.lease_until, info.consumer, info.due_at) == (
+        kept.clock.now_ms(),
+        None,
+        None,
+        None,
+    )
     assert kept.broker.find(message_id[-8:], "kept") == info
     assert kept.broker.peek("kept", where="done") == [info]
     assert counts(kept) == (0, 0, 0, 0, 1, 0)
@@ -86,7 +97,9 @@ def test_a_batch_over_two_queues_keeps_only_those_of_the_one_that_keeps(kept: Wo
     assert (found(kept, stays), found(kept, goes)) == (True, False)
 
 
-@pytest.mark.parametrize("how", ["settle", "exchange", "ack", "done while leased", "done while ready", "done while waiting"])
+@pytest.mark.parametrize(
+    "how", ["settle", "exchange", "ack", "done while leased", "done while ready", "done while waiting"]
+)
 def test_every_way_to_complete_keeps_it(kept: World, how: str) -> None:
     broker = kept.broker
     message_id = broker.enqueue("kept", b"x", delay="10m" if how == "done while waiting" else None)
@@ -163,7 +176,11 @@ def test_a_second_word_on_it_says_what_it_would_without_the_option(kept: World) 
         (delivery,) = kept.broker.claim(queue)
         kept.broker.settle([Complete(delivery)])
         late = [kept.broker.settle([item(delivery)])[0].outcome for item in (Complete, Fail, Extend)]
-        answers[queue] = [*late, kept.broker.ack(queue, message_id).outcome, kept.broker.nack(queue, message_id).outcome]
+        answers[queue] = [
+            *late,
+            kept.broker.ack(queue, message_id).outcome,
+            kept.broker.nack(queue, message_id).outcome,
+        ]
     assert answers["kept"] == answers["q"]
 
 
@@ -219,7 +236,9 @@ def test_its_time_to_live_is_over_with_its_work(kept: World) -> None:
 
 
 def test_a_stream_goes_on_and_ends_as_if_it_were_gone(kept: World) -> None:
-    first, second = kept.broker.enqueue_many("kept", [NewMessage(b"1", stream="s"), NewMessage(b"2", stream="s")])
+    first, second = kept.broker.enqueue_many(
+        "kept", [NewMessage(b"1", stream="s"), NewMessage(b"2", stream="s")]
+    )
     (delivery,) = kept.broker.claim("kept")
     assert kept.broker.claim("kept") == []
     kept.broker.settle([Complete(delivery)])
@@ -243,10 +262,18 @@ def test_what_is_done_takes_no_room_in_a_bounded_queue(kept: World) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "why"),
-    [("retry", "completed already"), ("done", "completed already"), ("bury", "completed already"), ("hold", "completed already"),
-     ("unhold", "not held"), ("fail", "not leased")],
-)  # fmt: skip
-def test_what_is_done_is_left_alone_by_an_operator_who_means_the_living(kept: World, verb: str, why: str) -> None:
+    [
+        ("retry", "completed already"),
+        ("done", "completed already"),
+        ("bury", "completed already"),
+        ("hold", "completed already"),
+        ("unhold", "not held"),
+        ("fail", "not leased"),
+    ],
+)
+def test_what_is_done_is_left_alone_by_an_operator_who_means_the_living(
+    kept: World, verb: str, why: str
+) -> None:
     message_id = complete_one(kept)
     before = kept.broker.find(message_id)
     result = getattr(kept.broker, verb)("kept", [message_id])
@@ -287,7 +314,9 @@ def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: py
     assert counts(kept) == (0, 0, 0, 0, 0, 0)
 
 
-def test_a_delete_that_was_cut_off_is_finished_after_a_restart(kept: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delete_that_was_cut_off_is_finished_after_a_restart(
+    kept: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.broker.intents.HOLD_MESSAGES", 2)
     ids = [complete_one(kept) for _ in range(5)]
     commits = 0
@@ -355,7 +384,11 @@ def test_peek_goes_on_behind_the_last_one_seen_and_by_key(kept: World) -> None:
 def test_explain_says_that_it_was_completed_and_until_when_it_is_kept(kept: World) -> None:
     message_id = complete_one(kept)
     told = kept.broker.explain(message_id)
-    assert (told.summary, told.reasons[0].code, told.reasons[0].until_ms) == ("completed", "completed", kept.clock.now_ms() + 3_600_000)
+    assert (told.summary, told.reasons[0].code, told.reasons[0].until_ms) == (
+        "completed",
+        "completed",
+        kept.clock.now_ms() + 3_600_000,
+    )
 
 
 def test_a_commit_that_fails_leaves_it_with_its_holder(kept: World) -> None:
@@ -380,7 +413,11 @@ def test_a_completion_is_counted_once_and_the_end_of_its_keeping_is_a_retention(
     message_id = complete_one(kept)
     kept.clock.advance(seconds=1 * 3600)
     kept.broker.run_due()
-    moves = [(fact.kind, fact.cause, type(fact.target)) for fact in written if isinstance(fact, Moved) and fact.id == find_id(message_id)]
+    moves = [
+        (fact.kind, fact.cause, type(fact.target))
+        for fact in written
+        if isinstance(fact, Moved) and fact.id == find_id(message_id)
+    ]
     assert moves == [("completed", "", InDone), ("expired", "retention", type(None))]
     assert kept.broker.stats("kept").totals.completed == 1
 

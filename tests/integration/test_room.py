@@ -109,15 +109,23 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "keys.revoke": lambda full: full.broker.keys.revoke(full.key),
     "keys.rotate": lambda full: full.broker.keys.rotate(full.key),
     "keys.adopt": lambda full: full.broker.keys.adopt(SECRET, "bootstrap", []),
-    "keys.authenticate": lambda full: full.broker.keys.adopt(SECRET, "b", []) and full.broker.keys.authenticate(SECRET),
+    "keys.authenticate": lambda full: (
+        full.broker.keys.adopt(SECRET, "b", []) and full.broker.keys.authenticate(SECRET)
+    ),
     "keys.current": lambda full: full.broker.keys.current(full.key),
     "audit.begin": lambda full: full.broker.audit.begin("who", "name", "from", "redrive", "q"),
-    "audit.finish": lambda full: full.broker.audit.finish(full.broker.audit.begin("who", "name", "from", "purge", "q"), "done"),
+    "audit.finish": lambda full: full.broker.audit.finish(
+        full.broker.audit.begin("who", "name", "from", "purge", "q"), "done"
+    ),
     "consumers.register": lambda full: full.broker.consumers.register("another", "q"),
     "consumers.claim": lambda full: _claim_next(full),
-    "consumers.record": lambda full: full.broker.consumers.record("consumer", "q", full.generation, 1, [Fail(full.member, "error")]),
+    "consumers.record": lambda full: full.broker.consumers.record(
+        "consumer", "q", full.generation, 1, [Fail(full.member, "error")]
+    ),
     "consumers.take_up": lambda full: full.broker.consumers.take_up("consumer", "q", full.generation, 1),
-    "consumers.choose": lambda full: full.broker.consumers.choose("consumer", "q", full.generation, 1, ["part"]),
+    "consumers.choose": lambda full: full.broker.consumers.choose(
+        "consumer", "q", full.generation, 1, ["part"]
+    ),
     "consumers.close": lambda full: full.broker.consumers.close("consumer", "q", full.generation, 1),
     "consumers.heartbeat": lambda full: full.broker.consumers.heartbeat("consumer", "q", full.generation),
     "consumers.release": lambda full: full.broker.consumers.release("consumer", "q"),
@@ -136,7 +144,13 @@ def _claim_next(full: Full) -> None:
 
 def test_every_verb_says_whether_it_may_use_the_reserve() -> None:
     with Broker(MemoryStore(), clock=ManualClock()) as broker:
-        groups = {"": broker, "config.": broker.config, "runbooks.": broker.runbooks, "keys.": broker.keys, "audit.": broker.audit}
+        groups = {
+            "": broker,
+            "config.": broker.config,
+            "runbooks.": broker.runbooks,
+            "keys.": broker.keys,
+            "audit.": broker.audit,
+        }
         groups |= {"consumers.": broker.consumers, "staging.": broker.staging}
         verbs = {
             prefix + name
@@ -155,13 +169,21 @@ def test_what_can_grow_the_store_stops_at_the_reserve(full: Full, verb: str) -> 
 
 
 @pytest.mark.parametrize("verb", [verb for verb, room in ROOM.items() if room in (Room.FITS, Room.LEASES)])
-def test_what_frees_space_or_is_bounded_by_the_live_messages_goes_on_below_the_reserve(full: Full, verb: str) -> None:
+def test_what_frees_space_or_is_bounded_by_the_live_messages_goes_on_below_the_reserve(
+    full: Full, verb: str
+) -> None:
     CALLS[verb](full)
 
 
 def test_an_item_that_stores_a_value_is_refused_alone_and_its_lease_stays(full: Full) -> None:
     first, second, third, fourth = full.broker.claim("q", limit=4, consumer="me")
-    items = [Extend(first, carry=b"value"), Complete(second), Extend(third, progress=8), Start(first), Extend(fourth)]
+    items = [
+        Extend(first, carry=b"value"),
+        Complete(second),
+        Extend(third, progress=8),
+        Start(first),
+        Extend(fourth),
+    ]
     outcomes = [result.outcome for result in full.broker.settle(items)]
     assert outcomes == ["store_full", "completed", "extended", "started", "extended"]
     results = full.broker.settle([Complete(first), Release(third), Fail(fourth, "error")])
@@ -200,5 +222,7 @@ def test_a_reserve_that_cannot_keep_its_promise_is_refused(tmp_path: Path, reser
 
 def test_the_smallest_reserve_is_allowed_and_the_usual_one_is_larger(tmp_path: Path) -> None:
     assert Settings().disk_reserve_bytes == DISK_RESERVE_BYTES > MIN_DISK_RESERVE_BYTES
-    with fairlead.open(tmp_path / "data", settings=Settings(disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)) as broker:
+    with fairlead.open(
+        tmp_path / "data", settings=Settings(disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
+    ) as broker:
         assert isinstance(broker, Broker)

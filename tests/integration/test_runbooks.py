@@ -11,7 +11,12 @@ from fairlead.runbook.model import QueueSpec, Runbook
 from fairlead.runbook.stored import dump_runbook
 from tests.integration.world import World
 
-SHOP = dump_runbook(Runbook("shop", {"issues": QueueSpec("issues", "external", list=("a",), take=("b",)), "orders": QueueSpec("orders")}))
+SHOP = dump_runbook(
+    Runbook(
+        "shop",
+        {"issues": QueueSpec("issues", "external", list=("a",), take=("b",)), "orders": QueueSpec("orders")},
+    )
+)
 NOBODYS = dump_runbook(Runbook(None, {"tickets": QueueSpec("tickets", "external", list=("a",), take=("b",))}))
 
 
@@ -52,7 +57,9 @@ def test_a_project_without_a_runbook_is_named(world: World) -> None:
         ("shop", SHOP + " " * MAX_RUNBOOK_BYTES),
     ],
 )
-def test_what_is_no_runbook_of_the_project_is_refused_and_not_kept(world: World, project: str, text: str) -> None:
+def test_what_is_no_runbook_of_the_project_is_refused_and_not_kept(
+    world: World, project: str, text: str
+) -> None:
     with pytest.raises(errors.InvalidRequest):
         world.broker.runbooks.save(project, text)
     assert world.broker.runbooks.list() == {}
@@ -69,7 +76,9 @@ def test_a_runbook_that_cannot_be_read_any_more_stands_in_nobodys_way(world: Wor
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_whoever_asks_for_an_external_queue_is_told_where_its_items_are(world: World, restarted: bool) -> None:
+def test_whoever_asks_for_an_external_queue_is_told_where_its_items_are(
+    world: World, restarted: bool
+) -> None:
     world.broker.runbooks.save("shop", SHOP)
     if restarted:
         world.restart()

@@ -1,4 +1,5 @@
-"""Dead and back, as seed 002 has it: a runbook says how often and how soon, and an operator brings back what is dead.
+"""Dead and back, as seed 002 has it: a runbook says how often and how soon, and an operator brings back what
+is dead.
 
 Where the seed's retry resets the count, and so nothing would ever die, only an operator's does (DESIGN 4.2).
 """
@@ -53,7 +54,9 @@ def seen(world: World, item: str) -> tuple[str, int]:
     return status_of_message(info), info.attempts
 
 
-@pytest.mark.parametrize("retry", ["", 'retry = { cooldown = "30s" }', "retry = { attempts = 0 }", 'retry = "none"'])
+@pytest.mark.parametrize(
+    "retry", ["", 'retry = { cooldown = "30s" }', "retry = { attempts = 0 }", 'retry = "none"']
+)
 def test_without_attempts_an_item_that_fails_is_dead_at_once(world: World, retry: str) -> None:
     apply(world, retry)
     item = push(world)
@@ -70,7 +73,9 @@ def test_attempts_1_dies_on_the_first_failure_too(world: World) -> None:
     assert fail(world) == "dead"
 
 
-def test_attempts_3_fails_waits_its_cooldown_is_pending_again_and_dies_on_the_third_failure(world: World) -> None:
+def test_attempts_3_fails_waits_its_cooldown_is_pending_again_and_dies_on_the_third_failure(
+    world: World,
+) -> None:
     apply(world, THREE)
     item = push(world)
     told = [seen(world, item)]
@@ -87,7 +92,9 @@ def test_attempts_3_fails_waits_its_cooldown_is_pending_again_and_dies_on_the_th
     assert told == [("pending", 0), ("failed", 1), ("pending", 1), ("failed", 2), ("pending", 2), ("dead", 3)]
     assert world.broker.stats(QUEUE).waiting == 0, "no timer is set"
     info = world.broker.find(item)
-    assert [(record.attempt, record.error, record.consumer) for record in info.failures] == [(n, "no money", "billing") for n in (1, 2, 3)]
+    assert [(record.attempt, record.error, record.consumer) for record in info.failures] == [
+        (n, "no money", "billing") for n in (1, 2, 3)
+    ]
 
 
 def test_cooldown_0_is_pending_again_at_once_and_runs_three_times(world: World) -> None:
@@ -107,7 +114,9 @@ def test_an_item_comes_back_from_its_cooldown_to_a_worker_that_waits(world: Worl
 
 
 @pytest.mark.parametrize("retry", ["", THREE])
-def test_a_dead_item_that_is_retried_is_pending_with_a_count_of_0_and_a_worker_is_woken(world: World, retry: str) -> None:
+def test_a_dead_item_that_is_retried_is_pending_with_a_count_of_0_and_a_worker_is_woken(
+    world: World, retry: str
+) -> None:
     apply(world, retry)
     item = push(world)
     while fail(world) != "dead":
@@ -174,7 +183,10 @@ def test_in_bulk_what_cannot_be_retried_is_skipped_with_why(world: World) -> Non
     unknown = "018bcfe5-6800-7000-8000-00000000001a"
     result = world.broker.retry(QUEUE, [pending, dead, unknown])
     assert result.changed == (dead,)
-    assert dict(result.skipped) == {pending: "neither dead nor waiting after a failure", unknown: "not found in this queue"}
+    assert dict(result.skipped) == {
+        pending: "neither dead nor waiting after a failure",
+        unknown: "not found in this queue",
+    }
 
 
 @pytest.mark.parametrize("away_ms", [0, 20_000, 30_000, 10_000_000])
@@ -232,7 +244,9 @@ def test_nothing_comes_back_from_a_cooldown_after_it_was_removed(world: World, h
     assert world.broker.claim(QUEUE) == []
 
 
-def test_equal_data_is_one_item_while_it_is_pending_active_or_failed_and_another_when_it_is_over(world: World) -> None:
+def test_equal_data_is_one_item_while_it_is_pending_active_or_failed_and_another_when_it_is_over(
+    world: World,
+) -> None:
     apply(world, 'retry = { attempts = 2, cooldown = "30s" }')
     first = push(world)
     assert push(world) == first, "pending"

@@ -53,10 +53,14 @@ def test_a_scheduled_retry_that_is_due_unblocks_its_stream(world: World) -> None
     world.clock.advance(ms=MINUTE)
     first, second = world.broker.claim("q", limit=9, max_per_stream=9)
     assert (first.payload, first.attempts, second.payload) == (b"m1", 1, b"m2")
-    assert [result.outcome for result in world.broker.settle([Complete(first), Complete(second)])] == ["completed"] * 2
+    assert [result.outcome for result in world.broker.settle([Complete(first), Complete(second)])] == [
+        "completed"
+    ] * 2
 
 
-def test_the_cascade_of_the_seed_releases_later_messages_and_they_finish_while_the_first_waits(world: World) -> None:
+def test_the_cascade_of_the_seed_releases_later_messages_and_they_finish_while_the_first_waits(
+    world: World,
+) -> None:
     world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"m1", b"m2", b"m3")])
     m1, m2, m3 = world.broker.claim("q", limit=3, max_per_stream=3)
     turn = world.broker.exchange(
@@ -65,7 +69,10 @@ def test_the_cascade_of_the_seed_releases_later_messages_and_they_finish_while_t
     )
     assert [result.outcome for result in turn.settled] == ["retry", "released", "released"]
     again = world.broker.claim("q", limit=9, max_per_stream=9, consumer="another instance")
-    assert [(delivery.payload, delivery.attempts, delivery.progress) for delivery in again] == [(b"m2", 0, 0), (b"m3", 0, 0)], "unchanged"
+    assert [(delivery.payload, delivery.attempts, delivery.progress) for delivery in again] == [
+        (b"m2", 0, 0),
+        (b"m3", 0, 0),
+    ], "unchanged"
     world.broker.settle([Complete(delivery, progress=Progress.PUBLISHED) for delivery in again])
     assert world.counts("q") == (0, 1, 0, 0)
     world.clock.advance(ms=MINUTE)
@@ -75,7 +82,15 @@ def test_the_cascade_of_the_seed_releases_later_messages_and_they_finish_while_t
 def test_partial_completion_is_ored_over_the_tries(world: World) -> None:
     """Seed 004: (Stored | EventStored) | Failed, and never less."""
     world.fill("q", count=1)
-    world.broker.settle([Fail(world.claim_one("q"), progress=Progress.STORED | Progress.EVENT_STORED, error="Transport unavailable")])
+    world.broker.settle(
+        [
+            Fail(
+                world.claim_one("q"),
+                progress=Progress.STORED | Progress.EVENT_STORED,
+                error="Transport unavailable",
+            )
+        ]
+    )
     world.broker.settle([Fail(world.claim_one("q"), progress=Progress.STORED)])
     assert world.claim_one("q").progress == Progress.STORED | Progress.EVENT_STORED | Progress.FAILED
 
@@ -98,7 +113,9 @@ def test_the_troubleshooting_of_a_blocked_stream(world: World) -> None:
     assert world.claim_one("q").payload == b"m2"
 
 
-def test_the_runbook_loop_of_seed_002_dies_on_the_third_failure_and_an_operator_brings_it_back(world: World) -> None:
+def test_the_runbook_loop_of_seed_002_dies_on_the_third_failure_and_an_operator_brings_it_back(
+    world: World,
+) -> None:
     """attempts = 3, cooldown = 30s: fail, wait, fail, wait, fail -> dead; retry -> pending with a count of 0."""
     world.broker.update_queue("q", retry={"cooldown": "30s", "attempts": 3})
     (message_id,) = world.fill("q", count=1)

@@ -13,18 +13,30 @@ from tests.integration.world import World
 
 UNKNOWN = "018bcfe5-6800-7000-8000-00000000001a"
 
-LATE: dict[str, Any] = {"complete": Complete, "fail": Fail, "release": Release, "extend": lambda d: Extend(d, "1h"), "start": Start}
+LATE: dict[str, Any] = {
+    "complete": Complete,
+    "fail": Fail,
+    "release": Release,
+    "extend": lambda d: Extend(d, "1h"),
+    "start": Start,
+}
 late = pytest.mark.parametrize("make", LATE.values(), ids=LATE.keys())
 
 
 def everything(world: World) -> tuple[object, ...]:
     """All that a settle could change."""
-    infos = [info for where in ("ready", "waiting", "leased") for info in world.broker.peek("q", where=where, limit=100)]
+    infos = [
+        info
+        for where in ("ready", "waiting", "leased")
+        for info in world.broker.peek("q", where=where, limit=100)
+    ]
     return world.counts("q"), tuple(infos), world.store.last_commit
 
 
 @late
-def test_a_late_settle_of_a_former_holder_changes_nothing_and_says_lost_lease(world: World, make: Any) -> None:
+def test_a_late_settle_of_a_former_holder_changes_nothing_and_says_lost_lease(
+    world: World, make: Any
+) -> None:
     world.fill("q", count=1)
     former = world.claim_one("q", consumer="slow")
     world.clock.advance(ms=30_000)
@@ -38,7 +50,9 @@ def test_a_late_settle_of_a_former_holder_changes_nothing_and_says_lost_lease(wo
 
 
 @late
-def test_a_settle_after_expiry_changes_nothing_also_when_nobody_holds_the_message(world: World, make: Any) -> None:
+def test_a_settle_after_expiry_changes_nothing_also_when_nobody_holds_the_message(
+    world: World, make: Any
+) -> None:
     world.fill("q", count=1)
     former = world.claim_one("q")
     world.clock.advance(ms=30_000)
@@ -48,12 +62,16 @@ def test_a_settle_after_expiry_changes_nothing_also_when_nobody_holds_the_messag
 
 
 @late
-def test_a_settle_of_a_message_that_is_gone_or_was_never_there_says_not_found(world: World, make: Any) -> None:
+def test_a_settle_of_a_message_that_is_gone_or_was_never_there_says_not_found(
+    world: World, make: Any
+) -> None:
     world.fill("q", count=1)
     done = world.claim_one("q")
     world.broker.settle([Complete(done)])
     before = everything(world)
-    assert [result.outcome for result in world.broker.settle([make(done), make(DeliveryRef(UNKNOWN, "1"))])] == ["not_found", "not_found"]
+    assert [
+        result.outcome for result in world.broker.settle([make(done), make(DeliveryRef(UNKNOWN, "1"))])
+    ] == ["not_found", "not_found"]
     assert everything(world) == before
 
 
@@ -91,13 +109,34 @@ def test_one_bad_item_never_spoils_the_others(world: World) -> None:
     ]
     results = world.broker.settle(items)
     assert [result.outcome for result in results] == [
-        "completed", "invalid", "invalid", "invalid", "invalid", "invalid", "invalid", "not_found", "invalid", "invalid", "released", "retry",
-    ]  # fmt: skip
-    for at, field in ((2, "reason"), (3, "retry_in"), (4, "retry_in"), (5, "duration"), (6, "carry"), (8, "delivery"), (9, "progress")):
+        "completed",
+        "invalid",
+        "invalid",
+        "invalid",
+        "invalid",
+        "invalid",
+        "invalid",
+        "not_found",
+        "invalid",
+        "invalid",
+        "released",
+        "retry",
+    ]
+    for at, field in (
+        (2, "reason"),
+        (3, "retry_in"),
+        (4, "retry_in"),
+        (5, "duration"),
+        (6, "carry"),
+        (8, "delivery"),
+        (9, "progress"),
+    ):
         assert f"expected {field} to be" in results[at].error
     assert "expected Complete, Fail, Release, Extend or Start" in results[1].error
     assert world.counts("q") == (2, 0, 6, 0)
-    assert all(result.ok for result in world.broker.settle([Complete(delivery) for delivery in d[1:7]])), "an invalid item keeps its lease"
+    assert all(result.ok for result in world.broker.settle([Complete(delivery) for delivery in d[1:7]])), (
+        "an invalid item keeps its lease"
+    )
 
 
 def test_a_complete_with_bad_progress_is_invalid_however_the_delivery_is_named(world: World) -> None:
@@ -120,11 +159,26 @@ def test_a_lease_ref_names_the_same_delivery_as_the_delivery_itself(world: World
 
 
 def test_every_settlement_takes_a_lease_ref(world: World) -> None:
-    world.broker.enqueue_many("q", [NewMessage(b"x", stream=stream) for stream in (None, None, "s", None, None, "t")])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"x", stream=stream) for stream in (None, None, "s", None, None, "t")]
+    )
     d = [by_number(delivery) for delivery in world.broker.claim("q", limit=6, started=False)]
-    items = [Complete(d[0]), Fail(d[1]), Release(d[2]), Extend(d[3], "1h", progress=4), Start(d[4]), Complete(d[5], progress=1)]
+    items = [
+        Complete(d[0]),
+        Fail(d[1]),
+        Release(d[2]),
+        Extend(d[3], "1h", progress=4),
+        Start(d[4]),
+        Complete(d[5], progress=1),
+    ]
     outcomes = [(result.id, result.outcome) for result in world.broker.settle(items)]
-    assert outcomes == list(zip([ref.id for ref in d], ["completed", "retry", "released", "extended", "started", "completed"], strict=True))
+    assert outcomes == list(
+        zip(
+            [ref.id for ref in d],
+            ["completed", "retry", "released", "extended", "started", "completed"],
+            strict=True,
+        )
+    )
     assert world.counts("q") == (2, 0, 2, 0)
 
 
@@ -136,20 +190,30 @@ def test_a_stale_lease_ref_is_fenced_off(world: World, make: Any) -> None:
     world.claim_one("q")
     before = everything(world)
     unknown = LeaseRef(find_id(UNKNOWN) or b"", former.claim_id)
-    assert [result.outcome for result in world.broker.settle([make(former), make(unknown)])] == ["lost_lease", "not_found"]
+    assert [result.outcome for result in world.broker.settle([make(former), make(unknown)])] == [
+        "lost_lease",
+        "not_found",
+    ]
     assert everything(world) == before
 
 
 @late
 @pytest.mark.parametrize("wrong", ["text", "short", "list", "none", "float", "bool", "token"])
-def test_a_lease_ref_of_wrong_parts_is_invalid_and_spoils_nothing(world: World, make: Any, wrong: str) -> None:
+def test_a_lease_ref_of_wrong_parts_is_invalid_and_spoils_nothing(
+    world: World, make: Any, wrong: str
+) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"x", stream="s")] * 2)
     first, second = world.broker.claim("q", limit=2, max_per_stream=2)
     raw_id, claim_id = second.message.id, second.claim_id
     parts: dict[str, Any] = {
-        "text": (second.id, claim_id), "short": (raw_id[:15], claim_id), "list": ([1], claim_id), "none": (None, claim_id),
-        "float": (raw_id, float(claim_id)), "bool": (raw_id, True), "token": (raw_id, second.lease),
-    }  # fmt: skip
+        "text": (second.id, claim_id),
+        "short": (raw_id[:15], claim_id),
+        "list": ([1], claim_id),
+        "none": (None, claim_id),
+        "float": (raw_id, float(claim_id)),
+        "bool": (raw_id, True),
+        "token": (raw_id, second.lease),
+    }
     results = world.broker.settle([make(LeaseRef(*parts[wrong])), Complete(first)])
     assert [result.outcome for result in results] == ["invalid", "completed"]
     assert "expected delivery to be" in results[0].error
@@ -159,15 +223,27 @@ def test_a_lease_ref_of_wrong_parts_is_invalid_and_spoils_nothing(world: World, 
 def test_a_second_settle_of_one_delivery_in_the_same_call_is_fenced_off(world: World) -> None:
     world.fill("q", count=3)
     a, b, c = world.broker.claim("q", limit=3)
-    results = world.broker.settle([Complete(a), Complete(a), Fail(b), Complete(b), Release(c), Extend(c, "1m"), Start(c)])
-    assert [result.outcome for result in results] == ["completed", "lost_lease", "retry", "lost_lease", "released", "lost_lease", "lost_lease"]
+    results = world.broker.settle(
+        [Complete(a), Complete(a), Fail(b), Complete(b), Release(c), Extend(c, "1m"), Start(c)]
+    )
+    assert [result.outcome for result in results] == [
+        "completed",
+        "lost_lease",
+        "retry",
+        "lost_lease",
+        "released",
+        "lost_lease",
+        "lost_lease",
+    ]
     assert world.counts("q") == (2, 0, 0, 0)
 
 
 def test_start_extend_and_then_fail_in_one_call_all_count(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q", started=False)
-    results = world.broker.settle([Start(delivery), Extend(delivery, "1m", progress=2, carry=b"c"), Fail(delivery, error="late")])
+    results = world.broker.settle(
+        [Start(delivery), Extend(delivery, "1m", progress=2, carry=b"c"), Fail(delivery, error="late")]
+    )
     assert [result.outcome for result in results] == ["started", "extended", "retry"]
     again = world.claim_one("q")
     assert (again.attempts, int(again.progress), again.carry) == (1, 2 | 32768, b"c")
@@ -217,13 +293,18 @@ def test_leases_of_one_claim_can_end_in_every_way_and_at_different_times(world: 
     world.clock.advance(ms=20_000)
     assert world.broker.settle([Complete(f)])[0].outcome == "lost_lease"
     world.clock.advance(ms=19_999)
-    assert [result.outcome for result in world.broker.settle([Complete(c), Complete(e)])] == ["completed", "completed"]
+    assert [result.outcome for result in world.broker.settle([Complete(c), Complete(e)])] == [
+        "completed",
+        "completed",
+    ]
     assert world.counts("q") == (3, 0, 0, 0)
 
 
 def test_a_large_batch_settles_in_one_call(world: World) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=f"k{at % 50}") for at in range(2000)])
     claimed = world.broker.claim("q", limit=2000)
-    assert {result.outcome for result in world.broker.settle([Complete(delivery) for delivery in claimed])} == {"completed"}
+    assert {
+        result.outcome for result in world.broker.settle([Complete(delivery) for delivery in claimed])
+    } == {"completed"}
     assert world.counts("q") == (0, 0, 0, 0)
     assert world.broker.stats("q").bytes == 0

@@ -1,4 +1,6 @@
-"""Staged writes: nobody sees them until they are published, and then they are there, all of them, in order, once."""
+"""Staged writes: nobody sees them until they are published, and then they are there, all of them, in order,
+once.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,12 @@ def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(wo
     world.broker.staging.publish("t", "q", [*"abcd"])
     steps = [sum(len(fact.messages) for fact in facts if isinstance(fact, Enqueued)) for facts in seen]
     assert steps == [0, STEP, STEP, STEP]
-    assert [any(isinstance(fact, PublishEnded) for fact in facts) for facts in seen] == [False, False, False, True]
+    assert [any(isinstance(fact, PublishEnded) for fact in facts) for facts in seen] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +117,10 @@ def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPa
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"y" * 100) for _ in range(2)])
     seen = commits(world)
     world.broker.staging.publish("t", "q", ["a", "b"])
-    steps = [[len(m.payload) for fact in facts if isinstance(fact, Enqueued) for m in fact.messages] for facts in seen]
+    steps = [
+        [len(m.payload) for fact in facts if isinstance(fact, Enqueued) for m in fact.messages]
+        for facts in seen
+    ]
     assert steps == [[], [10, 10, 10], [100], [100]]
 
 
@@ -198,7 +208,10 @@ def test_the_same_token_for_another_queue_is_another_write(world: World) -> None
     world.broker.create_queue("r")
     for name, queue in (("a", "q"), ("a", "r"), ("b", "q")):
         stage(world, "t", name, 2, queue)
-    assert [(write.queue, write.token, write.chunks) for write in world.broker.staging.list()] == [("q", "t", 2), ("r", "t", 1)]
+    assert [(write.queue, write.token, write.chunks) for write in world.broker.staging.list()] == [
+        ("q", "t", 2),
+        ("r", "t", 1),
+    ]
     world.broker.staging.publish("t", "q", ["a", "b"])
     with pytest.raises(StagedChunkMissing):
         world.broker.staging.publish("t", "r", ["b"])
@@ -237,14 +250,21 @@ def test_delays_are_counted_from_the_publish_also_when_a_crash_puts_off_its_step
 
 def test_dedup_keys_hold_within_a_write_across_steps_and_against_the_queue(world: World) -> None:
     world.broker.enqueue("q", b"first", dedup_key="known")
-    world.broker.staging.stage("t", "a", "q", [NewMessage(b"again", dedup_key="known"), *texts("a", STEP), NewMessage(b"x", dedup_key="own")])
+    world.broker.staging.stage(
+        "t",
+        "a",
+        "q",
+        [NewMessage(b"again", dedup_key="known"), *texts("a", STEP), NewMessage(b"x", dedup_key="own")],
+    )
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"y", dedup_key="own")])
     assert world.broker.staging.publish("t", "q", ["a", "b"]).count == STEP + 3
     assert taken(world) == ["first", *[f"a{n}" for n in range(STEP)], "x"]
 
 
 def test_the_hook_is_asked_when_a_chunk_is_staged_and_what_it_says_stands(world: World) -> None:
-    world.broker.update_queue("q", on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked', weight = 3 } end")
+    world.broker.update_queue(
+        "q", on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked', weight = 3 } end"
+    )
     stage(world, "t", "a")
     world.broker.update_queue("q", on_enqueue=None)
     world.broker.staging.publish("t", "q", ["a"])
@@ -274,7 +294,9 @@ def test_a_waiting_claim_is_woken_by_a_publish(world: World) -> None:
         NewMessage(None),  # type: ignore[arg-type]
     ],
 )
-def test_a_bad_message_refuses_its_chunk_or_is_left_out_and_named(memory_world: World, bad: NewMessage) -> None:
+def test_a_bad_message_refuses_its_chunk_or_is_left_out_and_named(
+    memory_world: World, bad: NewMessage
+) -> None:
     world = memory_world
     messages = [NewMessage(b"good"), bad, NewMessage(b"also good")]
     with pytest.raises(InvalidRequest) as refused:
@@ -316,10 +338,15 @@ def test_a_queue_that_is_not_there_or_holds_dead_letters_is_refused_when_staging
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead="bad"), "dead"),
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("nonsense", "e")), "dead"),
         (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")], dead=("unknown", 5)), "dead"),
-        (lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")] * 3, dead=[("unknown", "e")] * 2), "dead"),
+        (
+            lambda staging: staging.stage("t", "a", "q", [NewMessage(b"")] * 3, dead=[("unknown", "e")] * 2),
+            "dead",
+        ),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused_by_name(memory_world: World, call: Any, field: str) -> None:
+def test_arguments_that_cannot_be_meant_are_refused_by_name(
+    memory_world: World, call: Any, field: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         call(memory_world.broker.staging)
     assert refused.value.field == field
@@ -346,7 +373,9 @@ def test_staged_bytes_are_bounded_and_those_of_a_replaced_chunk_do_not_count(qui
     world.close()
 
 
-def test_chunks_are_bounded_in_a_write_and_in_all(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_bounded_in_a_write_and_in_all(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = memory_world
     monkeypatch.setattr("fairlead.broker.staging.MAX_WRITE_CHUNKS", 2)
     monkeypatch.setattr("fairlead.broker.staging.MAX_STAGED_CHUNKS", 3)
@@ -379,7 +408,11 @@ def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
     def others(facts: Any) -> None:
         if any(isinstance(fact, Enqueued) for fact in facts):
             core = world.broker._core
-            told.extend(error for error in [_refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 2, 0))] if error)
+            told.extend(
+                error
+                for error in [_refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 2, 0))]
+                if error
+            )
             assert _refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 1, 0)) is None
 
     world.store.on_commit = others
@@ -445,7 +478,9 @@ def test_discarding_drops_what_is_staged_and_nothing_that_is_published(world: Wo
     assert taken(world) == ["a0"]
 
 
-def test_a_queue_deleted_since_refuses_the_publish_also_when_another_of_its_name_is_there(world: World) -> None:
+def test_a_queue_deleted_since_refuses_the_publish_also_when_another_of_its_name_is_there(
+    world: World,
+) -> None:
     world.broker.create_queue("r")
     stage(world, "t", "a", queue="r")
     world.broker.delete_queue("r")
@@ -459,7 +494,9 @@ def test_a_queue_deleted_since_refuses_the_publish_also_when_another_of_its_name
     assert world.broker.staging.publish("t", "r", ["b", "a"]).outcome == "published"
 
 
-def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_since_gets_none(world: World) -> None:
+def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_since_gets_none(
+    world: World,
+) -> None:
     world.broker.create_queue("r")
     stage(world, "t", "a", 2 * STEP, queue="r")
     stage(world, "t", "b", 2, queue="r")
@@ -493,7 +530,9 @@ def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world
     world.broker.run_due()
     whole = [f"{name}{n}" for name in "ba" for n in range(STEP + 1)]
     assert taken(world) == ([] if commit == 1 else whole)
-    assert world.broker.staging.publish("t", "q", ["b", "a"]).outcome == ("published" if commit == 1 else "already")
+    assert world.broker.staging.publish("t", "q", ["b", "a"]).outcome == (
+        "published" if commit == 1 else "already"
+    )
     assert taken(world) == (whole if commit == 1 else [])
 
 
@@ -602,7 +641,10 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
             assert go.wait(20)
 
     world.store.on_commit = hold_the_first_step
-    callers = [Background(lambda: (world.broker.staging.publish("t", "q", ["a"]), world.broker.stats("q").ready)) for _ in range(2)]
+    callers = [
+        Background(lambda: (world.broker.staging.publish("t", "q", ["a"]), world.broker.stats("q").ready))
+        for _ in range(2)
+    ]
     assert held.wait(20)
     go.set()
     results = [caller.result() for caller in callers]
@@ -660,20 +702,29 @@ def test_the_lock_is_let_go_between_steps(world: World) -> None:
 
 
 def test_a_dead_chunk_becomes_dead_letters_with_the_others(world: World) -> None:
-    world.broker.staging.stage("t", "bad", "q", [NewMessage(b"x"), NewMessage(b"y", headers={"h": "1"})], dead=("validation_failure", "no price"))
+    world.broker.staging.stage(
+        "t",
+        "bad",
+        "q",
+        [NewMessage(b"x"), NewMessage(b"y", headers={"h": "1"})],
+        dead=("validation_failure", "no price"),
+    )
     stage(world, "t", "good", 2)
     assert world.counts("q") == (0, 0, 0, 0)
     assert world.broker.staging.publish("t", "q", ["bad", "good"]).count == 4
     assert world.counts("q") == (2, 0, 0, 2)
     letters = world.broker.browse("q", view="dead")
     assert [(letter.payload, letter.rule, letter.failures[0].error) for letter in letters] == [
-        (b"x", "quarantine", "no price"), (b"y", "quarantine", "no price"),
-    ]  # fmt: skip
+        (b"x", "quarantine", "no price"),
+        (b"y", "quarantine", "no price"),
+    ]
     assert world.broker.redrive("q.dlq").moved == 2
     assert taken(world) == ["good0", "good1", "x", "y"]
 
 
-def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are_left_out(world: World) -> None:
+def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are_left_out(
+    world: World,
+) -> None:
     messages = [NewMessage(b"0"), NewMessage(None), *texts("", STEP + 1)]  # type: ignore[arg-type]
     deaths = [("handler_exception", f"error {n}") for n in range(len(messages))]
     result = world.broker.staging.stage("t", "bad", "q", messages, skip_invalid=True, dead=deaths)
@@ -688,7 +739,9 @@ def test_each_message_of_a_dead_chunk_may_have_its_own_reason_also_when_some_are
 
 
 def test_dead_chunks_take_no_room_in_a_full_queue_and_ask_no_hook(world: World) -> None:
-    world.broker.update_queue("q", max_messages=1, on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked' } end")
+    world.broker.update_queue(
+        "q", max_messages=1, on_enqueue="function on_enqueue(msg) return { fairness_key = 'hooked' } end"
+    )
     world.broker.enqueue("q", b"full")
     world.broker.staging.stage("t", "bad", "q", texts("x", 3), dead=(7, "poison"))
     world.broker.staging.publish("t", "q", ["bad"])
@@ -716,7 +769,9 @@ def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
     world.broker.staging.discard("u", "q")
     seen = commits(world)
     world.clock.advance(ms=DAY)
-    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [ChunksDropped(Scoped("q", "v"), ["a"])]
+    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [
+        ChunksDropped(Scoped("q", "v"), ["a"])
+    ]
     store: Any = world.store.inner
     assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
 
@@ -732,7 +787,9 @@ def test_a_publish_is_synced_whatever_the_durability_and_staging_is_not(disk_wor
     assert store.syncs == syncs + 2
 
 
-def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_cannot_go_on_keeps_no_lease_from_ending(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unread(*chunk: Any) -> bytes:
         raise StoreFull("here", 0, 1)
 

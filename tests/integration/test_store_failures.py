@@ -19,7 +19,12 @@ from tests.integration.world import Background, WatchedStore, World, wait_until
 class Trouble:
     """The n-th commit from now on raises, before anything is written; those after it work."""
 
-    def __init__(self, world: World, nth: int = 1, error: Callable[[], Exception] = lambda: errors.StoreFull("here", 0, 1)) -> None:
+    def __init__(
+        self,
+        world: World,
+        nth: int = 1,
+        error: Callable[[], Exception] = lambda: errors.StoreFull("here", 0, 1),
+    ) -> None:
         self.left = nth
         self._error = error
         world.store.on_commit = self._commit
@@ -45,26 +50,39 @@ def agree(world: World) -> None:
     """What the broker holds in memory is what a freshly opened one would hold."""
     assert check_laws(world.store) == []
     core = world.broker._core
-    stored = {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.store.leases()}
-    assert {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.leases.all()} == stored
+    stored = {
+        lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
+        for lease in core.store.leases()
+    }
+    assert {
+        lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.leases.all()
+    } == stored
     assert {record.name for record in core.store.queues() if record.name} == set(core.by_name)
     assert {intent.intent_id for intent in core.store.intents()} == set(core.intents)
 
 
 VERBS: dict[str, Callable[[World, dict[str, Any]], Any]] = {
     "enqueue": lambda world, held: world.fill("q", count=3),
-    "enqueue with a dedup key": lambda world, held: world.broker.enqueue("q", b"", dedup_key="d", ttl="1h", delay="5s"),
+    "enqueue with a dedup key": lambda world, held: world.broker.enqueue(
+        "q", b"", dedup_key="d", ttl="1h", delay="5s"
+    ),
     "claim": lambda world, held: world.broker.claim("q", limit=3, token="new"),
     "complete": lambda world, held: world.broker.settle([Complete(held["a"])]),
-    "fail": lambda world, held: world.broker.settle([Fail(held["a"]), Fail(held["b"], dead=True), Fail(held["c"], retry_in="5s")]),
+    "fail": lambda world, held: world.broker.settle(
+        [Fail(held["a"]), Fail(held["b"], dead=True), Fail(held["c"], retry_in="5s")]
+    ),
     "release": lambda world, held: world.broker.settle([Release(held["a"])]),
-    "extend and start": lambda world, held: world.broker.settle([Extend(held["a"], "1h", progress=4, carry=b"c"), Start(held["b"])]),
+    "extend and start": lambda world, held: world.broker.settle(
+        [Extend(held["a"], "1h", progress=4, carry=b"c"), Start(held["b"])]
+    ),
     "goodbye": lambda world, held: world.broker.goodbye("ann"),
     "expiry": lambda world, held: world.clock.advance(seconds=30),
     "due": lambda world, held: world.clock.advance(seconds=10),
     "time to live": lambda world, held: world.clock.advance(seconds=20),
     "redrive": lambda world, held: world.broker.redrive("q", filter=DeadFilter(key="default")),
-    "redrive by id": lambda world, held: world.broker.redrive("q", ids=[info.id for info in world.broker.peek("q.dlq")]),
+    "redrive by id": lambda world, held: world.broker.redrive(
+        "q", ids=[info.id for info in world.broker.peek("q.dlq")]
+    ),
     "redrive at a rate": lambda world, held: world.broker.redrive("q", rate=5),
     "quarantine": lambda world, held: world.broker.quarantine("q", [NewMessage(b"")]),
     "purge": lambda world, held: world.broker.purge("q"),
@@ -76,7 +94,9 @@ VERBS: dict[str, Callable[[World, dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
-def test_after_a_full_disk_memory_is_what_is_stored_and_nothing_is_lost(world: World, verb: Callable[[World, dict[str, Any]], Any]) -> None:
+def test_after_a_full_disk_memory_is_what_is_stored_and_nothing_is_lost(
+    world: World, verb: Callable[[World, dict[str, Any]], Any]
+) -> None:
     ids = [*world.fill("q", key="k", count=6), *world.fill("q", count=3, throttle_keys=["t"])]
     ids.append(world.broker.enqueue("q", b"", delay="10s"))
     short_lived = world.broker.enqueue("q", b"", ttl="20s", delay="19s")
@@ -89,7 +109,9 @@ def test_after_a_full_disk_memory_is_what_is_stored_and_nothing_is_lost(world: W
     world.store.on_commit = lambda facts: None
     assert world.store.last_commit == before
     agree(world)
-    assert world.broker.settle([Complete(claimed[0])])[0].outcome == "completed", "also when its expiry could not be committed"
+    assert world.broker.settle([Complete(claimed[0])])[0].outcome == "completed", (
+        "also when its expiry could not be committed"
+    )
     done = [*drain(world), claimed[0].id]
     assert len(done) == len(set(done))
     assert set(done) - {short_lived} == set(ids)
@@ -97,7 +119,9 @@ def test_after_a_full_disk_memory_is_what_is_stored_and_nothing_is_lost(world: W
 
 
 @pytest.mark.parametrize("verb", ["purge", "delete_queue", "redrive"])
-def test_a_long_operation_stopped_halfway_by_a_full_disk_goes_on_by_itself(memory_world: World, verb: str) -> None:
+def test_a_long_operation_stopped_halfway_by_a_full_disk_goes_on_by_itself(
+    memory_world: World, verb: str
+) -> None:
     world, count = memory_world, 10_500
     if verb == "redrive":
         world.broker.quarantine("q", [NewMessage(b"")] * count)
@@ -134,7 +158,9 @@ def test_an_exchange_whose_claim_does_not_fit_on_the_disk_still_says_what_it_did
     world.fill("q", count=1)
     held = world.claim_one("q")
     Trouble(world, nth=2)
-    result = world.broker.exchange("ann", settle=[Complete(held)], enqueue={"q": [NewMessage(b"")]}, claim={"queue": "q"})
+    result = world.broker.exchange(
+        "ann", settle=[Complete(held)], enqueue={"q": [NewMessage(b"")]}, claim={"queue": "q"}
+    )
     assert [settled.outcome for settled in result.settled] == ["completed"]
     assert not result.deliveries
     agree(world)
@@ -311,7 +337,9 @@ def test_enqueues_stop_at_the_reserve_and_settles_go_on(world: World) -> None:
             call()
     assert world.store.last_commit == before
     assert world.broker.settle([Fail(delivery)])[0].outcome == "retry"
-    assert [result.outcome for result in world.broker.settle([Complete(world.claim_one("q")) for _ in range(2)])] == ["completed"] * 2
+    assert [
+        result.outcome for result in world.broker.settle([Complete(world.claim_one("q")) for _ in range(2)])
+    ] == ["completed"] * 2
 
 
 def test_the_timer_goes_on_after_an_error_that_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> None:

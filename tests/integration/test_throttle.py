@@ -1,4 +1,6 @@
-"""Token buckets: never faster than allowed, never slower than allowed, and nobody waits for somebody else's bucket."""
+"""Token buckets: never faster than allowed, never slower than allowed, and nobody waits for somebody else's
+bucket.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def take(world: World, limit: int = 500, queue: str = "q") -> list[Delivery]:
 
 
 @pytest.mark.parametrize("step_ms", [1, 20, 70, 110])
-def test_50_a_second_with_a_burst_of_5_is_50_a_second_over_20_seconds_and_never_more_than_5_at_once(memory_world: World, step_ms: int) -> None:
+def test_50_a_second_with_a_burst_of_5_is_50_a_second_over_20_seconds_and_never_more_than_5_at_once(
+    memory_world: World, step_ms: int
+) -> None:
     world = memory_world
     throttle(world, "api", 50, 5)
     world.fill("q", throttle_keys=["api"], count=1200)
@@ -165,7 +169,9 @@ def test_a_lane_that_needs_a_and_b_is_not_starved_by_lanes_that_need_one_of_them
 
 
 def assert_not_starved(world: World, others: dict[str, list[str]], turns: int) -> None:
-    """With equal weights a lane gets a token about every (lanes of the fuller bucket) turns; a third of that must come."""
+    """With equal weights a lane gets a token about every (lanes of the fuller bucket) turns; a third of that
+    must come.
+    """
     for bucket in ("a", "b"):
         throttle(world, bucket, 10, 1)
     for name, keys in others.items():
@@ -211,7 +217,9 @@ def test_two_queues_that_share_a_bucket_together_stay_within_it(world: World) ->
 def test_a_refill_visits_as_many_lanes_as_it_has_tokens(memory_world: World) -> None:
     world, keys = memory_world, 3000
     throttle(world, "api", 10, 7)
-    world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=f"k{at}", throttle_keys=["api"]) for at in range(keys)])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"", fairness_key=f"k{at}", throttle_keys=["api"]) for at in range(keys)]
+    )
     assert len(take(world)) == 7
     scheduler = world.broker._core.queue("q").scheduler
     for _ in range(5):
@@ -263,7 +271,8 @@ def test_every_message_of_overlapping_throttle_sets_goes_out_in_the_end(memory_w
             break
         world.clock.advance(ms=50)
     assert sorted(got) == sorted(ids)
-    # Each bucket is needed 480 times, less its burst, at 20 a second; in a perfect order it would take 24 seconds.
+    # Each bucket is needed 480 times, less its burst, at 20 a second; in a perfect order it would take 24
+    # seconds.
     assert world.clock.monotonic_ms() <= 1.5 * 24_000
 
 

@@ -10,7 +10,15 @@ from tests.integration.world import World
 def test_totals_count_what_passed_and_not_what_is_there(world: World) -> None:
     world.fill("q", count=10)
     claimed = world.broker.claim("q", limit=6)
-    world.broker.settle([Complete(claimed[0]), Complete(claimed[1]), Fail(claimed[2]), Fail(claimed[3], dead=True), Release(claimed[4])])
+    world.broker.settle(
+        [
+            Complete(claimed[0]),
+            Complete(claimed[1]),
+            Fail(claimed[2]),
+            Fail(claimed[3], dead=True),
+            Release(claimed[4]),
+        ]
+    )
     assert world.broker.stats("q").totals == Totals(enqueued=10, delivered=6, completed=2, failed=2)
 
 

@@ -46,7 +46,9 @@ SETTLED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("settle", SETTLED.values(), ids=SETTLED.keys())
-def test_a_key_at_its_limit_is_passed_over_until_one_of_its_messages_is_settled(world: World, settle: Any) -> None:
+def test_a_key_at_its_limit_is_passed_over_until_one_of_its_messages_is_settled(
+    world: World, settle: Any
+) -> None:
     world.broker.update_queue("q", max_unsettled_per_key=1)
     world.fill("q", key="a", count=3)
     world.fill("q", key="b", count=1)
@@ -68,7 +70,9 @@ def test_the_limit_of_a_key_holds_within_one_claim_and_over_a_restart(world: Wor
     world.restart()
     assert world.broker.claim("q", limit=100) == []
     world.broker.settle([Complete(claimed[0])])
-    assert [delivery.fairness_key for delivery in world.broker.claim("q", limit=100)] == [claimed[0].fairness_key]
+    assert [delivery.fairness_key for delivery in world.broker.claim("q", limit=100)] == [
+        claimed[0].fairness_key
+    ]
 
 
 def test_a_limit_of_a_key_can_be_set_and_lifted_while_messages_are_in_hand(world: World) -> None:

@@ -60,7 +60,9 @@ class World:
         return self.restart(away_ms=away_ms)
 
     def reboot(self, *, away_ms: int = 0, jump_ms: int = 0) -> Broker:
-        """The machine restarts: after so much time away, with a clock that was stepped by `jump_ms`, steady time begins anew."""
+        """The machine restarts: after so much time away, with a clock that was stepped by `jump_ms`, steady
+        time begins anew.
+        """
         self.broker.close()
         self.clock = ManualClock(now_ms=self.clock.now_ms() + away_ms + jump_ms)
         return self.restart()
@@ -75,8 +77,12 @@ class World:
         self.broker.close()
         assert problems == [], problems
 
-    def fill(self, queue: str, *, key: str = "default", count: int, payload: bytes = b"x", **options: Any) -> list[str]:
-        return self.broker.enqueue_many(queue, [NewMessage(payload, fairness_key=key, **options) for _ in range(count)])
+    def fill(
+        self, queue: str, *, key: str = "default", count: int, payload: bytes = b"x", **options: Any
+    ) -> list[str]:
+        return self.broker.enqueue_many(
+            queue, [NewMessage(payload, fairness_key=key, **options) for _ in range(count)]
+        )
 
     def claim_one(self, queue: str, **options: Any) -> Delivery:
         (delivery,) = self.broker.claim(queue, **options)
@@ -90,7 +96,9 @@ class World:
     def _open(self, before: MemoryStore | RocksStore | None) -> MemoryStore | RocksStore:
         if self.kind == "memory":
             return before.reopen() if isinstance(before, MemoryStore) else MemoryStore()
-        return RocksStore.open(self.path / "data", cache_bytes=SMALL_CACHE, disk_reserve_bytes=self.settings.disk_reserve_bytes)
+        return RocksStore.open(
+            self.path / "data", cache_bytes=SMALL_CACHE, disk_reserve_bytes=self.settings.disk_reserve_bytes
+        )
 
     def _broker(self) -> Broker:
         return Broker(self.store, clock=self.clock, durability="os", settings=self.settings)

@@ -1,4 +1,6 @@
-"""What a durable consumer was told and what it said, kept as plainly as can be: the oracle of the law of consumers."""
+"""What a durable consumer was told and what it said, kept as plainly as can be: the oracle of the law of
+consumers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class Holding:
     progress: dict[str, int] = field(default_factory=dict)
 
     def outcomes(self) -> dict[str, str]:
-        return {message_id: word for part, message_id, word in self.said if part in self.chosen | {""} and word != "start"}
+        return {
+            message_id: word
+            for part, message_id, word in self.said
+            if part in self.chosen | {""} and word != "start"
+        }
 
     def begun(self) -> set[str]:
         """Started, and without an outcome that counts, said before or after."""

@@ -1,7 +1,8 @@
-"""Streams, policies, operators and requests in plain Python, apart from the engine: what each verb does to the messages of one queue.
+"""Streams, policies, operators and requests in plain Python, apart from the engine: what each verb does to
+the messages of one queue.
 
-Nothing is left to choose but ids and lease tokens, which the specification is told. `claim` therefore says exactly what
-a claim of everything hands out, and `may_go` which message of a stream may go at all.
+Nothing is left to choose but ids and lease tokens, which the specification is told. `claim` therefore says
+exactly what a claim of everything hands out, and `may_go` which message of a stream may go at all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ READY, WAITING, LEASED, HELD = "ready", "waiting", "leased", "held"
 
 
 class Rules(NamedTuple):
-    """What the queue does after a failure: dies at `attempts` (0: never), else waits so long (None: dies at once)."""
+    """What the queue does after a failure: dies at `attempts` (0: never), else waits so long (None: dies at
+    once).
+    """
 
     wait_ms: int | None = 0
     wait_in_stream_ms: int | None = 2000
@@ -85,7 +88,9 @@ class Order:
     # Order
 
     def stream(self, name: str) -> list[Message]:
-        return sorted((m for m in self.messages.values() if m.stream == name and not m.dead), key=lambda m: m.seq)
+        return sorted(
+            (m for m in self.messages.values() if m.stream == name and not m.dead), key=lambda m: m.seq
+        )
 
     def may_pass(self, later: Message, earlier: Message) -> bool:
         if earlier.where in (WAITING, HELD):
@@ -94,8 +99,16 @@ class Order:
 
     def may_go(self, message: Message, beside: Sequence[Message] = ()) -> bool:
         """Next, or in a run beside those that go with it."""
-        before = [] if message.stream is None else [m for m in self.stream(message.stream) if m.seq < message.seq and m not in beside]
-        return message.where == READY and not message.dead and all(self.may_pass(message, earlier) for earlier in before)
+        before = (
+            []
+            if message.stream is None
+            else [m for m in self.stream(message.stream) if m.seq < message.seq and m not in beside]
+        )
+        return (
+            message.where == READY
+            and not message.dead
+            and all(self.may_pass(message, earlier) for earlier in before)
+        )
 
     def run(self, name: str, most: int) -> list[Message]:
         """The first that may go, and without a gap those behind it that may."""
@@ -116,7 +129,9 @@ class Order:
 
     def enqueue(self, message_id: str, stream: str | None, delay_ms: int = 0) -> None:
         self._last_seq += 1
-        self.messages[message_id] = Message(message_id, stream if self.rules.ordering != "none" else None, self._last_seq)
+        self.messages[message_id] = Message(
+            message_id, stream if self.rules.ordering != "none" else None, self._last_seq
+        )
         if delay_ms:
             self.messages[message_id].rest(WAITING, self.now_ms + delay_ms)
 
@@ -159,7 +174,9 @@ class Order:
 
     def _switch(self, message: Message) -> None:
         if message.stream is not None and self.rules.ordering == "release":
-            message.let_by |= any(m.where in (WAITING, HELD) and m.seq < message.seq for m in self.stream(message.stream))
+            message.let_by |= any(
+                m.where in (WAITING, HELD) and m.seq < message.seq for m in self.stream(message.stream)
+            )
 
     def _fail(self, message: Message, retry_in_ms: int | None = None, dead: bool = False) -> str:
         rules = self.rules
@@ -167,8 +184,16 @@ class Order:
         if rules.max_attempts and message.attempts >= rules.max_attempts:
             return self.bury(message, "max_attempts")
         if dead or retry_in_ms is not None:
-            return self.bury(message, "instruction") if dead else self._again(message, retry_in_ms or 0, "instruction")
-        named, wait_ms = ("retry", rules.wait_ms) if message.stream is None else ("retry_in_stream", rules.wait_in_stream_ms)
+            return (
+                self.bury(message, "instruction")
+                if dead
+                else self._again(message, retry_in_ms or 0, "instruction")
+            )
+        named, wait_ms = (
+            ("retry", rules.wait_ms)
+            if message.stream is None
+            else ("retry_in_stream", rules.wait_in_stream_ms)
+        )
         if wait_ms is None or (rules.attempts and message.attempts >= rules.attempts):
             return self.bury(message, f"{named}.{'none' if wait_ms is None else 'fixed'}")
         return self._again(message, wait_ms, f"{named}.fixed")
@@ -242,7 +267,10 @@ class Order:
 
     def advance(self, ms: int) -> None:
         self.now_ms += ms
-        over = sorted((m for m in self.messages.values() if m.where == LEASED and m.ends_ms <= self.now_ms), key=lambda m: m.seq)
+        over = sorted(
+            (m for m in self.messages.values() if m.where == LEASED and m.ends_ms <= self.now_ms),
+            key=lambda m: m.seq,
+        )
         worked_on = {m.id for m in over if m.started and not m.dead and self._first_of_run(m)}
         for message in over:
             if message.id in worked_on:
@@ -255,5 +283,9 @@ class Order:
         self._tidy()
 
     def _first_of_run(self, message: Message) -> bool:
-        run = [m for m in self.messages.values() if m.where == LEASED and m.token == message.token and m.stream == message.stream]
+        run = [
+            m
+            for m in self.messages.values()
+            if m.where == LEASED and m.token == message.token and m.stream == message.stream
+        ]
         return message.stream is None or message.seq == min(m.seq for m in run)

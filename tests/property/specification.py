@@ -1,11 +1,12 @@
 """What the queue is, said in plain Python and apart from the engine.
 
-Nothing here schedules, stores or optimises: a dictionary of messages, and for each verb what it does to them. Where the
-engine may choose (ids, lease tokens, which key goes first), the specification is told what was chosen and raises
-`Illegal` when that was not one of the legal choices. Fairness between keys is not specified here.
+Nothing here schedules, stores or optimises: a dictionary of messages, and for each verb what it does to them.
+Where the engine may choose (ids, lease tokens, which key goes first), the specification is told what was
+chosen and raises `Illegal` when that was not one of the legal choices. Fairness between keys is not specified
+here.
 
-Two messages that took their place in the same call, for the same cause, are ordered by `Place.order`; between different
-causes (a lease that expires and a delay that ends in one step of the clock) no order is promised.
+Two messages that took their place in the same call, for the same cause, are ordered by `Place.order`; between
+different causes (a lease that expires and a delay that ends in one step of the clock) no order is promised.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Draft:
     @property
     def size(self) -> int:
         """Payload plus the packed headers: one byte, and one for each of their short strings."""
-        return len(self.payload) + (1 + sum(2 + len(name) + len(value) for name, value in self.headers) if self.headers else 0)
+        return len(self.payload) + (
+            1 + sum(2 + len(name) + len(value) for name, value in self.headers) if self.headers else 0
+        )
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class Queue:
 
 class Specification:
     def __init__(self, now_ms: int) -> None:
-        #: The time by which everything is due. No step of the wall clock moves it; times are shown by the wall clock.
+        #: The time by which everything is due. No step of the wall clock moves it; times are shown by the
+        #: wall clock.
         self.now_ms = now_ms
         self.wall_ahead_ms = 0
         self.queues: dict[str, Queue] = {}
@@ -155,7 +159,9 @@ class Specification:
         queue.dead_letters = self.queues[name + ".dlq"] = Queue(name + ".dlq", Options(), source=queue)
 
     def update(self, name: str, options: Options) -> None:
-        """Counts for what happens from now on; what is under way keeps its lease, its time to live and its window."""
+        """Counts for what happens from now on; what is under way keeps its lease, its time to live and its
+        window.
+        """
         self.queues[name].options = options
 
     def delete(self, name: str) -> None:
@@ -172,7 +178,9 @@ class Specification:
 
     def pruned(self, name: str, age_ms: int) -> set[str]:
         """What has been done for so long goes."""
-        old = [m for m in self.inside(name, DONE) if m.done_at is not None and m.done_at <= self.now_ms - age_ms]
+        old = [
+            m for m in self.inside(name, DONE) if m.done_at is not None and m.done_at <= self.now_ms - age_ms
+        ]
         for message in old:
             self._gone(message)
         return {message.id for message in old}
@@ -192,7 +200,10 @@ class Specification:
             if twin is not None:
                 must(message_id == twin, f"{draft.dedup_key!r} must answer its first id {twin}")
                 continue
-            must(message_id not in self.messages and message_id not in self.gone, f"{message_id} is not a new id")
+            must(
+                message_id not in self.messages and message_id not in self.gone,
+                f"{message_id} is not a new id",
+            )
             ttl_ms = draft.ttl_ms or queue.options.ttl_ms
             message = Message(message_id, draft, queue, queue, READY, Place(self._step, "enqueue", (index,)))
             message.expires_ms = self.now_ms + ttl_ms if ttl_ms else 0
@@ -209,9 +220,22 @@ class Specification:
         assert queue.dead_letters is not None
         self._step += 1
         for index, (draft, message_id) in enumerate(zip(drafts, ids, strict=True)):
-            must(message_id not in self.messages and message_id not in self.gone, f"{message_id} is not a new id")
+            must(
+                message_id not in self.messages and message_id not in self.gone,
+                f"{message_id} is not a new id",
+            )
             place = Place(self._step, "quarantine", (index,))
-            message = Message(message_id, draft, queue.dead_letters, queue, READY, place, reason=reason, failures=1, dead_since=self.now_ms)
+            message = Message(
+                message_id,
+                draft,
+                queue.dead_letters,
+                queue,
+                READY,
+                place,
+                reason=reason,
+                failures=1,
+                dead_since=self.now_ms,
+            )
             self.messages[message_id] = message
 
     def fits(self, name: str, drafts: Sequence[Draft]) -> bool:
@@ -224,15 +248,28 @@ class Specification:
         return not queue.options.max_messages or live + count <= queue.options.max_messages or not count
 
     def _twin(self, queue: Queue, draft: Draft) -> str | None:
-        first, until_ms = queue.remembered.get(draft.dedup_key or "", ("", -1)) if draft.dedup_key is not None else ("", -1)
+        first, until_ms = (
+            queue.remembered.get(draft.dedup_key or "", ("", -1)) if draft.dedup_key is not None else ("", -1)
+        )
         return first if until_ms == 0 or until_ms > self.now_ms else None
 
     # Claim
 
-    def claimed(self, names: Sequence[str], limit: int, consumer: str, claim_token: str | None, started: bool, deliveries: Sequence[Any]) -> None:
+    def claimed(
+        self,
+        names: Sequence[str],
+        limit: int,
+        consumer: str,
+        claim_token: str | None,
+        started: bool,
+        deliveries: Sequence[Any],
+    ) -> None:
         repeated = {m.id for m in self.held_under(claim_token)} if claim_token else set()
         if repeated:
-            must({d.id for d in deliveries} == repeated, "a repeated claim answers what is still leased under its token")
+            must(
+                {d.id for d in deliveries} == repeated,
+                "a repeated claim answers what is still leased under its token",
+            )
             for d in deliveries:
                 lease = self.messages[d.id].lease
                 must(lease is not None and lease.token == d.lease, "a repeated claim keeps its lease tokens")
@@ -245,11 +282,18 @@ class Specification:
             lease_ms = self.queues[d.queue].options.visibility_ms
             self._hand_out(d, names, Lease(d.lease, consumer, claim_token, started, self.now_ms + lease_ms))
         if len(deliveries) < limit:
-            left = [m.id for name in names for m in self._claimable(self.queues[name], consumer) if not self.buckets & set(m.lane[1])]
+            left = [
+                m.id
+                for name in names
+                for m in self._claimable(self.queues[name], consumer)
+                if not self.buckets & set(m.lane[1])
+            ]
             must(not left, f"{left} could have been claimed as well")
 
     def held_under(self, claim_token: str | None) -> list[Message]:
-        return [m for m in self.messages.values() if m.lease is not None and m.lease.claim_token == claim_token]
+        return [
+            m for m in self.messages.values() if m.lease is not None and m.lease.claim_token == claim_token
+        ]
 
     def _claimable(self, queue: Queue, consumer: str) -> list[Message]:
         if queue.paused or not self._has_room_for(queue, consumer):
@@ -258,7 +302,11 @@ class Specification:
 
     def _has_room_for(self, queue: Queue, consumer: str) -> bool:
         limit = queue.options.max_unsettled_per_consumer
-        return not limit or sum(m.lease is not None and m.lease.consumer == consumer for m in self.inside(queue.name)) < limit
+        return (
+            not limit
+            or sum(m.lease is not None and m.lease.consumer == consumer for m in self.inside(queue.name))
+            < limit
+        )
 
     def _key_has_room(self, message: Message) -> bool:
         limit = message.queue.options.max_unsettled_per_key
@@ -270,15 +318,40 @@ class Specification:
         must(message is not None, f"{d.id} was delivered but does not exist")
         assert message is not None
         must(message.queue.name in names, f"{d.id} is in {message.queue.name}, which was not asked for")
-        must(message in self._claimable(message.queue, lease.consumer), f"{d.id} is {message.where} and not claimable")
+        must(
+            message in self._claimable(message.queue, lease.consumer),
+            f"{d.id} is {message.where} and not claimable",
+        )
         for other in self.inside(message.queue.name, READY):
-            must(other.lane != message.lane or not _place(other).before(_place(message)), f"{other.id} is ahead of {d.id} in its lane")
+            must(
+                other.lane != message.lane or not _place(other).before(_place(message)),
+                f"{other.id} is ahead of {d.id} in its lane",
+            )
         message.deliveries += 1
         draft = message.draft
-        told = (d.queue, d.payload, dict(d.headers), d.fairness_key, d.weight, d.throttle_keys, d.attempts, d.deliveries, d.progress, d.dead_since)
+        told = (
+            d.queue,
+            d.payload,
+            dict(d.headers),
+            d.fairness_key,
+            d.weight,
+            d.throttle_keys,
+            d.attempts,
+            d.deliveries,
+            d.progress,
+            d.dead_since,
+        )
         meant = (
-            message.queue.name, draft.payload, dict(draft.headers), draft.key, draft.corrected_weight, draft.throttle_keys,
-            message.attempts, message.deliveries, message.progress, self.shown(message.dead_since),
+            message.queue.name,
+            draft.payload,
+            dict(draft.headers),
+            draft.key,
+            draft.corrected_weight,
+            draft.throttle_keys,
+            message.attempts,
+            message.deliveries,
+            message.progress,
+            self.shown(message.dead_since),
         )
         must(told == meant, f"{d.id} was delivered as {told}, it is {meant}")
         expires_ms = self.shown(self.now_ms + message.queue.options.visibility_ms)
@@ -359,7 +432,15 @@ class Specification:
         message.where, message.lease = READY, None
         return self._outlived(message) or "released"
 
-    def _fail(self, message: Message, reason: str, retry_in_ms: int | None, dead: bool, cause: str, order: tuple[Any, ...] | Place) -> str:
+    def _fail(
+        self,
+        message: Message,
+        reason: str,
+        retry_in_ms: int | None,
+        dead: bool,
+        cause: str,
+        order: tuple[Any, ...] | Place,
+    ) -> str:
         options = message.queue.options
         message.attempts += 1
         message.reason = reason
@@ -369,7 +450,9 @@ class Specification:
             # The ceiling is what poison is: the message had every chance.
             message.reason = "poison_message"
             return self._bury(message, cause, order)
-        out_of_tries = options.retry == "none" or (options.retry_attempts is not None and message.attempts >= options.retry_attempts)
+        out_of_tries = options.retry == "none" or (
+            options.retry_attempts is not None and message.attempts >= options.retry_attempts
+        )
         if dead or (retry_in_ms is None and out_of_tries):
             return self._bury(message, cause, order)
         message.lease = None
@@ -380,7 +463,9 @@ class Specification:
         return self._outlived(message) or "retry"
 
     def _outlived(self, message: Message) -> str:
-        """What becomes of a message that comes back too late; it goes with the others that have outlived their time."""
+        """What becomes of a message that comes back too late; it goes with the others that have outlived
+        their time.
+        """
         if not message.expires_ms or message.expires_ms > self.now_ms:
             return ""
         return "dead" if message.queue.options.expired_to_dead else "expired"
@@ -417,9 +502,17 @@ class Specification:
                 else:
                     self._release(message, "expiry", _place(message))
             elif message.where == WAITING and message.due_ms <= self.now_ms:
-                message.where, message.place, message.due_ms = READY, Place(self._step, "due", (message.due_ms, message.id)), 0
+                message.where, message.place, message.due_ms = (
+                    READY,
+                    Place(self._step, "due", (message.due_ms, message.id)),
+                    0,
+                )
         for queue in self.queues.values():
-            queue.remembered = {key: (first, until) for key, (first, until) in queue.remembered.items() if not 0 < until <= self.now_ms}
+            queue.remembered = {
+                key: (first, until)
+                for key, (first, until) in queue.remembered.items()
+                if not 0 < until <= self.now_ms
+            }
         self._drop_the_outlived()
 
     def run_due(self) -> None:
@@ -432,7 +525,11 @@ class Specification:
                 self._gone(message)
 
     def _drop_the_outlived(self) -> None:
-        for message in [m for m in self.messages.values() if m.expires_ms and m.expires_ms <= self.now_ms and m.where != LEASED]:
+        for message in [
+            m
+            for m in self.messages.values()
+            if m.expires_ms and m.expires_ms <= self.now_ms and m.where != LEASED
+        ]:
             if message.queue.options.expired_to_dead:
                 message.reason = "unknown"
                 message.failures += 1
@@ -443,7 +540,11 @@ class Specification:
     def _drop_the_long_dead(self) -> None:
         for message in [m for m in self.messages.values() if m.dead_since is not None and m.where != LEASED]:
             retention_ms = message.home.options.dead_retention_ms
-            if retention_ms and message.dead_since is not None and message.dead_since + retention_ms <= self.now_ms:
+            if (
+                retention_ms
+                and message.dead_since is not None
+                and message.dead_since + retention_ms <= self.now_ms
+            ):
                 self._gone(message)
 
     # Dead letters
@@ -452,12 +553,23 @@ class Specification:
         """What a redrive would move: dead letters that nobody holds."""
         return [m for m in self.inside(name, READY) if chosen(m)]
 
-    def redriven(self, name: str, chosen: Callable[[Message], bool], count: int | None, moved: set[str], *, clear_progress: bool) -> None:
+    def redriven(
+        self,
+        name: str,
+        chosen: Callable[[Message], bool],
+        count: int | None,
+        moved: set[str],
+        *,
+        clear_progress: bool,
+    ) -> None:
         """These were moved, longest dead first: their count starts anew, at the tail of their own lane."""
         matching = self.matching(name, chosen)
         picked = [m for m in matching if m.id in moved]
         must(len(picked) == len(moved), "only what matches is moved")
-        must(len(picked) == min(len(matching), len(matching) if count is None else count), "as many as asked for are moved")
+        must(
+            len(picked) == min(len(matching), len(matching) if count is None else count),
+            "as many as asked for are moved",
+        )
         left = [m for m in matching if m.id not in moved]
         must(not any(_place(m).before(_place(p)) for m in left for p in picked), "the longest dead go first")
         self._step += 1

@@ -58,7 +58,9 @@ def test_a_dead_letter_that_outlived_its_retention_while_leased_goes_when_it_is_
 
 def test_a_redrive_by_ids_takes_the_longest_dead_first_whatever_the_order_of_the_ids() -> None:
     world = Restartable()
-    dead = world.broker.quarantine("mail", [NewMessage(b"%d" % n) for n in range(3)], reason="unknown", error="")
+    dead = world.broker.quarantine(
+        "mail", [NewMessage(b"%d" % n) for n in range(3)], reason="unknown", error=""
+    )
     world.broker.redrive("mail", ids=dead[::-1], count=2)
     assert [d.id for d in world.broker.claim("mail", limit=10)] == dead[:2]
     assert [info.id for info in world.broker.peek("mail.dlq")] == dead[2:]
@@ -73,7 +75,9 @@ def test_a_dead_letter_has_no_time_to_live_any_more_and_shows_none() -> None:
 
 
 def test_a_life_that_ended_under_a_lease_ends_again_when_the_time_is_earlier_after_a_power_cut() -> None:
-    """The last mark of the time may be some seconds old, and a machine that restarts with its clock set back has no other."""
+    """The last mark of the time may be some seconds old, and a machine that restarts with its clock set back
+    has no other.
+    """
     world = Restartable()
     message_id = world.broker.enqueue("mail", b"", ttl="5s")
     (held,) = world.broker.claim("mail")

@@ -1,4 +1,6 @@
-"""Laws of the scheduler and the token buckets, on their own: a disk that is a dictionary, and time that is a number."""
+"""Laws of the scheduler and the token buckets, on their own: a disk that is a dictionary, and time that is a
+number.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,28 @@ class Disk:
         return sum(map(len, self.lanes.values()))
 
 
-def scheduler_on(disk: Disk, buckets: Buckets | None = None, *, rows: int = 200_000, quantum: int = 1, per_key: int = 0) -> QueueScheduler:
-    return QueueScheduler(disk.rows_after, buckets or Buckets(), Memory(row_limit=rows), quantum=quantum, max_unsettled_per_key=per_key)
+def scheduler_on(
+    disk: Disk, buckets: Buckets | None = None, *, rows: int = 200_000, quantum: int = 1, per_key: int = 0
+) -> QueueScheduler:
+    return QueueScheduler(
+        disk.rows_after,
+        buckets or Buckets(),
+        Memory(row_limit=rows),
+        quantum=quantum,
+        max_unsettled_per_key=per_key,
+    )
 
 
 class OneQueue(RuleBasedStateMachine):
-    """Whatever comes and goes: FIFO within a lane, nothing lost, nothing twice, and no claim that goes hungry."""
+    """Whatever comes and goes: FIFO within a lane, nothing lost, nothing twice, and no claim that goes
+    hungry.
+    """
 
-    @initialize(rows=st.sampled_from([0, 1, 3, 200_000]), quantum=st.integers(1, 3), per_key=st.sampled_from([0, 0, 1, 3]))
+    @initialize(
+        rows=st.sampled_from([0, 1, 3, 200_000]),
+        quantum=st.integers(1, 3),
+        per_key=st.sampled_from([0, 0, 1, 3]),
+    )
     def open(self, rows: int, quantum: int, per_key: int) -> None:
         self.rows, self.quantum, self.per_key = rows, quantum, per_key
         self.disk = Disk()
@@ -67,7 +83,13 @@ class OneQueue(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.memory = Memory(row_limit=self.rows)
-        self.scheduler = QueueScheduler(self.disk.rows_after, Buckets(), self.memory, quantum=self.quantum, max_unsettled_per_key=self.per_key)
+        self.scheduler = QueueScheduler(
+            self.disk.rows_after,
+            Buckets(),
+            self.memory,
+            quantum=self.quantum,
+            max_unsettled_per_key=self.per_key,
+        )
 
     @rule(key=st.sampled_from(KEYS), weight=weights, count=st.integers(1, 12), throttled=st.booleans())
     def add(self, key: str, weight: int, count: int, throttled: bool) -> None:
@@ -79,7 +101,10 @@ class OneQueue(RuleBasedStateMachine):
     def take(self, limit: int) -> None:
         held = Counter(lane_key(lane) for lane, _ in self.out)
         pending = Counter(lane_key(lane) for lane, rows in self.disk.lanes.items() for _ in rows)
-        room = {key: min(count, self.per_key - held[key]) if self.per_key else count for key, count in pending.items()}
+        room = {
+            key: min(count, self.per_key - held[key]) if self.per_key else count
+            for key, count in pending.items()
+        }
         picked = self.scheduler.take(limit, 0)
         for lane, row in picked:
             assert self.disk.lanes[lane][0] == row, "a lane is FIFO by place"
@@ -112,7 +137,9 @@ class OneQueue(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1000), count=st.integers(1, 5))
     def remove(self, pick: int, count: int) -> None:
         for _ in range(min(count, self.disk.count)):
-            lane, row = [(lane, row) for lane, rows in self.disk.lanes.items() for row in rows][pick % self.disk.count]
+            lane, row = [(lane, row) for lane, rows in self.disk.lanes.items() for row in rows][
+                pick % self.disk.count
+            ]
             self.disk.pop(lane, row)
             self.scheduler.remove(lane, row)
 
@@ -133,7 +160,9 @@ class OneQueue(RuleBasedStateMachine):
         assert self.memory.lanes == len(held)
         assert self.memory.rows == sum(len(lane.rows) - lane.at for lane in held)
         assert {lane.id for lane in held} >= set(self.disk.lanes), "a lane with ready rows is known"
-        assert self.memory.rows <= self.rows + len(held) + 256, "read-ahead keeps its cap, but for one row a lane and the last read"
+        assert self.memory.rows <= self.rows + len(held) + 256, (
+            "read-ahead keeps its cap, but for one row a lane and the last read"
+        )
 
     def every_lane(self) -> list[bytes]:
         return [pack_lane(key, throttles) for key in KEYS for throttles in ((), ("unconfigured",))]
@@ -152,8 +181,14 @@ class TestOneQueueKeepsItsLanes(OneQueue.TestCase):
 
 
 @given(
-    adds=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([(), ("t",), ("u",), ("t", "u")]), weights), min_size=1, max_size=80),
-    calls=st.lists(st.tuples(st.integers(1, 10), st.integers(0, 400), st.integers(0, 3)), min_size=1, max_size=40),
+    adds=st.lists(
+        st.tuples(st.sampled_from(KEYS), st.sampled_from([(), ("t",), ("u",), ("t", "u")]), weights),
+        min_size=1,
+        max_size=80,
+    ),
+    calls=st.lists(
+        st.tuples(st.integers(1, 10), st.integers(0, 400), st.integers(0, 3)), min_size=1, max_size=40
+    ),
     rows=st.integers(0, 4),
     quantum=st.integers(1, 3),
 )
@@ -170,7 +205,8 @@ def test_a_small_read_ahead_gives_the_same_order_as_a_large_one(
         now_ms += passed_ms
         answers = [_take(disk, scheduler, limit, now_ms) for disk, scheduler in (roomy, tight)]
         assert answers[0] == answers[1]
-        # A lane that ran empty may be noticed late by the small window, and then keeps its turn: give back to living ones.
+        # A lane that ran empty may be noticed late by the small window, and then keeps its turn: give back to
+        # living ones.
         returned = [(lane, row) for lane, row in answers[0] if lane in roomy[0].lanes][:back]
         for disk, scheduler in (roomy, tight):
             for lane, row in returned:
@@ -221,7 +257,9 @@ def test_backlogged_keys_share_by_weight_and_never_differ_by_more_than_a_turn(
     before=st.lists(st.integers(1, 30), max_size=6),
     limit=st.integers(1, 30),
 )
-def test_a_key_that_returns_waits_at_most_one_turn_of_each_other_key(shares: dict[str, int], quantum: int, before: list[int], limit: int) -> None:
+def test_a_key_that_returns_waits_at_most_one_turn_of_each_other_key(
+    shares: dict[str, int], quantum: int, before: list[int], limit: int
+) -> None:
     disk = Disk()
     scheduler = scheduler_on(disk, quantum=quantum)
     one_turn_of_each = sum(shares.values()) * quantum
@@ -238,8 +276,14 @@ def test_a_key_that_returns_waits_at_most_one_turn_of_each_other_key(shares: dic
     assert order.index(quiet) <= one_turn_of_each
 
 
-@given(shares=st.dictionaries(st.sampled_from(KEYS), weights, min_size=1), quantum=st.integers(1, 3), rounds=st.integers(1, 12))
-def test_a_key_that_runs_dry_and_returns_at_once_gets_no_more_than_one_turn_a_round(shares: dict[str, int], quantum: int, rounds: int) -> None:
+@given(
+    shares=st.dictionaries(st.sampled_from(KEYS), weights, min_size=1),
+    quantum=st.integers(1, 3),
+    rounds=st.integers(1, 12),
+)
+def test_a_key_that_runs_dry_and_returns_at_once_gets_no_more_than_one_turn_a_round(
+    shares: dict[str, int], quantum: int, rounds: int
+) -> None:
     disk = Disk()
     scheduler = scheduler_on(disk, quantum=quantum)
     one_turn_of_each = sum(shares.values()) * quantum
@@ -255,7 +299,9 @@ def test_a_key_that_runs_dry_and_returns_at_once_gets_no_more_than_one_turn_a_ro
     assert turns <= rounds + 1
 
 
-lanes_under_buckets = st.tuples(st.sampled_from(KEYS), st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "free"), ()]), weights)
+lanes_under_buckets = st.tuples(
+    st.sampled_from(KEYS), st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "free"), ()]), weights
+)
 
 
 @given(
@@ -266,7 +312,11 @@ lanes_under_buckets = st.tuples(st.sampled_from(KEYS), st.sampled_from([("t",), 
     rows=st.sampled_from([0, 200_000]),
 )
 def test_throttled_lanes_drain_by_computed_wake_ups_alone_and_never_faster_than_their_buckets(
-    adds: list[tuple[tuple[str, tuple[str, ...], int], int]], t: tuple[int, int], u: tuple[int, int], limit: int, rows: int
+    adds: list[tuple[tuple[str, tuple[str, ...], int], int]],
+    t: tuple[int, int],
+    u: tuple[int, int],
+    limit: int,
+    rows: int,
 ) -> None:
     disk, buckets = Disk(), Buckets()
     buckets.set("t", *t, 0)
@@ -313,7 +363,9 @@ steps = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 8)), min_size=1, 
 
 
 @given(rate=st.floats(0.1, 500), burst=st.integers(1, 10), calls=steps)
-def test_a_bucket_gives_no_more_than_its_burst_and_its_rate_in_any_window(rate: float, burst: int, calls: list[tuple[int, int]]) -> None:
+def test_a_bucket_gives_no_more_than_its_burst_and_its_rate_in_any_window(
+    rate: float, burst: int, calls: list[tuple[int, int]]
+) -> None:
     buckets = Buckets()
     buckets.set("k", rate, burst, 0)
     taken: list[int] = []
@@ -329,8 +381,17 @@ def assert_holds_at_most_its_burst(buckets: Buckets, key: str, now_ms: int) -> N
     assert 0 <= bucket.tokens <= bucket.burst
 
 
-@given(st.lists(st.tuples(st.integers(-50, 200), st.sampled_from(["take", "set"]), st.floats(0.5, 100), st.integers(1, 8)), max_size=40))
-def test_neither_a_live_change_nor_time_that_stands_or_steps_back_fills_a_bucket_over_its_burst(calls: list[tuple[int, str, float, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-50, 200), st.sampled_from(["take", "set"]), st.floats(0.5, 100), st.integers(1, 8)
+        ),
+        max_size=40,
+    )
+)
+def test_neither_a_live_change_nor_time_that_stands_or_steps_back_fills_a_bucket_over_its_burst(
+    calls: list[tuple[int, str, float, int]],
+) -> None:
     buckets = Buckets()
     buckets.set("k", 10, 5, 0)
     now_ms = 0
@@ -365,7 +426,9 @@ def test_several_keys_are_taken_all_or_none(a: int, b: int, tries: int) -> None:
 
 
 @given(rate=st.floats(0.1, 500), burst=st.integers(1, 10), need=st.integers(1, 12), spent=st.integers(0, 10))
-def test_the_computed_time_of_the_next_token_is_when_it_is_there_and_not_before(rate: float, burst: int, need: int, spent: int) -> None:
+def test_the_computed_time_of_the_next_token_is_when_it_is_there_and_not_before(
+    rate: float, burst: int, need: int, spent: int
+) -> None:
     buckets = Buckets()
     buckets.set("k", rate, burst, 0)
     for _ in range(spent):
@@ -374,7 +437,8 @@ def test_the_computed_time_of_the_next_token_is_when_it_is_there_and_not_before(
     assert at_ms is not None
     wanted = min(need, burst)
     if at_ms > 1:
-        # Two milliseconds before: rounding up to whole ones may cost one where a token is short by a billionth.
+        # Two milliseconds before: rounding up to whole ones may cost one where a token is short by a
+        # billionth.
         early = buckets.whole_tokens("k", at_ms - 2)
         assert early is not None
         assert early < wanted

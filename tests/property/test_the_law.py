@@ -1,7 +1,8 @@
-"""The law: whatever is done to a queue, the broker and the specification agree, and the store's own laws hold after every step.
+"""The law: whatever is done to a queue, the broker and the specification agree, and the store's own laws hold
+after every step.
 
-Random traffic drives a real broker, on both stores, beside the in-memory specification. A failing run prints the
-shortest sequence of steps that fails, and the command that replays it.
+Random traffic drives a real broker, on both stores, beside the in-memory specification. A failing run prints
+the shortest sequence of steps that fails, and the command that replays it.
 
     FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
     FAIRLEAD_PROPERTY_SEED=12345       replay a run
@@ -27,7 +28,19 @@ from fairlead.model.settle import DeliveryRef
 from fairlead.store.laws import check_laws
 from fairlead.testing import ManualClock
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
-from tests.property.specification import DONE, LEASED, READY, WAITING, Draft, Message, Options, Said, Specification, fifo_holds, must
+from tests.property.specification import (
+    DONE,
+    LEASED,
+    READY,
+    WAITING,
+    Draft,
+    Message,
+    Options,
+    Said,
+    Specification,
+    fifo_holds,
+    must,
+)
 
 CONSUMERS = ("ann", "bob")
 UNKNOWN_ID = "018bcfe5-6800-7000-8000-00000000001a"
@@ -87,9 +100,14 @@ class TheLaw(RuleBasedStateMachine):
     store: Any
 
     @initialize(
-        given=options, read_ahead_rows=st.sampled_from([200_000, 0, 2]), body_cache_bytes=st.sampled_from([1 << 20, 0]), clock_goes_back=st.booleans()
+        given=options,
+        read_ahead_rows=st.sampled_from([200_000, 0, 2]),
+        body_cache_bytes=st.sampled_from([1 << 20, 0]),
+        clock_goes_back=st.booleans(),
     )
-    def open(self, given: Options, read_ahead_rows: int, body_cache_bytes: int, clock_goes_back: bool) -> None:
+    def open(
+        self, given: Options, read_ahead_rows: int, body_cache_bytes: int, clock_goes_back: bool
+    ) -> None:
         self.clock = ManualClock()
         #: All steps go one way, so that together they are never too small to be noticed.
         self.clock_goes_back = clock_goes_back
@@ -118,14 +136,30 @@ class TheLaw(RuleBasedStateMachine):
     # Queues
 
     @rule(
-        verb=st.sampled_from(["resume", "resume", "create", "create", "update", "pause", "purge", "prune", "delete", "set_weight", "set_throttle"]),
+        verb=st.sampled_from(
+            [
+                "resume",
+                "resume",
+                "create",
+                "create",
+                "update",
+                "pause",
+                "purge",
+                "prune",
+                "delete",
+                "set_weight",
+                "set_throttle",
+            ]
+        ),
         name=names,
         dead=mostly(False, True),
         given=options,
         key=st.sampled_from(["t", "u"]),
         number=mostly(None, 2, 100),
     )
-    def administer(self, verb: str, name: str, dead: bool, given: Options, key: str, number: int | None) -> None:
+    def administer(
+        self, verb: str, name: str, dead: bool, given: Options, key: str, number: int | None
+    ) -> None:
         """One rule for all that operators do, so that it does not drown the traffic."""
         if verb in ("create", "update"):
             getattr(self, verb)(name, given)
@@ -144,7 +178,10 @@ class TheLaw(RuleBasedStateMachine):
 
     def create(self, name: str, given: Options) -> None:
         given = given
-        if not self.refused("queue_exists" if name in self.spec.queues else None, lambda: self.broker.create_queue(name, **as_options(given))):
+        if not self.refused(
+            "queue_exists" if name in self.spec.queues else None,
+            lambda: self.broker.create_queue(name, **as_options(given)),
+        ):
             self.spec.create(name, given)
 
     def update(self, name: str, given: Options) -> None:
@@ -163,11 +200,16 @@ class TheLaw(RuleBasedStateMachine):
 
     def prune(self, name: str, age_ms: int) -> None:
         removed: list[str] = []
-        if not self.refused(self.missing(name), lambda: removed.extend(self.broker.prune(name, older_than=f"{age_ms}ms", which="done").changed)):
+        if not self.refused(
+            self.missing(name),
+            lambda: removed.extend(self.broker.prune(name, older_than=f"{age_ms}ms", which="done").changed),
+        ):
             assert set(removed) == self.spec.pruned(name, age_ms)
 
     def pause_or_resume(self, name: str, paused: bool) -> None:
-        if not self.refused(self.missing(name), lambda: (self.broker.pause if paused else self.broker.resume)(name)):
+        if not self.refused(
+            self.missing(name), lambda: (self.broker.pause if paused else self.broker.resume)(name)
+        ):
             self.spec.queues[name].paused = paused
 
     def set_throttle(self, key: str, rate: int | None) -> None:
@@ -192,14 +234,21 @@ class TheLaw(RuleBasedStateMachine):
         elif code is None and not self.spec.fits(name, batch):
             code = "queue_full"
         ids: list[str] = []
-        if not self.refused(code, lambda: ids.extend(self.broker.enqueue_many(name, [as_message(draft) for draft in batch]))):
+        if not self.refused(
+            code, lambda: ids.extend(self.broker.enqueue_many(name, [as_message(draft) for draft in batch]))
+        ):
             self.spec.enqueued(name, batch, ids)
 
     @rule(name=names, batch=st.lists(drafts, min_size=1, max_size=2), reason=st.sampled_from(REASONS))
     def quarantine(self, name: str, batch: list[Draft], reason: str) -> None:
         plain = [replace(draft, delay_ms=0, dedup_key=None, ttl_ms=0) for draft in batch]
         ids: list[str] = []
-        call = lambda: ids.extend(self.broker.quarantine(name, [as_message(d) for d in plain], reason=reason, error="bad"))  # noqa: E731
+
+        def call() -> None:
+            ids.extend(
+                self.broker.quarantine(name, [as_message(d) for d in plain], reason=reason, error="bad")
+            )
+
         if not self.refused(self.missing(name), call):
             self.spec.quarantined(name, plain, ids, reason)
 
@@ -220,7 +269,12 @@ class TheLaw(RuleBasedStateMachine):
         repeated = bool(token and self.spec.held_under(token))
         code = None if repeated else next((code for code in map(self.missing, wanted) if code), None)
         got: list[Delivery] = []
-        if not self.refused(code, lambda: got.extend(self.broker.claim(wanted, limit=limit, consumer=consumer, token=token, started=started))):
+        if not self.refused(
+            code,
+            lambda: got.extend(
+                self.broker.claim(wanted, limit=limit, consumer=consumer, token=token, started=started)
+            ),
+        ):
             self.spec.claimed(wanted, limit, consumer, token, started, got)
             self.handed += got
 
@@ -234,7 +288,9 @@ class TheLaw(RuleBasedStateMachine):
     @rule(duration_ms=st.sampled_from([200, 1500, 40_000]), then_ms=st.sampled_from([0, 300, 1200, 6000]))
     def extend_all(self, duration_ms: int, then_ms: int) -> None:
         """Leases made longer or shorter, and a look at what is left of them."""
-        self.settle_these([(Said("extend", "", duration_ms=duration_ms), d) for d in self.handed if self.holds(d)], True)
+        self.settle_these(
+            [(Said("extend", "", duration_ms=duration_ms), d) for d in self.handed if self.holds(d)], True
+        )
         self.advance(then_ms)
 
     @precondition(lambda self: any(map(self.holds, self.handed)))
@@ -248,14 +304,20 @@ class TheLaw(RuleBasedStateMachine):
     @rule(batch=st.lists(st.tuples(said, pick), min_size=1, max_size=4))
     def settle_late(self, batch: list[tuple[Said, int]]) -> None:
         """Deliveries of any age, and one message nobody knows."""
-        every: list[Any] = [*self.handed, DeliveryRef(UNKNOWN_ID, self.handed[0].lease), DeliveryRef(self.handed[-1].id, "no token")]
+        every: list[Any] = [
+            *self.handed,
+            DeliveryRef(UNKNOWN_ID, self.handed[0].lease),
+            DeliveryRef(self.handed[-1].id, "no token"),
+        ]
         self.settle_these([(said, every[pick % len(every)]) for said, pick in batch], False)
 
     def settle_these(self, batch: list[tuple[Said, Any]], as_given: bool) -> None:
         items = [as_settlement(said, d if as_given else DeliveryRef(d.id, d.lease)) for said, d in batch]
         results = self.broker.settle(items)
         meant = self.spec.settle([replace(said, id=d.id, token=d.lease) for said, d in batch])
-        assert [(r.id, r.outcome) for r in results] == [(d.id, outcome) for (_, d), outcome in zip(batch, meant, strict=True)]
+        assert [(r.id, r.outcome) for r in results] == [
+            (d.id, outcome) for (_, d), outcome in zip(batch, meant, strict=True)
+        ]
 
     def holds(self, d: Delivery) -> bool:
         message = self.spec.messages.get(d.id)
@@ -266,9 +328,14 @@ class TheLaw(RuleBasedStateMachine):
     def ack_or_nack(self, pick: int, name: str, complete: bool) -> None:
         message_id = self.handed[pick % len(self.handed)].id
         outcome: list[str] = []
-        call = lambda: outcome.append((self.broker.ack if complete else self.broker.nack)(name, message_id).outcome)  # noqa: E731
+
+        def call() -> None:
+            outcome.append((self.broker.ack if complete else self.broker.nack)(name, message_id).outcome)
+
         if not self.refused(self.missing(name), call):
-            assert outcome == [self.spec.settle_current(name, Said("complete" if complete else "fail", message_id))]
+            assert outcome == [
+                self.spec.settle_current(name, Said("complete" if complete else "fail", message_id))
+            ]
 
     @rule(consumer=st.sampled_from(CONSUMERS))
     def goodbye(self, consumer: str) -> None:
@@ -291,11 +358,25 @@ class TheLaw(RuleBasedStateMachine):
         dry_run=mostly(False, True),
         clear_progress=st.booleans(),
     )
-    def redrive(self, name: str, chosen: tuple[str, Any] | None, count: int | None, dry_run: bool, clear_progress: bool) -> None:
+    def redrive(
+        self,
+        name: str,
+        chosen: tuple[str, Any] | None,
+        count: int | None,
+        dry_run: bool,
+        clear_progress: bool,
+    ) -> None:
         dead = name if name.endswith(".dlq") else name + ".dlq"
         given, chooses = self.selection(chosen)
         answers: list[Any] = []
-        call = lambda: answers.append(self.broker.redrive(name, **given, count=count, dry_run=dry_run, clear_progress=clear_progress))  # noqa: E731
+
+        def call() -> None:
+            answers.append(
+                self.broker.redrive(
+                    name, **given, count=count, dry_run=dry_run, clear_progress=clear_progress
+                )
+            )
+
         before = self.peeked(dead)
         if self.refused(self.missing(name), call):
             return
@@ -303,7 +384,9 @@ class TheLaw(RuleBasedStateMachine):
         picked = matching if count is None else min(matching, count)
         assert (answers[0].matched, answers[0].moved) == (picked, 0 if dry_run else picked)
         if not dry_run:
-            self.spec.redriven(dead, chooses, count, before - self.peeked(dead), clear_progress=clear_progress)
+            self.spec.redriven(
+                dead, chooses, count, before - self.peeked(dead), clear_progress=clear_progress
+            )
 
     def selection(self, chosen: tuple[str, Any] | None) -> tuple[dict[str, Any], Callable[[Message], bool]]:
         """The arguments of a redrive, and what they mean."""
@@ -320,7 +403,9 @@ class TheLaw(RuleBasedStateMachine):
             "key": lambda message: message.draft.key == value,
             "header": lambda message: value in message.draft.headers,
             "min_attempts": lambda message: message.attempts >= value,
-            "older_than": lambda message: message.dead_since is not None and message.dead_since <= now_ms - value,
+            "older_than": lambda message: (
+                message.dead_since is not None and message.dead_since <= now_ms - value
+            ),
         }
         return {"filter": DeadFilter(**{kind: f"{value}ms" if kind == "older_than" else value})}, means[kind]
 
@@ -377,10 +462,28 @@ class TheLaw(RuleBasedStateMachine):
         counted = {where: sum(m.where == where for m in inside) for where in (READY, WAITING, LEASED, DONE)}
         dead = len(self.spec.inside(name + ".dlq")) if not name.endswith(".dlq") else len(inside)
         stats = self.broker.stats(name)
-        shown = (stats.ready, stats.waiting, stats.leased, stats.done, stats.dead, stats.bytes, stats.paused, stats.consumers)
+        shown = (
+            stats.ready,
+            stats.waiting,
+            stats.leased,
+            stats.done,
+            stats.dead,
+            stats.bytes,
+            stats.paused,
+            stats.consumers,
+        )
         consumers = len({m.lease.consumer for m in inside if m.lease is not None})
         size = sum(m.draft.size for m in inside if m.where != DONE)
-        assert shown == (counted[READY], counted[WAITING], counted[LEASED], counted[DONE], dead, size, self.spec.queues[name].paused, consumers)
+        assert shown == (
+            counted[READY],
+            counted[WAITING],
+            counted[LEASED],
+            counted[DONE],
+            dead,
+            size,
+            self.spec.queues[name].paused,
+            consumers,
+        )
 
     def the_messages_agree(self, name: str, where: str) -> None:
         infos = self.broker.peek(name, limit=1000, where=where)
@@ -413,10 +516,21 @@ class TheLaw(RuleBasedStateMachine):
 
 def view_of_broker(info: Any) -> dict[str, Any]:
     return {
-        "payload": info.payload, "headers": info.headers, "key": info.fairness_key, "weight": info.weight, "throttles": info.throttle_keys,
-        "attempts": info.attempts, "deliveries": info.deliveries, "progress": int(info.progress),
-        "failures": len(info.failures) + info.failures_cut, "reason": info.reason and FailureReason(info.reason).word,
-        "due": info.due_at, "expires": info.expires_at, "lease": info.lease_until, "consumer": info.consumer, "dead_since": info.dead_since,
+        "payload": info.payload,
+        "headers": info.headers,
+        "key": info.fairness_key,
+        "weight": info.weight,
+        "throttles": info.throttle_keys,
+        "attempts": info.attempts,
+        "deliveries": info.deliveries,
+        "progress": int(info.progress),
+        "failures": len(info.failures) + info.failures_cut,
+        "reason": info.reason and FailureReason(info.reason).word,
+        "due": info.due_at,
+        "expires": info.expires_at,
+        "lease": info.lease_until,
+        "consumer": info.consumer,
+        "dead_since": info.dead_since,
         "done_at": info.done_at,
     }
 
@@ -424,12 +538,21 @@ def view_of_broker(info: Any) -> dict[str, Any]:
 def view_of_specification(message: Message, shown: Callable[[int | None], int | None]) -> dict[str, Any]:
     draft, lease = message.draft, message.lease
     return {
-        "payload": draft.payload, "headers": dict(draft.headers), "key": draft.key, "weight": draft.corrected_weight,
+        "payload": draft.payload,
+        "headers": dict(draft.headers),
+        "key": draft.key,
+        "weight": draft.corrected_weight,
         "throttles": draft.throttle_keys,
-        "attempts": message.attempts, "deliveries": message.deliveries, "progress": message.progress,
-        "failures": message.failures, "reason": message.reason,
-        "due": shown(message.due_ms), "expires": shown(message.expires_ms),
-        "lease": lease and shown(lease.expires_ms), "consumer": lease and lease.consumer, "dead_since": shown(message.dead_since),
+        "attempts": message.attempts,
+        "deliveries": message.deliveries,
+        "progress": message.progress,
+        "failures": message.failures,
+        "reason": message.reason,
+        "due": shown(message.due_ms),
+        "expires": shown(message.expires_ms),
+        "lease": lease and shown(lease.expires_ms),
+        "consumer": lease and lease.consumer,
+        "dead_since": shown(message.dead_since),
         "done_at": shown(message.done_at),
     }
 
@@ -446,7 +569,11 @@ def as_options(given: Options) -> dict[str, Any]:
         "ttl": f"{given.ttl_ms}ms",
         "expired_to_dead": given.expired_to_dead,
         "dead_retention": f"{given.dead_retention_ms}ms",
-        "dedup": f"{given.dedup_window_ms}ms" if given.dedup_window_ms else "kept" if given.dedup_kept else "live",
+        "dedup": f"{given.dedup_window_ms}ms"
+        if given.dedup_window_ms
+        else "kept"
+        if given.dedup_kept
+        else "live",
         "retain_completed": f"{given.retain_completed_ms}ms",
     }
 
@@ -469,7 +596,9 @@ def as_settlement(said: Said, d: Any) -> Any:
         return Complete(d)
     if said.verb == "fail":
         retry_in = None if said.retry_in_ms is None or said.dead else f"{said.retry_in_ms}ms"
-        return Fail(d, error="no luck", reason=said.reason, progress=said.progress, retry_in=retry_in, dead=said.dead)
+        return Fail(
+            d, error="no luck", reason=said.reason, progress=said.progress, retry_in=retry_in, dead=said.dead
+        )
     if said.verb == "release":
         return Release(d)
     if said.verb == "extend":
@@ -486,8 +615,18 @@ class OnDisk(OnRocksStore, TheLaw):
 
 
 def test_the_law_holds_in_memory() -> None:
-    hold(InMemory, "the_law_holds_in_memory", examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "400")), steps=40)
+    hold(
+        InMemory,
+        "the_law_holds_in_memory",
+        examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "400")),
+        steps=40,
+    )
 
 
 def test_the_law_holds_on_disk() -> None:
-    hold(OnDisk, "the_law_holds_on_disk", examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "240")) // 4), steps=30)
+    hold(
+        OnDisk,
+        "the_law_holds_on_disk",
+        examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "240")) // 4),
+        steps=30,
+    )

@@ -1,7 +1,9 @@
-"""A token bucket grants at most one burst plus its rate times the time, in every window, whatever happens in between.
+"""A token bucket grants at most one burst plus its rate times the time, in every window, whatever happens in
+between.
 
-Random claims, waits, steps of the clock, changes of rate and burst, clean ends, kills, restarts of the machine, and power
-cuts that take every claim since the last sync. The law knows nothing of levels: it adds up what was granted.
+Random claims, waits, steps of the clock, changes of rate and burst, clean ends, kills, restarts of the
+machine, and power cuts that take every claim since the last sync. The law knows nothing of levels: it adds up
+what was granted.
 """
 
 from __future__ import annotations
@@ -116,9 +118,15 @@ class BucketLaw(RuleBasedStateMachine):
         self.clock.jump(ms=step_ms)
         self.start()
 
-    @rule(away_ms=st.sampled_from([0, 5, 2000]), step_ms=st.sampled_from([0, 0, -3_600_000]), killed=st.booleans())
+    @rule(
+        away_ms=st.sampled_from([0, 5, 2000]),
+        step_ms=st.sampled_from([0, 0, -3_600_000]),
+        killed=st.booleans(),
+    )
     def restart_the_machine(self, away_ms: int, step_ms: int, killed: bool) -> None:
-        """A step ahead while it is off is the one thing that nothing can tell from time: it grants a burst too many at most."""
+        """A step ahead while it is off is the one thing that nothing can tell from time: it grants a burst
+        too many at most.
+        """
         if killed:
             self.drop()
         else:
@@ -139,7 +147,9 @@ class BucketLaw(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.store, MemoryStore))
     @rule()
     def sync(self) -> None:
-        """What is committed by now survives a power cut. Each change of the configuration is synced before it is confirmed."""
+        """What is committed by now survives a power cut. Each change of the configuration is synced before it
+        is confirmed.
+        """
         if isinstance(self.store, MemoryStore):
             self.synced = copy_of(self.store._data)
 
@@ -168,7 +178,10 @@ def copy_of(data: Any) -> Any:
     fresh = type(data)()
     fresh.last_commit, fresh.last_queue_id = data.last_commit, data.last_queue_id
     for name in data.__annotations__:
-        getattr(fresh, name).rows, getattr(fresh, name).order = copy(getattr(data, name).rows), copy(getattr(data, name).order)
+        getattr(fresh, name).rows, getattr(fresh, name).order = (
+            copy(getattr(data, name).rows),
+            copy(getattr(data, name).order),
+        )
     return fresh
 
 

@@ -1,9 +1,11 @@
-"""The law of numbered claims: whatever is done around it, a claim in hand reads the same until it is closed, and then each of its
-messages has the outcome recorded for it, or what its consumer said of those nobody speaks of; what was begun and left has failed when
-it is taken up again; progress never shrinks. Nothing is lost, nothing completed before the close, nothing handed out twice.
+"""The law of numbered claims: whatever is done around it, a claim in hand reads the same until it is closed,
+and then each of its messages has the outcome recorded for it, or what its consumer said of those nobody
+speaks of; what was begun and left has failed when it is taken up again; progress never shrinks. Nothing is
+lost, nothing completed before the close, nothing handed out twice.
 
-Random traffic on one queue: durable consumers, plain ones, operators, time, restarts, and commits that fail halfway. What the
-broker answers is held against a small model of what each consumer was told. A failing run prints how to replay it.
+Random traffic on one queue: durable consumers, plain ones, operators, time, restarts, and commits that fail
+halfway. What the broker answers is held against a small model of what each consumer was told. A failing run
+prints how to replay it.
 
     FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a sixth of it)
     FAIRLEAD_PROPERTY_SEED=12345       replay a run
@@ -23,7 +25,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.broker import consumer_claims, consumer_close, consumer_read
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, ConsumerNotFound, InvalidRequest, MessageNotFound, StaleConsumer, StoreFull
+from fairlead.errors import (
+    ClaimClosed,
+    ClaimNotNext,
+    ClaimReleased,
+    ConsumerNotFound,
+    InvalidRequest,
+    MessageNotFound,
+    StaleConsumer,
+    StoreFull,
+)
 from fairlead.model.delivery import Delivery
 from fairlead.model.views import MessageInfo
 from fairlead.store.laws import check_laws
@@ -38,8 +49,13 @@ PARTS = ("", "", "", "a", "b")
 #: A reader's own sign of life may be this much older in the store than in memory.
 SLACK_MS = TTL_MS // consumer_read._TOUCHES + 1
 
-SMALL_STEPS = {(consumer_claims, "PIECE"): 3, (consumer_close, "STEP"): 3, (consumer_close, "SAID_STEP"): 2, (consumer_close, "RELEASE_STEP"): 2,
-               (consumer_read, "_PAGE_MESSAGES"): 2}  # fmt: skip
+SMALL_STEPS = {
+    (consumer_claims, "PIECE"): 3,
+    (consumer_close, "STEP"): 3,
+    (consumer_close, "SAID_STEP"): 2,
+    (consumer_close, "RELEASE_STEP"): 2,
+    (consumer_read, "_PAGE_MESSAGES"): 2,
+}
 
 MEDDLING = ("ack", "nack", "drop", "done", "bury", "hold", "unhold", "fail", "retry")
 
@@ -52,13 +68,13 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     @initialize(body_cache_bytes=st.sampled_from([1 << 20, 0]), max_unsettled=st.sampled_from([0, 0, 4]))
     def open(self, body_cache_bytes: int, max_unsettled: int) -> None:
 
-
         self.before = {place: getattr(*place) for place in SMALL_STEPS}
         for (module, name), value in SMALL_STEPS.items():
             setattr(module, name, value)
         self.clock = ManualClock()
         self.settings = Settings(body_cache_bytes=body_cache_bytes)
-        #: Payload by id, of all that were ever enqueued; and those that may be gone, because somebody made it so.
+        #: Payload by id, of all that were ever enqueued; and those that may be gone, because somebody made it
+        #: so.
         self.enqueued: dict[str, bytes] = {}
         self.may_be_gone: set[str] = set()
         self.mortal: set[str] = set()
@@ -89,24 +105,49 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 32))
     def step(self, seed: int) -> None:
-        """One rule, and a seed for all that is chosen in it: rules of their own are switched off by turns, and then hardly a claim
-        gets as far as its close. A failing run is still shortened to the steps that matter."""
+        """One rule, and a seed for all that is chosen in it: rules of their own are switched off by turns,
+        and then hardly a claim gets as far as its close. A failing run is still shortened to the steps that
+        matter.
+        """
         rng = random.Random(seed)
         name, either = rng.choice(NAMES[:1] * 3 + NAMES[1:]), rng.random() < 0.5
         full = rng.choice([0, 0, 0, 1, 2, 3])
         actions: dict[str, tuple[int, Callable[[], None]]] = {
             "enqueue": (14, lambda: self.enqueue([draft(rng) for _ in range(rng.randint(1, 6))])),
-            "claim": (16, lambda: self.claim(name, rng.randint(1, 12), rng.choice([1000, 1000, 10]), full, rng.random() < 0.2)),
-            "record": (18, lambda: self.record(name, [said(rng) for _ in range(rng.randint(1, 6))], rng.choice(PARTS), spoilt=full == 3)),
-            "take up": (7, lambda: self.take_up(name, rng.randrange(1000), rng.choice([1, 1, 2, 2, 2, 3]), spoilt=full == 3)),
-            "choose": (5, lambda: self.choose(name, {part for part in PARTS[3:] if rng.random() < 0.5}, either)),
+            "claim": (
+                16,
+                lambda: self.claim(
+                    name, rng.randint(1, 12), rng.choice([1000, 1000, 10]), full, rng.random() < 0.2
+                ),
+            ),
+            "record": (
+                18,
+                lambda: self.record(
+                    name, [said(rng) for _ in range(rng.randint(1, 6))], rng.choice(PARTS), spoilt=full == 3
+                ),
+            ),
+            "take up": (
+                7,
+                lambda: self.take_up(
+                    name, rng.randrange(1000), rng.choice([1, 1, 2, 2, 2, 3]), spoilt=full == 3
+                ),
+            ),
+            "choose": (
+                5,
+                lambda: self.choose(name, {part for part in PARTS[3:] if rng.random() < 0.5}, either),
+            ),
             "close": (10, lambda: self.close(name, full)),
             "read": (5, lambda: self.read(name, rng.randint(1, 3))),
             "register": (4, lambda: self.register(name, rng.choice(["complete", "release", "release"]))),
             "let go": (3, lambda: self.let_go(name, rng.random() < 0.3, full)),
             "stale": (2, lambda: self.stale(name)),
             "claim plain": (4, lambda: self.claim_plain(rng.randint(1, 5))),
-            "settle plain": (4, lambda: self.settle_plain(rng.randrange(1000), rng.choice(["complete", "fail", "release", "goodbye"]))),
+            "settle plain": (
+                4,
+                lambda: self.settle_plain(
+                    rng.randrange(1000), rng.choice(["complete", "fail", "release", "goodbye"])
+                ),
+            ),
             "meddle": (8, lambda: self.meddle(rng.randrange(1000), rng.choice(MEDDLING), either)),
             "wait": (7, lambda: self.wait(rng.choice([100, 2500, 2500, 2500, 31_000, TTL_MS + 5000]))),
             "restart": (3, self.restart),
@@ -119,7 +160,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     # Traffic
 
     def enqueue(self, batch: list[tuple[str | None, str, str | None]]) -> None:
-        messages = [NewMessage(os.urandom(4), stream=stream, fairness_key=key, ttl=ttl) for stream, key, ttl in batch]
+        messages = [
+            NewMessage(os.urandom(4), stream=stream, fairness_key=key, ttl=ttl) for stream, key, ttl in batch
+        ]
         for message_id, message in zip(self.broker.enqueue_many("q", messages), messages, strict=True):
             self.enqueued[message_id] = message.payload
             if message.ttl:
@@ -136,11 +179,17 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             self.broker.goodbye(NAMES[0])
         elif self.plain:
             delivery = list(self.plain.values())[which % len(self.plain)]
-            (result,) = self.broker.settle([{"complete": Complete, "fail": Fail, "release": Release}[how](delivery)])
+            (result,) = self.broker.settle(
+                [{"complete": Complete, "fail": Fail, "release": Release}[how](delivery)]
+            )
             if result.outcome == "completed":
                 assert delivery.id not in self.pinned()
                 self.may_be_gone.add(delivery.id)
-        self.plain = {message_id: delivery for message_id, delivery in self.plain.items() if message_id not in self.pinned()}
+        self.plain = {
+            message_id: delivery
+            for message_id, delivery in self.plain.items()
+            if message_id not in self.pinned()
+        }
 
     def meddle(self, which: int, verb: str, by_filter: bool) -> None:
         """Operators and whoever settles by id; half of the time at what a consumer has in hand."""
@@ -153,13 +202,21 @@ class TheLawOfConsumers(RuleBasedStateMachine):
                 assert message_id not in self.pinned()
                 self.may_be_gone.add(message_id)
             return
-        result = getattr(self.broker, verb)("q", None, filter=DeadFilter()) if by_filter else getattr(self.broker, verb)("q", [message_id])
+        result = (
+            getattr(self.broker, verb)("q", None, filter=DeadFilter())
+            if by_filter
+            else getattr(self.broker, verb)("q", [message_id])
+        )
         assert not self.pinned() & set(result.changed), "moved though it is pinned"
         if verb in ("drop", "done"):
             self.may_be_gone |= set(result.changed)
 
     def empty(self, ids: bool) -> None:
-        resting = {info.id for where in ("ready", "waiting") for info in self.broker.peek("q", where=where, limit=1000)}
+        resting = {
+            info.id
+            for where in ("ready", "waiting")
+            for info in self.broker.peek("q", where=where, limit=1000)
+        }
         if ids:
             self.broker.purge("q")
         else:
@@ -181,7 +238,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     def register(self, name: str, unspoken: Any) -> None:
         known = self.consumers.get(name)
-        if known is not None and (known.holding or known.begun) and known.unspoken != unspoken and self.broker.consumers.show(name, "q").open:
+        if (
+            known is not None
+            and (known.holding or known.begun)
+            and known.unspoken != unspoken
+            and self.broker.consumers.show(name, "q").open
+        ):
             with pytest.raises(InvalidRequest):
                 self.broker.consumers.register(name, "q", ttl=f"{TTL_MS}ms", unspoken=unspoken)
             return
@@ -205,7 +267,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         up_to = self.broker.consumers.ceiling(name, "q", consumer.generation) if ceiling else None
 
         def call() -> Any:
-            return self.broker.consumers.claim(name, "q", consumer.generation, number, limit=limit, max_bytes=max_bytes, up_to=up_to)
+            return self.broker.consumers.claim(
+                name, "q", consumer.generation, number, limit=limit, max_bytes=max_bytes, up_to=up_to
+            )
 
         answer = self.attempt(call, full)
         consumer.seen_ms = self.clock.now_ms()
@@ -221,7 +285,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             for stream in ("s", "t"):
                 seqs = [delivery.seq for delivery in deliveries if delivery.stream == stream]
                 assert seqs == sorted(seqs)
-            consumer.holding = Holding(number, [(delivery.id, delivery.payload) for delivery in deliveries], deliveries)
+            consumer.holding = Holding(
+                number, [(delivery.id, delivery.payload) for delivery in deliveries], deliveries
+            )
             consumer.begun = False
         else:
             assert not consumer.begun, "a claim that was begun is never empty"
@@ -233,7 +299,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             return
         whole = self.broker.consumers.read(name, "q", consumer.generation, holding.number)
         assert [(delivery.id, delivery.payload) for delivery in whole] == holding.rows
-        readings = [self.broker.consumers.read(name, "q", consumer.generation, holding.number, slice=at, slices=slices) for at in range(slices)]
+        readings = [
+            self.broker.consumers.read(
+                name, "q", consumer.generation, holding.number, slice=at, slices=slices
+            )
+            for at in range(slices)
+        ]
         parts = [[(delivery.id, delivery.payload) for delivery in reading] for reading in readings]
         assert sorted(row for part in parts for row in part) == sorted(holding.rows)
         assert all(part == [row for row in holding.rows if row in part] for part in parts)
@@ -243,10 +314,15 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
     def read_what_is_left(self, name: str, consumer: Consumer, holding: Holding, slices: int) -> None:
         left, read = holding.left(), self.broker.consumers.read
-        given = [read(name, "q", consumer.generation, holding.number, slice=at, slices=slices, unsettled=True) for at in range(slices)]
+        given = [
+            read(name, "q", consumer.generation, holding.number, slice=at, slices=slices, unsettled=True)
+            for at in range(slices)
+        ]
         readings = [[delivery.id for delivery in reading] for reading in given]
         assert sorted(message_id for reading in readings for message_id in reading) == sorted(left)
-        assert all(reading == [message_id for message_id in left if message_id in reading] for reading in readings)
+        assert all(
+            reading == [message_id for message_id in left if message_id in reading] for reading in readings
+        )
 
     def take_up(self, name: str, which: int, slices: int, *, spoilt: bool) -> None:
         consumer = self.consumers.get(name)
@@ -254,12 +330,23 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer is None or holding is None:
             return
         slice = which % slices
-        inside = {delivery.id for delivery in self.broker.consumers.read(name, "q", consumer.generation, holding.number, slice=slice, slices=slices)}
+        inside = {
+            delivery.id
+            for delivery in self.broker.consumers.read(
+                name, "q", consumer.generation, holding.number, slice=slice, slices=slices
+            )
+        }
         begun = holding.begun() & inside
         if spoilt:
-            self.spoil(lambda: self.broker.consumers.take_up(name, "q", consumer.generation, holding.number, slice=slice, slices=slices))
+            self.spoil(
+                lambda: self.broker.consumers.take_up(
+                    name, "q", consumer.generation, holding.number, slice=slice, slices=slices
+                )
+            )
             return
-        taken_up = self.broker.consumers.take_up(name, "q", consumer.generation, holding.number, slice=slice, slices=slices)
+        taken_up = self.broker.consumers.take_up(
+            name, "q", consumer.generation, holding.number, slice=slice, slices=slices
+        )
         assert (taken_up.again, taken_up.failed) == (holding.was_taken_up(slice, slices), len(begun))
         holding.taken_up.append((slice, slices))
         holding.said += [("", message_id, "fail") for message_id in begun]
@@ -270,14 +357,21 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         holding = consumer.holding if consumer else None
         if consumer is None or holding is None:
             return
-        about = [(holding.deliveries[which % len(holding.deliveries)], word, progress) for which, word, progress in said]
+        about = [
+            (holding.deliveries[which % len(holding.deliveries)], word, progress)
+            for which, word, progress in said
+        ]
         items: list[Any] = [settlement(*item) for item in about]
         if part and any(isinstance(item, (Start, Extend)) for item in items):
             with pytest.raises(InvalidRequest):
                 self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part)
             return
         if spoilt:
-            self.spoil(lambda: self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part))
+            self.spoil(
+                lambda: self.broker.consumers.record(
+                    name, "q", consumer.generation, holding.number, items, part=part
+                )
+            )
             return
         self.broker.consumers.record(name, "q", consumer.generation, holding.number, items, part=part)
         for (delivery, word, progress), item in zip(about, items, strict=True):
@@ -302,7 +396,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer is None or holding is None:
             return
         before = {message_id: self.find(message_id) for message_id, _ in holding.rows}
-        closed = self.attempt(lambda: self.broker.consumers.close(name, "q", consumer.generation, holding.number), full)
+        closed = self.attempt(
+            lambda: self.broker.consumers.close(name, "q", consumer.generation, holding.number), full
+        )
         if closed is None:
             if self.broker.consumers.show(name, "q").last_closed < holding.number:
                 return
@@ -339,7 +435,11 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         if consumer is None:
             return
         for generation in consumer.stale:
-            for call in (self.broker.consumers.close, self.broker.consumers.claim, self.broker.consumers.read):
+            for call in (
+                self.broker.consumers.close,
+                self.broker.consumers.claim,
+                self.broker.consumers.read,
+            ):
                 with pytest.raises(StaleConsumer):
                     call(name, "q", generation, consumer.last_closed + 1)
         with pytest.raises(ClaimNotNext):
@@ -378,7 +478,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     # Details
 
     def pinned(self) -> set[str]:
-        return {message_id for consumer in self.consumers.values() if consumer.holding for message_id, _ in consumer.holding.rows}
+        return {
+            message_id
+            for consumer in self.consumers.values()
+            if consumer.holding
+            for message_id, _ in consumer.holding.rows
+        }
 
     def find(self, message_id: str) -> MessageInfo | None:
         try:
@@ -387,7 +492,9 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             return None
 
     def attempt(self, call: Callable[[], Any], commits: int) -> Any:
-        """The call's answer; None when the store was full after so many commits, and the broker was killed there and then."""
+        """The call's answer; None when the store was full after so many commits, and the broker was killed
+        there and then.
+        """
         left = [commits]
 
         def full(facts: Sequence[object]) -> None:
@@ -451,7 +558,12 @@ class TheLawOfConsumers(RuleBasedStateMachine):
                     assert name == by_hand or away_ms >= TTL_MS - SLACK_MS
                     assert info.lost == info.last_closed == consumer.last_closed + 1
                     self.back_in_the_queue(consumer)
-                consumer.last_closed, consumer.lost, consumer.holding, consumer.begun = info.last_closed, info.lost, None, False
+                consumer.last_closed, consumer.lost, consumer.holding, consumer.begun = (
+                    info.last_closed,
+                    info.lost,
+                    None,
+                    False,
+                )
 
     def back_in_the_queue(self, consumer: Consumer) -> None:
         for message_id, _ in consumer.holding.rows if consumer.holding else ():
@@ -462,7 +574,11 @@ class TheLawOfConsumers(RuleBasedStateMachine):
 
 def draft(rng: random.Random) -> tuple[str | None, str, str | None]:
     """Stream, key, time to live."""
-    return rng.choice([None, None, "s", "t"]), rng.choice(["a", "b"]), rng.choice([None, None, None, None, "3s"])
+    return (
+        rng.choice([None, None, "s", "t"]),
+        rng.choice(["a", "b"]),
+        rng.choice([None, None, None, None, "3s"]),
+    )
 
 
 def said(rng: random.Random) -> tuple[int, str, int]:
@@ -477,7 +593,9 @@ def settlement(delivery: Delivery, word: str, progress: int) -> Complete | Fail 
         return Start(delivery)
     if word == "extend":
         return Extend(delivery, progress=progress, carry=os.urandom(3) if progress != 2 << 20 else None)
-    return Release(delivery, keep_order=True) if word == "release" else Fail(delivery, "no", dead=word == "dead")
+    return (
+        Release(delivery, keep_order=True) if word == "release" else Fail(delivery, "no", dead=word == "dead")
+    )
 
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "60"))

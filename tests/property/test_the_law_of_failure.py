@@ -1,8 +1,9 @@
-"""The law of failure: streams, policies, operators and exchanges agree with a specification of order, step by step and store by store.
+"""The law of failure: streams, policies, operators and exchanges agree with a specification of order, step by
+step and store by store.
 
-Order within a stream is broken by nobody but an explicit release or an operator; no automatic retry resets a count;
-every dead letter has its record; a repeated request has no second effect. A failing run prints the shortest sequence
-that fails and the command that replays it.
+Order within a stream is broken by nobody but an explicit release or an operator; no automatic retry resets a
+count; every dead letter has its record; a repeated request has no second effect. A failing run prints the
+shortest sequence that fails and the command that replays it.
 
     FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: a quarter of it)
     FAIRLEAD_PROPERTY_SEED=12345       replay a run
@@ -113,7 +114,9 @@ class TheLawOfFailure(RuleBasedStateMachine):
 
     def _receive(self, got: Sequence[Delivery], consumer: str, started: bool) -> None:
         for d in got:
-            assert (d.id, d.lease) not in {(old.id, old.lease) for old in self.handed}, "a lease token was used twice"
+            assert (d.id, d.lease) not in {(old.id, old.lease) for old in self.handed}, (
+                "a lease token was used twice"
+            )
             assert d.attempts == self.spec.messages[d.id].attempts
             self.spec.lease(d.id, d.lease, consumer, started)
         by_stream = {name: [d.seq for d in got if d.stream == name] for name in STREAMS}
@@ -133,7 +136,9 @@ class TheLawOfFailure(RuleBasedStateMachine):
         given_back=st.lists(st.sampled_from(["go on", "in order", "not"]), min_size=1, max_size=4),
         opened=st.sampled_from([False, False, True]),
     )
-    def fail_the_first_of_a_run(self, number: int, retry_in_ms: int | None, given_back: list[str], opened: bool) -> None:
+    def fail_the_first_of_a_run(
+        self, number: int, retry_in_ms: int | None, given_back: list[str], opened: bool
+    ) -> None:
         """And give back others of it: what the switch is for. Without a run in hand, one is made first."""
         if not self._runs():
             self.enqueue(["A"] * 3, 0)
@@ -165,14 +170,35 @@ class TheLawOfFailure(RuleBasedStateMachine):
         self.spec.goodbye(consumer)
 
     @rule(
-        batch=batches, into=st.lists(streams, max_size=2), most=st.sampled_from([1, 3]), heard=st.booleans(), again=st.booleans(), crash=st.booleans()
+        batch=batches,
+        into=st.lists(streams, max_size=2),
+        most=st.sampled_from([1, 3]),
+        heard=st.booleans(),
+        again=st.booleans(),
+        crash=st.booleans(),
     )
-    def exchange(self, batch: list[tuple[Word, int]], into: list[str | None], most: int, heard: bool, again: bool, crash: bool) -> None:
-        """Settle, enqueue and claim; then perhaps the same request again, perhaps to another life of the broker.
+    def exchange(
+        self,
+        batch: list[tuple[Word, int]],
+        into: list[str | None],
+        most: int,
+        heard: bool,
+        again: bool,
+        crash: bool,
+    ) -> None:
+        """Settle, enqueue and claim; then perhaps the same request again, perhaps to another life of the
+        broker.
 
         With `heard`, the caller says that it got the answers to its requests before.
         """
-        said = sorted(self._said(batch, False), key=lambda word: ["start", "complete", "fail", "release"].index(word.verb)) if self.handed else []
+        said = (
+            sorted(
+                self._said(batch, False),
+                key=lambda word: ["start", "complete", "fail", "release"].index(word.verb),
+            )
+            if self.handed
+            else []
+        )
         call = {
             "settle": [_item(word) for word in said],
             "enqueue": {"q": self._messages(into)} if into else {},
@@ -196,17 +222,24 @@ class TheLawOfFailure(RuleBasedStateMachine):
             repeated = self.broker.exchange("ann", **call)
             assert self.store.last_commit == commit
             assert (repeated.settled, repeated.enqueued) == (answer.settled, answer.enqueued)
-            assert sorted((d.id, d.lease) for d in repeated.deliveries) == sorted((d.id, d.lease) for d in answer.deliveries)
+            assert sorted((d.id, d.lease) for d in repeated.deliveries) == sorted(
+                (d.id, d.lease) for d in answer.deliveries
+            )
 
     # Operators
 
     @precondition(lambda self: self.spec.messages)
-    @rule(verb=st.sampled_from(["retry", "hold", "hold", "unhold", "bury", "drop", "done", "fail"]), picks=st.lists(pick, min_size=1, max_size=2))
+    @rule(
+        verb=st.sampled_from(["retry", "hold", "hold", "unhold", "bury", "drop", "done", "fail"]),
+        picks=st.lists(pick, min_size=1, max_size=2),
+    )
     def operate(self, verb: str, picks: list[int]) -> None:
         known = list(self.spec.messages)
         ids = list(dict.fromkeys(known[number % len(known)] for number in picks))
         changed = getattr(self.broker, verb)("q", ids).changed
-        assert list(changed) == [message_id for message_id in ids if self.spec.operate(verb, self.spec.messages[message_id])]
+        assert list(changed) == [
+            message_id for message_id in ids if self.spec.operate(verb, self.spec.messages[message_id])
+        ]
 
     @rule(stream=st.sampled_from(STREAMS))
     def release_stream(self, stream: str) -> None:
@@ -215,7 +248,9 @@ class TheLawOfFailure(RuleBasedStateMachine):
     @rule()
     def redrive(self) -> None:
         dead = [info.id for info in self.broker.peek("q.dlq", limit=100)]
-        assert sorted(dead) == sorted(m.id for m in self.spec.messages.values() if m.dead and m.where == READY)
+        assert sorted(dead) == sorted(
+            m.id for m in self.spec.messages.values() if m.dead and m.where == READY
+        )
         assert self.broker.redrive("q").moved == len(dead)
         for message_id in dead:
             self.spec.redrive(self.spec.messages[message_id])
@@ -251,7 +286,14 @@ class TheLawOfFailure(RuleBasedStateMachine):
             info = self.broker.find(message.id)
             shown = info.queue, info.where, info.due_at or 0, info.attempts, len(info.failures), info.rule
             where = "waiting" if message.where == HELD else message.where
-            meant = "q.dlq" if message.dead else "q", where, message.due_ms, message.attempts, message.failures, message.rule
+            meant = (
+                "q.dlq" if message.dead else "q",
+                where,
+                message.due_ms,
+                message.attempts,
+                message.failures,
+                message.rule,
+            )
             assert shown == meant, message.id
             if message.dead:
                 assert info.reason is not None
@@ -268,13 +310,22 @@ class TheLawOfFailure(RuleBasedStateMachine):
     # Helpers
 
     def _messages(self, into: Sequence[str | None], delay_ms: int = 0) -> list[NewMessage]:
-        return [NewMessage(b"", stream=stream, delay=f"{delay_ms}ms" if delay_ms else None) for stream in into]
+        return [
+            NewMessage(b"", stream=stream, delay=f"{delay_ms}ms" if delay_ms else None) for stream in into
+        ]
 
     def _said(self, batch: list[tuple[Word, int]], late: bool) -> list[Word]:
         """Words about deliveries that are held, or of any age."""
-        held = [d for d in self.handed if (m := self.spec.messages.get(d.id)) is not None and m.where == LEASED and m.token == d.lease]
+        held = [
+            d
+            for d in self.handed
+            if (m := self.spec.messages.get(d.id)) is not None and m.where == LEASED and m.token == d.lease
+        ]
         chosen = self.handed if late or not held else held
-        return [word._replace(id=chosen[number % len(chosen)].id, token=chosen[number % len(chosen)].lease) for word, number in batch]
+        return [
+            word._replace(id=chosen[number % len(chosen)].id, token=chosen[number % len(chosen)].lease)
+            for word, number in batch
+        ]
 
 
 def _item(word: Word) -> Any:
@@ -298,8 +349,18 @@ class OnDisk(OnRocksStore, TheLawOfFailure):
 
 
 def test_the_law_of_failure_holds_in_memory() -> None:
-    hold(InMemory, "law_of_failure_holds_in_memory", examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "300")), steps=30)
+    hold(
+        InMemory,
+        "law_of_failure_holds_in_memory",
+        examples=int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "300")),
+        steps=30,
+    )
 
 
 def test_the_law_of_failure_holds_on_disk() -> None:
-    hold(OnDisk, "law_of_failure_holds_on_disk", examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "120")) // 4), steps=25)
+    hold(
+        OnDisk,
+        "law_of_failure_holds_on_disk",
+        examples=max(1, int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "120")) // 4),
+        steps=25,
+    )

@@ -1,7 +1,9 @@
-"""The law of staged writes: all of a write or nothing, never twice, in order; whatever is staged, killed or deleted meanwhile.
+"""The law of staged writes: all of a write or nothing, never twice, in order; whatever is staged, killed or
+deleted meanwhile.
 
-Random traffic drives a real broker, on both stores, beside a model that knows what is staged and what was decided. A publish may
-be killed before any of its commits; the broker is then opened again, and finishes what was begun, or never heard of it.
+Random traffic drives a real broker, on both stores, beside a model that knows what is staged and what was
+decided. A publish may be killed before any of its commits; the broker is then opened again, and finishes what
+was begun, or never heard of it.
 
     FAIRLEAD_PROPERTY_EXAMPLES=5000    how many sequences to try (on disk: an eighth of it)
     FAIRLEAD_PROPERTY_SEED=12345       replay a run
@@ -86,7 +88,11 @@ class Model:
     def pass_time(self, now_ms: int) -> None:
         for write in self.writes:
             write.whole = True
-        self.staged = {key: chunks for key, chunks in self.staged.items() if max(c.expires_ms for c in chunks.values()) > now_ms}
+        self.staged = {
+            key: chunks
+            for key, chunks in self.staged.items()
+            if max(c.expires_ms for c in chunks.values()) > now_ms
+        }
         self.decided = {key: write for key, write in self.decided.items() if write.forgotten_ms > now_ms}
 
 
@@ -125,18 +131,28 @@ class LawOfStaging(RuleBasedStateMachine):
         stream=st.sampled_from([None, "s", "z"]),
         dead=st.sampled_from([False, False, False, True]),
     )
-    def stage(self, key: tuple[str, str], name: str, count: int, hours: int, stream: str | None, dead: bool) -> None:
+    def stage(
+        self, key: tuple[str, str], name: str, count: int, hours: int, stream: str | None, dead: bool
+    ) -> None:
         queue, token = key
         payloads = [b"%d/%s/%d" % (self.made, name.encode(), n) for n in range(count)]
         self.made += 1
         why = ("unknown", "bad") if dead else None
-        result = self.broker.staging.stage(token, name, queue, [NewMessage(p, stream=stream) for p in payloads], ttl=f"{hours}h", dead=why)
+        result = self.broker.staging.stage(
+            token, name, queue, [NewMessage(p, stream=stream) for p in payloads], ttl=f"{hours}h", dead=why
+        )
         assert (result.count, result.refused) == (count, [])
         if key not in self.model.decided:
             chunk = Chunk(self.model.lives[queue], payloads, self.clock.now_ms() + hours * HOUR, dead)
             self.model.staged.setdefault(key, {})[name] = chunk
 
-    @rule(key=WRITES, names=st.permutations(NAMES), listed=st.integers(0, 3), dies_at=st.sampled_from([0, 0, 1, 2, 3, 4, 5]), amiss=st.booleans())
+    @rule(
+        key=WRITES,
+        names=st.permutations(NAMES),
+        listed=st.integers(0, 3),
+        dies_at=st.sampled_from([0, 0, 1, 2, 3, 4, 5]),
+        amiss=st.booleans(),
+    )
     def publish(self, key: tuple[str, str], names: list[str], listed: int, dies_at: int, amiss: bool) -> None:
         (queue, token), model, chunks = key, self.model, self.model.staged.get(key, {})
         names = [name for name in names if amiss or name in chunks][:listed]
@@ -165,17 +181,24 @@ class LawOfStaging(RuleBasedStateMachine):
         if not killed or dies_at > 1:
             self._decide(key, [chunks[name] for name in names], whole=not killed)
         if not killed:
-            assert (result.outcome, result.count) == ("published", sum(len(chunks[name].payloads) for name in names))
+            assert (result.outcome, result.count) == (
+                "published",
+                sum(len(chunks[name].payloads) for name in names),
+            )
 
     @rule(
         key=WRITES,
         parts=st.lists(
-            st.tuples(st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])), min_size=1, max_size=3
+            st.tuples(st.integers(1, 8), st.sampled_from([None, "s"]), st.sampled_from([False, False, True])),
+            min_size=1,
+            max_size=3,
         ),
         names=st.permutations(NAMES),
         dies_at=st.sampled_from([0, 1, 2, 3, 4, 5, 6]),
     )
-    def write(self, key: tuple[str, str], parts: list[tuple[int, str | None, bool]], names: list[str], dies_at: int) -> None:
+    def write(
+        self, key: tuple[str, str], parts: list[tuple[int, str | None, bool]], names: list[str], dies_at: int
+    ) -> None:
         """What the rules above come to by themselves only now and then."""
         for name, (count, stream, dead) in zip(NAMES, parts, strict=False):
             self.stage(key, name, count, 24, stream, dead)
@@ -226,16 +249,24 @@ class LawOfStaging(RuleBasedStateMachine):
             expected = write.payloads.get(here, [])
             mine = [payload for payload in found if payload in set(expected)]
             assert mine == (expected if write.whole else expected[: len(mine)])
-        assert set(found) <= {payload for write in self.model.writes for payload in write.payloads.get(here, [])}
+        assert set(found) <= {
+            payload for write in self.model.writes for payload in write.payloads.get(here, [])
+        }
         if not dead:
             by_seq = [info.payload for info in sorted(shown, key=lambda info: info.seq) if info.stream == "s"]
             assert by_seq == [info.payload for info in shown if info.stream == "s"]
 
     @invariant()
     def what_is_listed_is_what_is_staged_and_what_was_decided(self) -> None:
-        listed = {(write.queue, write.token): (write.published, write.messages) for write in self.broker.staging.list()}
+        listed = {
+            (write.queue, write.token): (write.published, write.messages)
+            for write in self.broker.staging.list()
+        }
         assert listed == {
-            **{key: (False, sum(len(c.payloads) for c in chunks.values())) for key, chunks in self.model.staged.items()},
+            **{
+                key: (False, sum(len(c.payloads) for c in chunks.values()))
+                for key, chunks in self.model.staged.items()
+            },
             **{key: (True, write.count) for key, write in self.model.decided.items()},
         }
         if all(write.whole for write in self.model.writes):

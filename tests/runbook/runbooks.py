@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 from fairlead.model.failure import FailureReason
 
 _FIRST = "abcXYZ019_"
-names = st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "-.", max_size=8)).filter(lambda name: not name.endswith(".dlq"))
+names = st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "-.", max_size=8)).filter(
+    lambda name: not name.endswith(".dlq")
+)
 fields = st.builds(str.__add__, st.sampled_from("abcXY_"), st.text("abcXY_019", max_size=6))
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0{}"), max_size=12)
-durations = st.builds(lambda number, unit: f"{number}{unit}", st.integers(1, 900), st.sampled_from(["ms", "s", "m", "h"]))
-long_durations = st.builds(lambda number, unit: f"{number}{unit}", st.integers(1, 90), st.sampled_from(["s", "m", "h"]))
+durations = st.builds(
+    lambda number, unit: f"{number}{unit}", st.integers(1, 900), st.sampled_from(["ms", "s", "m", "h"])
+)
+long_durations = st.builds(
+    lambda number, unit: f"{number}{unit}", st.integers(1, 90), st.sampled_from(["s", "m", "h"])
+)
 reasons = st.sampled_from([reason.word for reason in FailureReason])
 attempts = st.integers(0, 20)
 values = st.recursive(
@@ -35,12 +41,20 @@ policies = st.one_of(
     _some({"policy": st.just("fixed")}, {"attempts": attempts, "cooldown": durations, "jitter": jitters}),
     _some(
         {"policy": st.just("exponential")},
-        {"attempts": attempts, "base": durations, "cap": durations, "factor": st.integers(1, 100) | st.floats(1, 100), "jitter": jitters},
+        {
+            "attempts": attempts,
+            "base": durations,
+            "cap": durations,
+            "factor": st.integers(1, 100) | st.floats(1, 100),
+            "jitter": jitters,
+        },
     ),
     _some({}, {"attempts": attempts}),
     _some({"cooldown": durations}, {"attempts": attempts, "jitter": jitters}),
 )
-scripts = st.just("function on_enqueue(msg) return {} end") | st.just('-- a "quoted"\n\tfunction on_enqueue(msg) return {}\nend')
+scripts = st.just("function on_enqueue(msg) return {} end") | st.just(
+    '-- a "quoted"\n\tfunction on_enqueue(msg) return {}\nend'
+)
 commands = st.lists(words, min_size=1, max_size=3).filter(lambda command: bool(command[0]))
 
 
@@ -63,7 +77,9 @@ def persisted(draw: st.DrawFn) -> dict[str, Any]:
                 "quantum": st.integers(1, 9),
                 "expired_to_dead": st.booleans(),
                 "ordering": st.sampled_from(["release", "strict", "none"]),
-                "failure_breaker": st.fixed_dictionaries({"failures": st.integers(1, 99), "within": durations, "pause": durations}),
+                "failure_breaker": st.fixed_dictionaries(
+                    {"failures": st.integers(1, 99), "within": durations, "pause": durations}
+                ),
                 "hooks": st.fixed_dictionaries({"on_enqueue": scripts}),
             },
         )
@@ -84,10 +100,26 @@ def steps(draw: st.DrawFn) -> list[dict[str, Any]]:
         step: dict[str, Any] = {"name": name, **draw(_some({}, {"timeout": durations}))}
         if draw(st.booleans()):
             step["run"] = draw(st.sampled_from(["shop.steps:parse", "a:b.c"]))
-            step.update(draw(st.sampled_from([{}, {"batch": False}, {"batch": True}, {"batch": True, "batch_size": 17}])))
+            step.update(
+                draw(
+                    st.sampled_from(
+                        [{}, {"batch": False}, {"batch": True}, {"batch": True, "batch_size": 17}]
+                    )
+                )
+            )
         else:
             step["command"] = draw(commands)
-            step.update(draw(_some({}, {"stdin": st.sampled_from(["json", "none"]), "env": st.dictionaries(fields, words, max_size=2)})))
+            step.update(
+                draw(
+                    _some(
+                        {},
+                        {
+                            "stdin": st.sampled_from(["json", "none"]),
+                            "env": st.dictionaries(fields, words, max_size=2),
+                        },
+                    )
+                )
+            )
         found.append(step)
     return found
 
@@ -96,16 +128,23 @@ def steps(draw: st.DrawFn) -> list[dict[str, Any]]:
 def runbooks(draw: st.DrawFn) -> dict[str, Any]:
     tree: dict[str, Any] = draw(_some({}, {"project": names}))
     tree["queue"] = draw(st.dictionaries(names, persisted() | external, min_size=1, max_size=3))
-    tree["pipeline"] = draw(st.dictionaries(names, st.builds(lambda found: {"steps": found}, steps()), min_size=1, max_size=2))
+    tree["pipeline"] = draw(
+        st.dictionaries(names, st.builds(lambda found: {"steps": found}, steps()), min_size=1, max_size=2)
+    )
     worker = _some(
-        {"queue": st.sampled_from(sorted(tree["queue"])), "pipeline": st.sampled_from(sorted(tree["pipeline"]))},
+        {
+            "queue": st.sampled_from(sorted(tree["queue"])),
+            "pipeline": st.sampled_from(sorted(tree["pipeline"])),
+        },
         {
             "concurrency": st.integers(1, 64),
             "on_stream_failure": st.sampled_from(["wait", "continue"]),
             "isolate": st.just("process"),
             "memory_limit": st.sampled_from(["512MiB", 1 << 28]),
             "prefetch": st.integers(0, 100),
-            "reasons": st.dictionaries(st.sampled_from(["ValueError", "requests.Timeout"]), reasons, max_size=2),
+            "reasons": st.dictionaries(
+                st.sampled_from(["ValueError", "requests.Timeout"]), reasons, max_size=2
+            ),
         },
     )
     tree["worker"] = draw(st.dictionaries(names, worker, max_size=2))

@@ -50,7 +50,12 @@ def test_what_is_applied_is_there_and_in_force(broker: Broker) -> None:
     wanted = runbook(SHOP + '[queue.mail]\nvisibility_timeout = "2m"\n')
     assert apply(broker, wanted) == ["shop/mail", "shop/orders"]
     config = {info.name: info.config for info in broker.queues()}["shop/orders"]
-    assert (config.retry.kind, config.retry.attempts, config.retry.base_ms, config.retry_in_stream) == ("fixed", 3, 30_000, None)
+    assert (config.retry.kind, config.retry.attempts, config.retry.base_ms, config.retry_in_stream) == (
+        "fixed",
+        3,
+        30_000,
+        None,
+    )
     assert find_in_force(broker, "shop") == wanted
     assert apply(broker, wanted) == []
 
@@ -159,7 +164,11 @@ def test_a_script_that_does_not_compile_stops_the_apply_and_says_what_was_done(b
 
 def test_steps_keep_their_progress_bits_over_several_applies(broker: Broker) -> None:
     def steps(*names: str) -> Runbook:
-        return runbook("[pipeline.p]\nsteps = [" + ", ".join(f'{{ name = "{name}", run = "a:b" }}' for name in names) + "]\n")
+        return runbook(
+            "[pipeline.p]\nsteps = ["
+            + ", ".join(f'{{ name = "{name}", run = "a:b" }}' for name in names)
+            + "]\n"
+        )
 
     apply(broker, steps("parse", "mail"))
     apply(broker, steps("look"))
@@ -171,7 +180,9 @@ def test_steps_keep_their_progress_bits_over_several_applies(broker: Broker) -> 
 
 @given(trees=st.lists(runbooks(), min_size=1, max_size=3), seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_applied_leaves_nothing_to_do_the_second_time(broker: Broker, trees: list[dict[str, Any]], seed: int) -> None:
+def test_whatever_is_applied_leaves_nothing_to_do_the_second_time(
+    broker: Broker, trees: list[dict[str, Any]], seed: int
+) -> None:
     """Runbooks over one another, in one project, each in another syntax."""
     chance = Random(seed)
     for tree in trees:

@@ -52,7 +52,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_check_says_what_there_is(cli: Commands, file: Path) -> None:
-    assert cli.ok("runbook", "check", file).out == "no mistakes in 1 queue, 1 pipeline, 1 worker of project shop\n"
+    assert (
+        cli.ok("runbook", "check", file).out
+        == "no mistakes in 1 queue, 1 pipeline, 1 worker of project shop\n"
+    )
     assert cli.json("runbook", "check", file)["queues"] == ["orders"]
 
 
@@ -61,10 +64,16 @@ def test_check_tells_every_mistake_with_its_line_and_exit_code_9(cli: Commands, 
     ran = cli("runbook", "check", file)
     assert (ran.code, ran.out) == (9, "")
     assert f"{file}:5: queue.orders.retires: unknown key; did you mean retry?" in ran.err
-    assert f"{file}:16: worker.billing.queue: there is no queue 'order' in the runbook; did you mean orders?" in ran.err
+    assert (
+        f"{file}:16: worker.billing.queue: there is no queue 'order' in the runbook; did you mean orders?"
+        in ran.err
+    )
     error = cli("runbook", "check", file, "-o", "json").error()
     assert error["code"] == "runbook_invalid"
-    assert [problem[1:3] for problem in error["fields"]["problems"]] == [[5, "queue.orders.retires"], [16, "worker.billing.queue"]]
+    assert [problem[1:3] for problem in error["fields"]["problems"]] == [
+        [5, "queue.orders.retires"],
+        [16, "worker.billing.queue"],
+    ]
 
 
 def test_a_warning_is_no_mistake(cli: Commands, file: Path) -> None:
@@ -118,8 +127,17 @@ def test_a_dry_run_makes_no_store_in_a_directory_that_is_there(cli: Commands, fi
 
 def test_at_a_terminal_the_plan_is_a_coloured_diff() -> None:
     before = check_text(RUNBOOK, "toml").runbook
-    after = check_text(RUNBOOK.replace("attempts = 3", "attempts = 9").replace("return {}", "return nil"), "toml").runbook
-    has = QueueInfo("shop/orders", read_queue_options(before.queues["orders"].options, QueueConfig()), 0, False, None, None)
+    after = check_text(
+        RUNBOOK.replace("attempts = 3", "attempts = 9").replace("return {}", "return nil"), "toml"
+    ).runbook
+    has = QueueInfo(
+        "shop/orders",
+        read_queue_options(before.queues["orders"].options, QueueConfig()),
+        0,
+        False,
+        None,
+        None,
+    )
     out = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
     out.print(plan_page(make_plan(after, [has], before)))
     assert isinstance(out.file, io.StringIO)
@@ -135,19 +153,27 @@ def test_apply_twice_has_nothing_to_do_the_second_time(cli: Commands, file: Path
     assert (first.code, first.err) == (0, "applied\n")
     second = cli("apply", file)
     assert second.code == 0
-    assert second.lines == ["  left alone: queue shop/orders, pipeline bill, worker billing", "project shop: nothing to do"]
+    assert second.lines == [
+        "  left alone: queue shop/orders, pipeline bill, worker billing",
+        "project shop: nothing to do",
+    ]
 
 
 def test_what_is_orphaned_is_named_with_the_command_that_removes_it(cli: Commands, file: Path) -> None:
     cli("apply", file, "-y")
     cli("queue", "create", "shop/old")
     ran = cli("apply", file)
-    assert "? queue shop/old: no longer defined; it stays with its messages, to remove it: fairlead queue delete shop/old" in ran.lines
+    assert (
+        "? queue shop/old: no longer defined; it stays with its messages, to remove it: fairlead queue delete shop/old"
+        in ran.lines
+    )
     assert ran.lines[-1] == "project shop: nothing to do, 1 queue no longer defined"
     assert [queue["name"] for queue in cli.json("queue", "list")] == ["shop/old", "shop/orders"]
 
 
-def test_apply_asks_and_only_a_yes_goes_on(cli: Commands, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_asks_and_only_a_yes_goes_on(
+    cli: Commands, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = cli("apply", file)
     assert (refused.code, "--yes" in refused.err) == (2, True)
     monkeypatch.setattr(confirm, "at_terminal", lambda: True)
@@ -161,13 +187,19 @@ def test_apply_asks_and_only_a_yes_goes_on(cli: Commands, file: Path, monkeypatc
 def test_the_plan_as_json_is_one_document(cli: Commands, file: Path) -> None:
     plan = cli.json("apply", file, "-y")
     assert (plan["project"], plan["applied"], plan["nothing_to_do"]) == ("shop", True, False)
-    assert [(entry["kind"], entry["action"]) for entry in plan["entries"]] == [("queue", "create"), ("pipeline", "create"), ("worker", "create")]
+    assert [(entry["kind"], entry["action"]) for entry in plan["entries"]] == [
+        ("queue", "create"),
+        ("pipeline", "create"),
+        ("worker", "create"),
+    ]
     file.write_text(RUNBOOK.replace("attempts = 3", "attempts = 9"))
     [queue, *_] = cli.json("apply", file, "--dry-run")["entries"]
     assert queue["changes"] == [{"field": "retry.attempts", "old": 3, "new": 9}]
 
 
-def test_the_project_comes_from_the_flag_then_the_environment_then_the_file(cli: Commands, file: Path) -> None:
+def test_the_project_comes_from_the_flag_then_the_environment_then_the_file(
+    cli: Commands, file: Path
+) -> None:
     def project(*args: str, env: dict[str, str | None] | None = None) -> str:
         found: str = cli("apply", file, "--dry-run", "-o", "json", *args, env=env).json()["project"]
         return found
@@ -200,11 +232,18 @@ def address(data: Path) -> Iterator[str]:
 
 def test_a_server_is_told_the_same_as_a_directory(cli: Commands, file: Path, address: str) -> None:
     at: dict[str, str | None] = {"FAIRLEAD_DATA": None, "FAIRLEAD_ADDR": address}
-    for text in (RUNBOOK, RUNBOOK.replace("attempts = 3", "attempts = 9"), RUNBOOK.replace("billing", "bills")):
+    for text in (
+        RUNBOOK,
+        RUNBOOK.replace("attempts = 3", "attempts = 9"),
+        RUNBOOK.replace("billing", "bills"),
+    ):
         file.write_text(text)
         here, there = cli("apply", file, "-y"), cli("apply", file, "-y", env=at)
         assert (there.code, there.out, there.err) == (here.code, here.out, here.err)
-        assert cli("runbook", "show", "--project", "shop", env=at).out == cli("runbook", "show", "--project", "shop").out
+        assert (
+            cli("runbook", "show", "--project", "shop", env=at).out
+            == cli("runbook", "show", "--project", "shop").out
+        )
 
 
 def test_checking_a_runbook_opens_no_store_and_no_connection(file: Path, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ def test_the_runbooks_of_the_reference_are_one_and_the_same(tmp_path: Path) -> N
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "orders.lua").write_text("function on_enqueue(msg) return {} end\n")
     [toml], [hcl] = blocks(REFERENCE, "toml"), blocks(REFERENCE, "hcl")
-    read = [check_text(text, syntax, file=str(tmp_path / "runbook")).runbook for text, syntax in ((toml, "toml"), (hcl, "hcl"))]
+    read = [
+        check_text(text, syntax, file=str(tmp_path / "runbook")).runbook
+        for text, syntax in ((toml, "toml"), (hcl, "hcl"))
+    ]
     assert read[0] == read[1]
     assert read[0].queues["orders"].options["retry"]["attempts"] == 3

@@ -37,8 +37,10 @@ def test_a_queue_that_is_not_there_is_created_with_all_its_options() -> None:
     found = entry(make_plan(runbook(SHOP), [], None), "shop/orders")
     assert found.action == "create"
     assert found.options == {
-        "retry": {"policy": "fixed", "attempts": 3, "cooldown": "30s", "jitter": "none"}, "dedup": "live", "retain_completed": "12h",
-    }  # fmt: skip
+        "retry": {"policy": "fixed", "attempts": 3, "cooldown": "30s", "jitter": "none"},
+        "dedup": "live",
+        "retain_completed": "12h",
+    }
 
 
 def test_a_queue_that_is_as_it_should_be_is_left_alone() -> None:
@@ -49,13 +51,19 @@ def test_a_queue_that_is_as_it_should_be_is_left_alone() -> None:
 def test_a_change_is_told_field_by_field_and_only_what_changed_is_sent() -> None:
     after = runbook(SHOP.replace("attempts = 3", "attempts = 5") + 'visibility_timeout = "2m"\n')
     found = entry(make_plan(after, [running("shop/orders", **APPLIED)], runbook(SHOP)), "shop/orders")
-    assert set(found.changes) == {FieldChange("retry.attempts", 3, 5), FieldChange("visibility_timeout", "30s", "2m")}
+    assert set(found.changes) == {
+        FieldChange("retry.attempts", 3, 5),
+        FieldChange("visibility_timeout", "30s", "2m"),
+    }
     assert found.options is not None
     assert set(found.options) == {"retry", "visibility_timeout"}
 
 
 def test_an_option_that_is_no_longer_written_goes_back_to_its_default() -> None:
-    found = entry(make_plan(runbook(SHOP), [running("shop/orders", **APPLIED, max_messages=9)], runbook(SHOP)), "shop/orders")
+    found = entry(
+        make_plan(runbook(SHOP), [running("shop/orders", **APPLIED, max_messages=9)], runbook(SHOP)),
+        "shop/orders",
+    )
     assert found.changes == (FieldChange("max_messages", 9, 0),)
     assert found.options == {"max_messages": 0}
 
@@ -71,17 +79,34 @@ def test_another_kind_of_policy_shows_the_fields_that_come_and_go() -> None:
 def test_what_only_the_runbook_knows_of_a_queue_is_compared_with_the_runbook_in_force() -> None:
     after = runbook(ORDERS.replace('["customer"]', '["customer", "amount"]'))
     found = entry(make_plan(after, [running("orders", **APPLIED)], runbook(ORDERS)), "orders")
-    assert (found.action, found.changes, found.options) == ("change", (FieldChange("vars", ["customer"], ["customer", "amount"]),), {})
+    assert (found.action, found.changes, found.options) == (
+        "change",
+        (FieldChange("vars", ["customer"], ["customer", "amount"]),),
+        {},
+    )
 
 
 def test_a_queue_of_the_project_that_is_not_defined_is_an_orphan_whoever_made_it() -> None:
-    plan = make_plan(runbook(SHOP), [running("shop/orders", **APPLIED), running("shop/old"), running("shopping/x"), running("shop/old.dlq")], None)
-    assert [(found.name, found.note) for found in plan.of("orphan")] == [("shop/old", "fairlead queue delete shop/old")]
+    plan = make_plan(
+        runbook(SHOP),
+        [
+            running("shop/orders", **APPLIED),
+            running("shop/old"),
+            running("shopping/x"),
+            running("shop/old.dlq"),
+        ],
+        None,
+    )
+    assert [(found.name, found.note) for found in plan.of("orphan")] == [
+        ("shop/old", "fairlead queue delete shop/old")
+    ]
 
 
 def test_outside_of_projects_only_what_the_runbook_in_force_defined_is_an_orphan() -> None:
     before = runbook(ORDERS + "[queue.old]\n")
-    plan = make_plan(runbook(ORDERS), [running("orders", **APPLIED), running("old"), running("by_hand")], before)
+    plan = make_plan(
+        runbook(ORDERS), [running("orders", **APPLIED), running("old"), running("by_hand")], before
+    )
     assert [found.name for found in plan.of("orphan")] == ["old"]
 
 
@@ -106,7 +131,11 @@ def test_the_queue_for_what_is_taken_is_made_once_and_then_left_as_it_is() -> No
     made = entry(make_plan(jira, [], None), "shop/jira.taken")
     assert (made.action, made.options) == ("create", TAKEN_OPTIONS)
     there = make_plan(jira, [running("shop/jira.taken", visibility_timeout="1h")], jira)
-    assert (entry(there, "shop/jira.taken").action, there.nothing_to_do, there.of("orphan")) == ("keep", True, [])
+    assert (entry(there, "shop/jira.taken").action, there.nothing_to_do, there.of("orphan")) == (
+        "keep",
+        True,
+        [],
+    )
 
 
 PIPELINE = '[pipeline.bill]\nsteps = [{ name = "parse", run = "a:b" }, { name = "mail", run = "a:d" }]\n'
@@ -123,14 +152,23 @@ def test_a_step_put_in_front_is_a_change_of_the_order_and_of_nothing_else() -> N
 
 def test_pipelines_and_workers_that_are_no_longer_defined_are_removed() -> None:
     before = runbook("[queue.q]\n" + PIPELINE + '[worker.w]\nqueue = "q"\npipeline = "bill"\n')
-    plan = make_plan(runbook("[queue.q]\n"), [running("q", retry="none", dedup="live", retain_completed="12h")], before)
-    assert {(found.kind, found.name) for found in plan.of("remove")} == {("pipeline", "bill"), ("worker", "w")}
+    plan = make_plan(
+        runbook("[queue.q]\n"), [running("q", retry="none", dedup="live", retain_completed="12h")], before
+    )
+    assert {(found.kind, found.name) for found in plan.of("remove")} == {
+        ("pipeline", "bill"),
+        ("worker", "w"),
+    }
     assert not plan.nothing_to_do
 
 
 class TestProgressBits:
     def steps(self, *names: str) -> Runbook:
-        return runbook("[pipeline.p]\nsteps = [" + ", ".join(f'{{ name = "{name}", run = "a:b" }}' for name in names) + "]\n")
+        return runbook(
+            "[pipeline.p]\nsteps = ["
+            + ", ".join(f'{{ name = "{name}", run = "a:b" }}' for name in names)
+            + "]\n"
+        )
 
     def test_the_bits_of_the_seed_are_not_given_away(self) -> None:
         bits = self.steps(*(f"s{number}" for number in range(MAX_STEPS))).pipelines["p"].bits
@@ -151,4 +189,7 @@ class TestProgressBits:
             in_force = with_bits(self.steps(f"s{number}"), in_force)
         with pytest.raises(RunbookInvalid, match="no bit left for 'one_more'"):
             with_bits(self.steps("one_more"), in_force)
-        assert with_bits(self.steps("parse"), in_force).pipelines["p"].bits["parse"] == self.steps("parse").pipelines["p"].bits["parse"]
+        assert (
+            with_bits(self.steps("parse"), in_force).pipelines["p"].bits["parse"]
+            == self.steps("parse").pipelines["p"].bits["parse"]
+        )

@@ -89,7 +89,10 @@ last = -1.5e3
 
 
 def test_hcl_lines_of_blocks_attributes_and_items() -> None:
-    tree = tree_of('queue "a" {\n  retry {\n    attempts = 3\n  }\n  vars = [\n    "x",\n    "y"]\n}\n\nqueue "b" {}\n', "hcl")
+    tree = tree_of(
+        'queue "a" {\n  retry {\n    attempts = 3\n  }\n  vars = [\n    "x",\n    "y"]\n}\n\nqueue "b" {}\n',
+        "hcl",
+    )
     wanted = {
         ("queue", "a"): 1,
         ("queue", "a", "retry"): 2,
@@ -108,7 +111,9 @@ def test_json_lines_are_those_of_the_keys() -> None:
 @given(tree=runbooks(), seed=st.integers(0, 2**32), syntax=st.sampled_from(["toml", "hcl", "json"]))
 @settings(max_examples=100, deadline=None)
 def test_every_line_that_is_told_has_the_key_on_it(tree: dict[str, Any], seed: int, syntax: str) -> None:
-    """Of a table in brackets and of the label of a block too; keys that are quoted appear with escapes, and are left out here."""
+    """Of a table in brackets and of the label of a block too; keys that are quoted appear with escapes, and
+    are left out here.
+    """
     text = WRITERS[syntax](tree, Random(seed))
     lines = text.split("\n")
     for kind in ("queue", "worker"):
@@ -126,12 +131,19 @@ def test_every_line_that_is_told_has_the_key_on_it(tree: dict[str, Any], seed: i
         ('queue "a" {}\nqueue "b" {}\nqueue "a" {}\n', "hcl", 3, "queue.a"),
         ('queue "a" {\n ttl = "1s"\n ttl = "2s"\n}\n', "hcl", 3, "queue.a.ttl"),
         ('queue "a" {\n retry { attempts = 1 }\n retry = "none"\n}\n', "hcl", 3, "queue.a.retry"),
-        ('pipeline "p" {\n step "a" { run = "a:b" }\n step "a" { run = "a:b" }\n}\n', "hcl", 3, "pipeline.p.step.a"),
+        (
+            'pipeline "p" {\n step "a" { run = "a:b" }\n step "a" { run = "a:b" }\n}\n',
+            "hcl",
+            3,
+            "pipeline.p.step.a",
+        ),
         ('{"queue": {"a": {},\n "b": {},\n "a": {}}}', "json", 3, "queue.a"),
         ('{"queue": {"a": {"ttl": "1s",\n "ttl": "1s"}}}', "json", 2, "queue.a.ttl"),
     ],
 )
-def test_a_name_defined_twice_is_refused_in_every_syntax(text: str, syntax: str, line: int, path: str) -> None:
+def test_a_name_defined_twice_is_refused_in_every_syntax(
+    text: str, syntax: str, line: int, path: str
+) -> None:
     assert problem_of(text, syntax)[:2] == (line, path)
 
 
@@ -153,7 +165,16 @@ def test_what_is_no_such_syntax_is_refused_with_a_line(text: str, syntax: str, l
 
 
 @pytest.mark.parametrize(
-    "expression", ["var.x", "1 + 2", 'upper("a")', '"a ${var.x}"', "[for x in y : x]", "true ? 1 : 2", '"%{ if a }b%{ endif }"']
+    "expression",
+    [
+        "var.x",
+        "1 + 2",
+        'upper("a")',
+        '"a ${var.x}"',
+        "[for x in y : x]",
+        "true ? 1 : 2",
+        '"%{ if a }b%{ endif }"',
+    ],
 )
 def test_hcl_that_is_not_data_is_refused_where_it_stands(expression: str) -> None:
     line, path, what = problem_of(f'queue "a" {{\n\n  ttl = {expression}\n}}\n', "hcl")
@@ -169,14 +190,31 @@ def test_what_hcl_refuses_is_told_once() -> None:
 
 def test_hcl_texts() -> None:
     quoted = 'a = "x\\n\\u00e9\\U0001F600\\\\n $${y} %%{z} $5 100%"\n'
-    tree = tree_of(quoted + "b = <<EOT\n two\n  lines \\n $${x}\nEOT\nc = <<-EOT\n    x\n      y\n  EOT\n", "hcl")
-    assert bare(tree) == {"a": "x\né😀\\n ${y} %{z} $5 100%", "b": " two\n  lines \\n ${x}\n", "c": "x\n  y\n"}
+    tree = tree_of(
+        quoted + "b = <<EOT\n two\n  lines \\n $${x}\nEOT\nc = <<-EOT\n    x\n      y\n  EOT\n", "hcl"
+    )
+    assert bare(tree) == {
+        "a": "x\né😀\\n ${y} %{z} $5 100%",
+        "b": " two\n  lines \\n ${x}\n",
+        "c": "x\n  y\n",
+    }
 
 
 def test_hcl_numbers_and_words() -> None:
-    assert bare(tree_of("a = -5\nb = 1.5\nc = 2e3\nd = true\ne = null\nf = -0.5\ng = { 1 = 2, \"x y\" = 3, true = 4 }\n", "hcl")) == {
-        "a": -5, "b": 1.5, "c": 2000.0, "d": True, "e": None, "f": -0.5, "g": {"1": 2, "x y": 3, "true": 4},
-    }  # fmt: skip
+    assert bare(
+        tree_of(
+            'a = -5\nb = 1.5\nc = 2e3\nd = true\ne = null\nf = -0.5\ng = { 1 = 2, "x y" = 3, true = 4 }\n',
+            "hcl",
+        )
+    ) == {
+        "a": -5,
+        "b": 1.5,
+        "c": 2000.0,
+        "d": True,
+        "e": None,
+        "f": -0.5,
+        "g": {"1": 2, "x y": 3, "true": 4},
+    }
 
 
 _DEEP = "a = " + "[" * 5000 + "]" * 5000
@@ -192,7 +230,10 @@ def test_json_that_is_no_runbook_is_refused(text: str) -> None:
     assert problem_of(text, "json")[2].startswith("expected")
 
 
-@given(text=st.text(st.sampled_from('[]{}="\'\\#.,:$%\n abq1-<'), max_size=60), syntax=st.sampled_from(["toml", "hcl", "json"]))
+@given(
+    text=st.text(st.sampled_from("[]{}=\"'\\#.,:$%\n abq1-<"), max_size=60),
+    syntax=st.sampled_from(["toml", "hcl", "json"]),
+)
 @settings(max_examples=400, deadline=None)
 def test_no_text_does_more_than_be_refused(text: str, syntax: str) -> None:
     with contextlib.suppress(RunbookInvalid):

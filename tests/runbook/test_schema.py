@@ -22,17 +22,67 @@ from tests.runbook.runbooks import runbooks
 
 SCHEMA = runbook_schema()
 
-#: What the checker may say that a schema cannot: references, contradictions between places, sizes and lengths in words, files.
+#: What the checker may say that a schema cannot: references, contradictions between places, sizes and lengths
+#: in words, files.
 ONLY_THE_CHECKER = (
-    "there is no ", "not in vars", "has no field", "known beforehand", "got nothing", "again", "at least", "at most", "cannot read", "to be a file",
-    "without a NUL", "threads share", "for an external queue", "'.dlq'", "'.taken'", "between 0 and 10 years", "a queue name",
-)  # fmt: skip
+    "there is no ",
+    "not in vars",
+    "has no field",
+    "known beforehand",
+    "got nothing",
+    "again",
+    "at least",
+    "at most",
+    "cannot read",
+    "to be a file",
+    "without a NUL",
+    "threads share",
+    "for an external queue",
+    "'.dlq'",
+    "'.taken'",
+    "between 0 and 10 years",
+    "a queue name",
+)
 
 JUNK: list[Any] = [
-    None, True, 0, -1, 3, 0.5, 10**30, "", "x", "30s", "5 m", "30s\n", "none", "two words", "a:b",
-    [], ["x"], [1], [None], {}, {"x": 1}, {"x": None}, {"policy": "fixed"},
-]  # fmt: skip
-KEYS = ["retry", "type", "list", "command", "run", "stdin", "name", "step", "policy", "cooldown", "jitter", "oops"]
+    None,
+    True,
+    0,
+    -1,
+    3,
+    0.5,
+    10**30,
+    "",
+    "x",
+    "30s",
+    "5 m",
+    "30s\n",
+    "none",
+    "two words",
+    "a:b",
+    [],
+    ["x"],
+    [1],
+    [None],
+    {},
+    {"x": 1},
+    {"x": None},
+    {"policy": "fixed"},
+]
+KEYS = [
+    "retry",
+    "type",
+    "list",
+    "command",
+    "run",
+    "stdin",
+    "name",
+    "step",
+    "policy",
+    "cooldown",
+    "jitter",
+    "oops",
+]
 
 
 @given(tree=runbooks())
@@ -44,7 +94,9 @@ def test_the_schema_accepts_what_the_checker_accepts(tree: dict[str, Any]) -> No
 
 @given(tree=runbooks(), seed=st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
-def test_the_schema_refuses_what_the_checker_refuses_and_nothing_else(tree: dict[str, Any], seed: int) -> None:
+def test_the_schema_refuses_what_the_checker_refuses_and_nothing_else(
+    tree: dict[str, Any], seed: int
+) -> None:
     """One place of a good runbook is spoiled, then both are asked."""
     _spoil(tree, Random(seed))
     try:
@@ -85,7 +137,18 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
     [
         ({"retry": {"attempts": 3, "cooldown": "30s"}}, True),
         ({"retry": "none"}, True),
-        ({"retry": {"policy": "exponential", "base": "30s", "cap": "1h", "attempts": 10, "jitter": "full"}}, True),
+        (
+            {
+                "retry": {
+                    "policy": "exponential",
+                    "base": "30s",
+                    "cap": "1h",
+                    "attempts": 10,
+                    "jitter": "full",
+                }
+            },
+            True,
+        ),
         ({"retry": {"base": "30s"}}, False),
         ({"retry": {"attempts": 3, "jitter": "full"}}, False),
         ({"type": "external", "list": ["a"], "take": ["b"]}, True),

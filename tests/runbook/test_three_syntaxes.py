@@ -33,11 +33,16 @@ def test_a_runbook_means_the_same_in_every_syntax(tree: dict[str, Any], chance: 
 
 @given(before=runbooks(), after=runbooks(), chance=chances)
 @settings(max_examples=40, deadline=None)
-def test_a_plan_is_the_same_whatever_the_runbook_was_written_in(before: dict[str, Any], after: dict[str, Any], chance: Random) -> None:
+def test_a_plan_is_the_same_whatever_the_runbook_was_written_in(
+    before: dict[str, Any], after: dict[str, Any], chance: Random
+) -> None:
     after = {**after, "project": before.get("project", "p")}
     in_force = check_text(write(before, "json", chance), "json", project=after["project"]).runbook
     running = _running(in_force)
-    plans = [make_plan(check_text(write(after, syntax, chance), syntax).runbook, running, in_force) for syntax in SYNTAXES]
+    plans = [
+        make_plan(check_text(write(after, syntax, chance), syntax).runbook, running, in_force)
+        for syntax in SYNTAXES
+    ]
     assert plans[0] == plans[1] == plans[2]
 
 
@@ -83,5 +88,12 @@ def test_the_options_of_a_queue_are_those_the_engine_takes(queue: dict[str, Any]
 
 def _running(runbook: Runbook) -> list[QueueInfo]:
     """What an engine has after it was told to make these queues."""
-    made = {entry.name: entry.options for entry in make_plan(runbook, [], None).of("create") if entry.options is not None}
-    return [QueueInfo(name, read_queue_options(options, QueueConfig()), 0, False, None, None) for name, options in made.items()]
+    made = {
+        entry.name: entry.options
+        for entry in make_plan(runbook, [], None).of("create")
+        if entry.options is not None
+    }
+    return [
+        QueueInfo(name, read_queue_options(options, QueueConfig()), 0, False, None, None)
+        for name, options in made.items()
+    ]

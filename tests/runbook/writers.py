@@ -39,7 +39,10 @@ def _toml_lines(tree: dict[str, Any], chance: Random) -> Iterator[str]:
                     yield from (f"  {_toml(step, chance)}, # so" for step in value)
                     yield "]"
                 elif isinstance(value, dict) and value and chance.random() < 0.5:
-                    yield from (f"{_toml_key(key)} . {_toml_key(inner)} = {_toml(part, chance)}" for inner, part in value.items())
+                    yield from (
+                        f"{_toml_key(key)} . {_toml_key(inner)} = {_toml(part, chance)}"
+                        for inner, part in value.items()
+                    )
                 else:
                     yield f"{_toml_key(key)} = {_toml(value, chance)}"
 
@@ -53,7 +56,11 @@ def _toml(value: Any, chance: Random) -> str:
         plain = all(char.isprintable() and char != "'" for char in value)
         return f"'{value}'" if plain and chance.random() < 0.3 else _quoted(value, wide=True)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml(part, chance)}" for key, part in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_toml_key(key)} = {_toml(part, chance)}" for key, part in value.items())
+            + " }"
+        )
     if isinstance(value, list):
         between = chance.choice([", ", ",\n  "])
         return "[" + between.join(_toml(item, chance) for item in value) + "]"
@@ -87,9 +94,18 @@ def _hcl_body(tree: dict[str, Any], chance: Random, *, top: bool = False) -> Ite
         elif key == "steps" and chance.random() < 0.5:
             for step in value:
                 yield f"step {_quoted(step['name'])} {{"
-                yield from (f"  {line}" for line in _hcl_body({name: part for name, part in step.items() if name != "name"}, chance))
+                yield from (
+                    f"  {line}"
+                    for line in _hcl_body(
+                        {name: part for name, part in step.items() if name != "name"}, chance
+                    )
+                )
                 yield "}"
-        elif isinstance(value, dict) and all(_IDENTIFIER.fullmatch(inner) for inner in value) and chance.random() < 0.5:
+        elif (
+            isinstance(value, dict)
+            and all(_IDENTIFIER.fullmatch(inner) for inner in value)
+            and chance.random() < 0.5
+        ):
             yield f"{key} {{"
             yield from (f"  {line}" for line in _hcl_body(value, chance))
             yield "}"
@@ -106,7 +122,11 @@ def _hcl(value: Any, chance: Random) -> str:
         return _quoted(value)
     if isinstance(value, dict):
         separator = chance.choice([" = ", ": "])
-        return "{ " + ", ".join(f"{_hcl_key(key)}{separator}{_hcl(part, chance)}" for key, part in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_hcl_key(key)}{separator}{_hcl(part, chance)}" for key, part in value.items())
+            + " }"
+        )
     if isinstance(value, list):
         between = chance.choice([", ", ",\n"])
         return "[" + between.join(_hcl(item, chance) for item in value) + "]"

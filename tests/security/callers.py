@@ -62,9 +62,15 @@ def by_command(server: ServerProcess, known: Known) -> None:
 
 
 def run_command(*args: str, env: dict[str, str] | None = None) -> str:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | (env or {})
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")} | (
+        env or {}
+    )
     ran = subprocess.run(
-        [sys.executable, "-c", "from fairlead.cli import main; main()", *args], env=environ, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", "from fairlead.cli import main; main()", *args],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     if ran.returncode:
         raise CommandFailed(ran.returncode, ran.stderr + ran.stdout)
@@ -106,10 +112,17 @@ def by_http(server: ServerProcess, known: Known) -> None:
         if known.cert is not None:
             context.load_cert_chain(known.cert, known.key)
         scheme, handlers = "https", [*handlers, urllib.request.HTTPSHandler(context=context)]
-    with urllib.request.build_opener(*handlers).open(f"{scheme}://{server.addresses['http']}/healthz", timeout=PATIENCE_S) as answer:
+    with urllib.request.build_opener(*handlers).open(
+        f"{scheme}://{server.addresses['http']}/healthz", timeout=PATIENCE_S
+    ) as answer:
         assert answer.read() == b"ok\n"
 
 
 CALLERS: dict[str, Callable[[ServerProcess, Known], None]] = {
-    "client": by_client, "aio": by_aio, "command": by_command, "fila": by_fila, "fila_aio": by_fila_aio, "http": by_http,
-}  # fmt: skip
+    "client": by_client,
+    "aio": by_aio,
+    "command": by_command,
+    "fila": by_fila,
+    "fila_aio": by_fila_aio,
+    "http": by_http,
+}

@@ -62,7 +62,10 @@ def serial_at(address: str, files: Files, *, client: str = "") -> int:
     context.set_alpn_protocols(["h2", "http/1.1"])
     if client:
         context.load_cert_chain(files.cert(client), files.key(client))
-    with socket.create_connection(split_address(address), timeout=30) as plain, context.wrap_socket(plain, server_hostname="localhost") as secure:
+    with (
+        socket.create_connection(split_address(address), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
         shown = secure.getpeercert()
         assert shown is not None
         return int(str(shown["serialNumber"]), 16)

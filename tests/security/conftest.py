@@ -48,7 +48,9 @@ def park(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Park]:
             serve("tls", **ours.settings()),
             serve("mutual", **ours.settings(mutual=True)),
             # A server refuses to start with it; time makes any certificate one.
-            stack.enter_context(run_unchecked(root / "expired", ours.settings("expired") | {"durability": "os"})),
+            stack.enter_context(
+                run_unchecked(root / "expired", ours.settings("expired") | {"durability": "os"})
+            ),
         )
 
 

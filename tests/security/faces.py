@@ -90,7 +90,10 @@ class FilaFace:
     def __init__(self, address: str, key: str | None) -> None:
         self.channel = grpc.insecure_channel(address)
         self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
-        self._stubs = [service_pb2_grpc.FilaServiceStub(self.channel), admin_pb2_grpc.FilaAdminStub(self.channel)]
+        self._stubs = [
+            service_pb2_grpc.FilaServiceStub(self.channel),
+            admin_pb2_grpc.FilaAdminStub(self.channel),
+        ]
 
     def ask(self, rpc: str, request: Any) -> Any:
         stub = next(stub for stub in self._stubs if hasattr(stub, rpc))
@@ -102,7 +105,9 @@ class FilaFace:
 
 
 def _acl(thing: Thing) -> admin_pb2.SetAclRequest:
-    return admin_pb2.SetAclRequest(key_id=thing.key, permissions=[admin_pb2.AclPermission(kind="consume", pattern=thing.queue)])
+    return admin_pb2.SetAclRequest(
+        key_id=thing.key, permissions=[admin_pb2.AclPermission(kind="consume", pattern=thing.queue)]
+    )
 
 
 def _ours(listed: Any, field: str, wanted: str) -> list[str]:
@@ -112,21 +117,59 @@ def _ours(listed: Any, field: str, wanted: str) -> list[str]:
 
 #: Each RPC of fila.v1 with the row of the table that it is.
 FILA: dict[str, tuple[str, Callable[[FilaFace, Thing], object]]] = {
-    "Enqueue": ("enqueue", lambda x, t: x.ask("Enqueue", service_pb2.EnqueueRequest(queue=t.queue, payload=b"new"))),
-    "Consume": ("claim: by credit", lambda x, t: x.ask("Consume", service_pb2.ConsumeRequest(queue=t.queue)).message.metadata.queue_id),
+    "Enqueue": (
+        "enqueue",
+        lambda x, t: x.ask("Enqueue", service_pb2.EnqueueRequest(queue=t.queue, payload=b"new")),
+    ),
+    "Consume": (
+        "claim: by credit",
+        lambda x, t: x.ask("Consume", service_pb2.ConsumeRequest(queue=t.queue)).message.metadata.queue_id,
+    ),
     "Ack": ("ack", lambda x, t: x.ask("Ack", service_pb2.AckRequest(queue=t.queue, message_id=t.leased.id))),
-    "Nack": ("nack", lambda x, t: x.ask("Nack", service_pb2.NackRequest(queue=t.queue, message_id=t.leased.id, error="no"))),
-    "CreateQueue": ("create_queue", lambda x, t: x.ask("CreateQueue", admin_pb2.CreateQueueRequest(name=t.queue + ".new"))),
-    "DeleteQueue": ("delete_queue", lambda x, t: x.ask("DeleteQueue", admin_pb2.DeleteQueueRequest(queue=t.queue))),
-    "SetConfig": ("config.set", lambda x, t: x.ask("SetConfig", admin_pb2.SetConfigRequest(key=t.weight, value="3"))),
+    "Nack": (
+        "nack",
+        lambda x, t: x.ask(
+            "Nack", service_pb2.NackRequest(queue=t.queue, message_id=t.leased.id, error="no")
+        ),
+    ),
+    "CreateQueue": (
+        "create_queue",
+        lambda x, t: x.ask("CreateQueue", admin_pb2.CreateQueueRequest(name=t.queue + ".new")),
+    ),
+    "DeleteQueue": (
+        "delete_queue",
+        lambda x, t: x.ask("DeleteQueue", admin_pb2.DeleteQueueRequest(queue=t.queue)),
+    ),
+    "SetConfig": (
+        "config.set",
+        lambda x, t: x.ask("SetConfig", admin_pb2.SetConfigRequest(key=t.weight, value="3")),
+    ),
     "GetConfig": ("config.get", lambda x, t: x.ask("GetConfig", admin_pb2.GetConfigRequest(key=t.weight))),
-    "ListConfig": ("config.list", lambda x, t: x.ask("ListConfig", admin_pb2.ListConfigRequest(prefix=t.weight))),
+    "ListConfig": (
+        "config.list",
+        lambda x, t: x.ask("ListConfig", admin_pb2.ListConfigRequest(prefix=t.weight)),
+    ),
     "GetStats": ("stats", lambda x, t: x.ask("GetStats", admin_pb2.GetStatsRequest(queue=t.queue))),
-    "Redrive": ("redrive", lambda x, t: x.ask("Redrive", admin_pb2.RedriveRequest(dlq_queue=t.queue + ".dlq"))),
-    "ListQueues": ("queues", lambda x, t: _ours(x.ask("ListQueues", admin_pb2.ListQueuesRequest()).queues, "name", t.queue)),
-    "CreateApiKey": ("keys.create: without rights", lambda x, t: x.ask("CreateApiKey", admin_pb2.CreateApiKeyRequest(name="made")).is_superadmin),
-    "RevokeApiKey": ("keys.revoke", lambda x, t: x.ask("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id=t.key))),
-    "ListApiKeys": ("keys.list", lambda x, t: _ours(x.ask("ListApiKeys", admin_pb2.ListApiKeysRequest()).keys, "key_id", t.key)),
+    "Redrive": (
+        "redrive",
+        lambda x, t: x.ask("Redrive", admin_pb2.RedriveRequest(dlq_queue=t.queue + ".dlq")),
+    ),
+    "ListQueues": (
+        "queues",
+        lambda x, t: _ours(x.ask("ListQueues", admin_pb2.ListQueuesRequest()).queues, "name", t.queue),
+    ),
+    "CreateApiKey": (
+        "keys.create: without rights",
+        lambda x, t: x.ask("CreateApiKey", admin_pb2.CreateApiKeyRequest(name="made")).is_superadmin,
+    ),
+    "RevokeApiKey": (
+        "keys.revoke",
+        lambda x, t: x.ask("RevokeApiKey", admin_pb2.RevokeApiKeyRequest(key_id=t.key)),
+    ),
+    "ListApiKeys": (
+        "keys.list",
+        lambda x, t: _ours(x.ask("ListApiKeys", admin_pb2.ListApiKeysRequest()).keys, "key_id", t.key),
+    ),
     "SetAcl": ("keys.set_grants", lambda x, t: x.ask("SetAcl", _acl(t))),
     "GetAcl": ("keys.show", lambda x, t: x.ask("GetAcl", admin_pb2.GetAclRequest(key_id=t.key))),
 }
@@ -134,7 +177,12 @@ FILA: dict[str, tuple[str, Callable[[FilaFace, Thing], object]]] = {
 
 class CommandFace:
     def __init__(self, address: str, key: str | None) -> None:
-        self._env = {"FAIRLEAD_ADDR": address, "FAIRLEAD_DATA": None, "FAIRLEAD_API_KEY": key, "FAIRLEAD_API_KEY_FILE": None}
+        self._env = {
+            "FAIRLEAD_ADDR": address,
+            "FAIRLEAD_DATA": None,
+            "FAIRLEAD_API_KEY": key,
+            "FAIRLEAD_API_KEY_FILE": None,
+        }
 
     def run(self, *args: str) -> Any:
         ran = CliRunner(env=self._env).invoke(app, [*args, "-o", "json"], catch_exceptions=False)
@@ -175,11 +223,15 @@ COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
     "config.get": lambda x, t: x.run("config", "get", t.weight),
     "config.set": lambda x, t: x.run("config", "set", t.weight, "3"),
     "config.list": lambda x, t: x.run("config", "list", t.weight),
-    "consumers.list": lambda x, t: [info["name"] for info in x.run("consumer", "list") if info["name"] == t.consumer],
+    "consumers.list": lambda x, t: [
+        info["name"] for info in x.run("consumer", "list") if info["name"] == t.consumer
+    ],
     "consumers.show": lambda x, t: x.run("consumer", "show", t.queue, t.consumer)["open"],
     "consumers.release": lambda x, t: x.run("consumer", "release", t.queue, t.consumer, "--yes"),
     "consumers.drop": lambda x, t: x.run("consumer", "drop", t.queue, t.consumer, "--yes"),
-    "staging.list": lambda x, t: [write["token"] for write in x.run("staged", "list") if write["token"] == t.write],
+    "staging.list": lambda x, t: [
+        write["token"] for write in x.run("staged", "list") if write["token"] == t.write
+    ],
     "staging.discard": lambda x, t: x.run("staged", "discard", t.queue, t.write, "--yes"),
     "config.set: of no queue": lambda x, t: x.run("config", "set", "throttle:t:rate", "3"),
 }
@@ -195,14 +247,20 @@ def outcome_at(face: Any, call: Callable[[Any, Thing], object], thing: Thing) ->
         learnt = Outcome(failed.error, failed.said)
     except grpc.RpcError as failed:
         trailing = dict(failed.trailing_metadata() or ())
-        learnt = Outcome(trailing.pop("fairlead-error", ""), repr((failed.code(), failed.details(), sorted(trailing))))
+        learnt = Outcome(
+            trailing.pop("fairlead-error", ""), repr((failed.code(), failed.details(), sorted(trailing)))
+        )
     return Outcome(learnt.error, anonymous(learnt.said, thing))
 
 
 def anonymous(text: str, thing: Thing) -> str:
     for field, value in thing._asdict().items():
         for shown in (value.id, value.lease) if field == "leased" else (str(value),):
-            text = re.sub(rf"\b{re.escape(shown)}\b" if field in ("intent", "generation") else re.escape(shown), f"<{field}>", text)
+            text = re.sub(
+                rf"\b{re.escape(shown)}\b" if field in ("intent", "generation") else re.escape(shown),
+                f"<{field}>",
+                text,
+            )
     for characters in (30, 12):
         text = text.replace(thing.ready[:characters], "<start>").replace(thing.ready[-characters:], "<end>")
     return text

@@ -28,7 +28,8 @@ PATTERNS = (*IN_PROJECT, *ELSEWHERE)
 P, C, A = Right.PRODUCE, Right.CONSUME, Right.ADMIN
 READ, REDRIVE, QUARANTINE = Right.READ_PAYLOAD, Right.REDRIVE, Right.QUARANTINE
 
-#: How a refusal looks. FORBIDDEN names the right that is missing; HIDDEN is what there would be if the thing were not there.
+#: How a refusal looks. FORBIDDEN names the right that is missing; HIDDEN is what there would be if the thing
+#: were not there.
 FORBIDDEN, HIDDEN = "forbidden", "hidden"
 
 
@@ -94,7 +95,11 @@ def _settled(x: Any, *items: Settlement) -> list[str]:
 
 def _exchanged(x: Any, **parts: Any) -> object:
     done = x.exchange("me", **parts)
-    return [result.outcome for result in done.settled], {queue: len(ids) for queue, ids in done.enqueued.items()}, len(done.deliveries)
+    return (
+        [result.outcome for result in done.settled],
+        {queue: len(ids) for queue, ids in done.enqueued.items()},
+        len(done.deliveries),
+    )
 
 
 def runbook(project: str) -> str:
@@ -111,14 +116,27 @@ TABLE: dict[str, Row] = {
     "twin": Row((P,), lambda x, t: x.twin(t.queue, "nobody has this key")),
     "exchange: enqueue": Row((P,), lambda x, t: _exchanged(x, enqueue={t.queue: [NewMessage(b"new")]})),
     "quarantine": Row((QUARANTINE,), lambda x, t: x.quarantine(t.queue, [NewMessage(b"bad")], error="bad")),
-    "staging.stage": Row((P,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"new")]).count),
-    "staging.stage: as dead letters": Row(
-        (QUARANTINE,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"bad")], dead=("unknown", "bad")).count
+    "staging.stage": Row(
+        (P,), lambda x, t: x.staging.stage(f"{t.write}.new", "c", t.queue, [NewMessage(b"new")]).count
     ),
-    "staging.publish": Row((P,), lambda x, t: x.staging.publish(t.write, t.queue, ["c"]).outcome, seen=FORBIDDEN),
-    "staging.publish: dead letters": Row((QUARANTINE,), lambda x, t: x.staging.publish(t.burial, t.queue, ["c"]).outcome, seen=FORBIDDEN),
+    "staging.stage: as dead letters": Row(
+        (QUARANTINE,),
+        lambda x, t: (
+            x.staging.stage(
+                f"{t.write}.new", "c", t.queue, [NewMessage(b"bad")], dead=("unknown", "bad")
+            ).count
+        ),
+    ),
+    "staging.publish": Row(
+        (P,), lambda x, t: x.staging.publish(t.write, t.queue, ["c"]).outcome, seen=FORBIDDEN
+    ),
+    "staging.publish: dead letters": Row(
+        (QUARANTINE,), lambda x, t: x.staging.publish(t.burial, t.queue, ["c"]).outcome, seen=FORBIDDEN
+    ),
     "staging.discard": Row((P,), lambda x, t: x.staging.discard(t.write, t.queue), seen=FORBIDDEN),
-    "staging.list": Row((), lambda x, t: [write.messages for write in x.staging.list() if write.token == t.write], HIDDEN),
+    "staging.list": Row(
+        (), lambda x, t: [write.messages for write in x.staging.list() if write.token == t.write], HIDDEN
+    ),
     # Messages out
     "claim": Row((C,), lambda x, t: len(x.claim(t.queue))),
     "claim: with a token": Row((C,), lambda x, t: len(x.claim(t.queue, token=t.token))),
@@ -135,21 +153,35 @@ TABLE: dict[str, Row] = {
     "nack": Row((C,), lambda x, t: x.nack(t.queue, t.leased.id, "no").outcome),
     "consumers.register": Row((C,), lambda x, t: x.consumers.register(f"{t.consumer}.new", t.queue).queue),
     "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.queue, t.generation, 1).count),
-    "consumers.read": Row((C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.queue, t.generation, 1)]),
+    "consumers.read": Row(
+        (C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.queue, t.generation, 1)]
+    ),
     "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.queue, t.generation, 1, [])),
-    "consumers.take_up": Row((C,), lambda x, t: x.consumers.take_up(t.consumer, t.queue, t.generation, 1).failed),
-    "consumers.choose": Row((C,), lambda x, t: x.consumers.choose(t.consumer, t.queue, t.generation, 1, ["p"])),
-    "consumers.close": Row((C,), lambda x, t: x.consumers.close(t.consumer, t.queue, t.generation, 1).settled),
-    "consumers.heartbeat": Row((C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.queue, t.generation).open),
+    "consumers.take_up": Row(
+        (C,), lambda x, t: x.consumers.take_up(t.consumer, t.queue, t.generation, 1).failed
+    ),
+    "consumers.choose": Row(
+        (C,), lambda x, t: x.consumers.choose(t.consumer, t.queue, t.generation, 1, ["p"])
+    ),
+    "consumers.close": Row(
+        (C,), lambda x, t: x.consumers.close(t.consumer, t.queue, t.generation, 1).settled
+    ),
+    "consumers.heartbeat": Row(
+        (C,), lambda x, t: x.consumers.heartbeat(t.consumer, t.queue, t.generation).open
+    ),
     "consumers.ceiling": Row((C,), lambda x, t: x.consumers.ceiling(t.consumer, t.queue, t.generation) > 0),
     "consumers.release": Row((A,), lambda x, t: x.consumers.release(t.consumer, t.queue)),
     "consumers.drop": Row((A,), lambda x, t: x.consumers.drop(t.consumer, t.queue)),
-    "consumers.list": Row((), lambda x, t: [info.name for info in x.consumers.list() if info.name == t.consumer], HIDDEN),
+    "consumers.list": Row(
+        (), lambda x, t: [info.name for info in x.consumers.list() if info.name == t.consumer], HIDDEN
+    ),
     "consumers.show": Row((), lambda x, t: x.consumers.show(t.consumer, t.queue).open),
     # It reaches only what the key itself has claimed, so anybody may say it.
     "goodbye": Row(None, lambda x, t: x.goodbye("me")),
     # Queues
-    "create_queue": Row((A,), lambda x, t: x.create_queue(t.queue + ".new").name, where=(*ON_QUEUE[1:], "shop/orders.eu.*")),
+    "create_queue": Row(
+        (A,), lambda x, t: x.create_queue(t.queue + ".new").name, where=(*ON_QUEUE[1:], "shop/orders.eu.*")
+    ),
     "update_queue": Row((A,), lambda x, t: x.update_queue(t.queue, visibility_timeout="9s").name),
     "delete_queue": Row((A,), lambda x, t: x.delete_queue(t.queue)),
     "pause": Row((A,), lambda x, t: x.pause(t.queue)),
@@ -173,11 +205,19 @@ TABLE: dict[str, Row] = {
     "redrive": Row((REDRIVE,), lambda x, t: x.redrive(t.queue)),
     "redrive: of the dead letters": Row((REDRIVE,), lambda x, t: x.redrive(t.queue + ".dlq", ids=[t.dead])),
     "redrive: dry run": Row((REDRIVE,), lambda x, t: x.redrive(t.queue, dry_run=True)),
-    "redrive: by header": Row((REDRIVE, READ), lambda x, t: x.redrive(t.queue, filter=BY_HEADER, dry_run=True)),
-    "intents": Row((), lambda x, t: [intent.intent_id for intent in x.intents() if intent.intent_id == t.intent], HIDDEN),
+    "redrive: by header": Row(
+        (REDRIVE, READ), lambda x, t: x.redrive(t.queue, filter=BY_HEADER, dry_run=True)
+    ),
+    "intents": Row(
+        (), lambda x, t: [intent.intent_id for intent in x.intents() if intent.intent_id == t.intent], HIDDEN
+    ),
     "cancel_intent": Row((REDRIVE,), lambda x, t: x.cancel_intent(t.intent), HIDDEN, seen=FORBIDDEN),
     # Looking
-    "queues": Row((), lambda x, t: sorted(info.name for info in x.queues() if info.name in (t.queue, t.queue + ".dlq")), HIDDEN),
+    "queues": Row(
+        (),
+        lambda x, t: sorted(info.name for info in x.queues() if info.name in (t.queue, t.queue + ".dlq")),
+        HIDDEN,
+    ),
     "stats": Row((), lambda x, t: x.stats(t.queue).ready),
     "stats: of the dead letters": Row((), lambda x, t: x.stats(t.queue + ".dlq", keys=True).ready),
     "peek": Row((), lambda x, t: [info.id for info in x.peek(t.queue)]),
@@ -207,7 +247,9 @@ TABLE: dict[str, Row] = {
     "config.set: of no queue": Row((A,), lambda x, t: x.config.set("throttle:t:rate", 3), where=EVERYWHERE),
     "config.delete: of no queue": Row((A,), lambda x, t: x.config.delete("plain"), where=EVERYWHERE),
     "config.list: of no queue": Row((A,), lambda x, t: x.config.list("plain"), HIDDEN, where=EVERYWHERE),
-    "runbooks.save": Row((A,), lambda x, t: x.runbooks.save(t.project, runbook(t.project)), where=WHOLE_PROJECT),
+    "runbooks.save": Row(
+        (A,), lambda x, t: x.runbooks.save(t.project, runbook(t.project)), where=WHOLE_PROJECT
+    ),
     "runbooks.get": Row((), lambda x, t: x.runbooks.get(t.project), where=IN_PROJECT),
     "runbooks.list": Row((), lambda x, t: x.runbooks.list().get(t.project), HIDDEN, where=IN_PROJECT),
     # Keys: of the rights one has oneself, where one is admin
@@ -215,9 +257,13 @@ TABLE: dict[str, Row] = {
     "keys.list": Row((A, C), lambda x, t: [info.id for info in x.keys.list() if info.id == t.key], HIDDEN),
     "keys.show": Row((A, C), lambda x, t: x.keys.show(t.key).id, HIDDEN),
     "keys.show: one's own": Row(None, lambda x, t: len(x.keys.show().id)),
-    "keys.set_grants": Row((A, C), lambda x, t: x.keys.set_grants(t.key, [f"consume:{t.queue}"]).grants, HIDDEN),
+    "keys.set_grants": Row(
+        (A, C), lambda x, t: x.keys.set_grants(t.key, [f"consume:{t.queue}"]).grants, HIDDEN
+    ),
     "keys.create: without rights": Row((A,), lambda x, t: x.keys.create("made").info.grants, where=PATTERNS),
-    "keys.change_grants": Row((A, C), lambda x, t: x.keys.change_grants(t.key, remove=[f"consume:{t.queue}"]).grants, HIDDEN),
+    "keys.change_grants": Row(
+        (A, C), lambda x, t: x.keys.change_grants(t.key, remove=[f"consume:{t.queue}"]).grants, HIDDEN
+    ),
     "keys.revoke": Row((A, C), lambda x, t: x.keys.revoke(t.key), HIDDEN),
     "keys.rotate": Row((A, C), lambda x, t: x.keys.rotate(t.key).info.name, HIDDEN),
 }
@@ -228,7 +274,10 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
     x.create_queue(queue, retry="none", visibility_timeout="1h")
     message = NewMessage(b"secret", {"h": "secret"})
     *_, dead = x.enqueue_many(queue, [message] * 4)
-    assert all(result.outcome == "dead" for result in x.settle([Fail(delivery, dead=True) for delivery in x.claim(queue, limit=4)]))
+    assert all(
+        result.outcome == "dead"
+        for result in x.settle([Fail(delivery, dead=True) for delivery in x.claim(queue, limit=4)])
+    )
     x.enqueue(queue, b"secret", headers={"h": "secret"})
     (leased,) = x.claim(queue, consumer="holder")
     generation = x.consumers.register(f"etl-{queue}", queue).generation
@@ -249,7 +298,9 @@ def furnish(x: Any, queue: str, path: str, token: str = "t") -> Thing:
     x.config.set("plain", "x")
     project = queue.partition("/")[0]
     x.runbooks.save(project, runbook(project))
-    return Thing(queue, ready, held, dead, DeliveryRef(leased.id, leased.lease), intent, key, path, token, generation)
+    return Thing(
+        queue, ready, held, dead, DeliveryRef(leased.id, leased.lease), intent, key, path, token, generation
+    )
 
 
 def _until(is_so: Callable[[], bool]) -> None:
@@ -270,4 +321,9 @@ def outcome(call: Callable[[Any, Thing], object], x: Any, thing: Thing) -> Outco
     try:
         return Outcome("", repr(call(x, thing)))
     except FairleadError as refused:
-        return Outcome(refused.code, msgspec.json.encode([refused.message, refused.fields], enc_hook=str, order="deterministic").decode())
+        return Outcome(
+            refused.code,
+            msgspec.json.encode(
+                [refused.message, refused.fields], enc_hook=str, order="deterministic"
+            ).decode(),
+        )

@@ -50,5 +50,3 @@ def refusal(call: Callable[[], object]) -> str:
     except FairleadError as error:
         return error.code
     return ""
-
-

@@ -15,7 +15,9 @@ _UNWATCHED = "certificates.POLL_S = 3600"
 
 
 def run_unchecked(data: Path, settings: Mapping[str, object]) -> AbstractContextManager[ServerProcess]:
-    """It does not mind certificates that have ended, as a server does not that has been running for long enough."""
+    """It does not mind certificates that have ended, as a server does not that has been running for long
+    enough.
+    """
     return _changed(_UNCHECKED, data, settings)
 
 

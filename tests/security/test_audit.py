@@ -39,7 +39,9 @@ class Stage:
         broker.settle([Fail(delivery, error="no") for delivery in broker.claim("q", limit=2)])
         (self.leased,) = broker.enqueue_many("q", [NewMessage(b"leased")])
         broker.claim("q")
-        self.ready = broker.enqueue_many("q", [NewMessage(SECRET.encode(), {"h": SECRET}), NewMessage(b"ready")])
+        self.ready = broker.enqueue_many(
+            "q", [NewMessage(SECRET.encode(), {"h": SECRET}), NewMessage(b"ready")]
+        )
         self.held = broker.enqueue("q", b"held")
         broker.hold("q", [self.held])
         self.key = scene.key(*EVERY_RIGHT, name="ops")
@@ -117,10 +119,14 @@ def test_an_entry_never_holds_what_messages_values_runbooks_or_secrets_say(stage
     assert getattr(made, "secret", SECRET) not in shown
 
 
-@pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "prune", "redrive"])
+@pytest.mark.parametrize(
+    "verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "prune", "redrive"]
+)
 def test_a_dry_run_by_filter_leaves_one_that_says_so(stage: Stage, verb: str) -> None:
     filter = {"older_than": "0s"} if verb == "prune" else {"filter": DeadFilter(max_attempts=9)}
-    told = getattr(stage.guard, verb)("q.dlq" if verb in ("retry", "redrive", "prune") else "q", dry_run=True, **filter)
+    told = getattr(stage.guard, verb)(
+        "q.dlq" if verb in ("retry", "redrive", "prune") else "q", dry_run=True, **filter
+    )
     (entry,) = stage.entries()
     count = told.matched if verb == "redrive" else len(told.changed)
     assert (entry.verb, entry.outcome, entry.count, entry.details["dry_run"]) == (verb, "done", count, "True")
@@ -185,7 +191,9 @@ def test_options_given_by_position_are_told_like_those_by_name(stage: Stage) -> 
     assert by_name.details["ids"].startswith("1: ")
 
 
-def test_an_act_that_was_refused_by_the_engine_says_why_and_one_without_the_right_was_none(stage: Stage) -> None:
+def test_an_act_that_was_refused_by_the_engine_says_why_and_one_without_the_right_was_none(
+    stage: Stage,
+) -> None:
     for call in (lambda: stage.guard.purge("missing"), lambda: stage.guard.update_queue("q", nonsense=1)):
         with pytest.raises((QueueNotFound, InvalidRequest)):
             call()
@@ -194,7 +202,9 @@ def test_an_act_that_was_refused_by_the_engine_says_why_and_one_without_the_righ
     assert [entry.outcome for entry in stage.entries()] == ["queue_not_found", "invalid_request"]
 
 
-def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def breaks(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -204,7 +214,9 @@ def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(stage
     assert [entry.outcome for entry in stage.entries()] == ["failed"]
 
 
-def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = stage.broker._core.commit
 
     def full_at_the_end(facts: Sequence[Fact]) -> int:
@@ -215,7 +227,10 @@ def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Sta
     monkeypatch.setattr(stage.broker._core, "commit", full_at_the_end)
     assert [message.id for message in stage.guard.drain("q")] == stage.ready
     assert stage.guard.keys.rotate(stage.key.info.id).secret
-    assert [(entry.verb, entry.outcome) for entry in stage.entries()] == [("drain", "asked"), ("keys.rotate", "asked")]
+    assert [(entry.verb, entry.outcome) for entry in stage.entries()] == [
+        ("drain", "asked"),
+        ("keys.rotate", "asked"),
+    ]
 
 
 def test_what_is_done_with_keys_says_which(stage: Stage) -> None:
@@ -234,7 +249,10 @@ def test_where_keys_are_off_and_on_a_directory_it_is_said_who(stage: Stage) -> N
     anonymous = GuardedBroker(stage.broker, Caller(None, "anonymous", "ipv4:127.0.0.1:1"))
     anonymous.pause("q")
     stage.scene.local().resume("q")
-    assert [(entry.who, entry.source) for entry in stage.entries()] == [("anonymous", "ipv4:127.0.0.1:1"), ("local:ann", "data directory")]
+    assert [(entry.who, entry.source) for entry in stage.entries()] == [
+        ("anonymous", "ipv4:127.0.0.1:1"),
+        ("local:ann", "data directory"),
+    ]
 
 
 # A crash
@@ -259,7 +277,10 @@ def test_an_act_that_a_crash_cut_short_stays_asked(factory: Factory, monkeypatch
     thread.start()
     assert begun.wait(60)
     with Broker(factory.crash(store), clock=ManualClock()) as again:
-        assert [(record.number, record.verb, record.outcome) for record in again.audit.read()] == [(2, "purge", "asked"), (1, "pause", "done")]
+        assert [(record.number, record.verb, record.outcome) for record in again.audit.read()] == [
+            (2, "purge", "asked"),
+            (1, "pause", "done"),
+        ]
         GuardedBroker(again, Caller(None, "anonymous", "x")).resume("q")
         assert again.audit.read()[0].number == 3
     go_on.set()
@@ -294,7 +315,11 @@ def test_the_audit_is_read_newest_first_in_pages_and_by_filter(stage: Stage) -> 
 
 
 def test_the_audit_is_for_admins_of_everything(stage: Stage) -> None:
-    for grants in (["admin:q"], ["admin:shop/*"], ["read-payload:*", "produce:*", "consume:*", "redrive:*", "quarantine:*"]):
+    for grants in (
+        ["admin:q"],
+        ["admin:shop/*"],
+        ["read-payload:*", "produce:*", "consume:*", "redrive:*", "quarantine:*"],
+    ):
         with pytest.raises(Forbidden):
             stage.scene.with_grants(*grants).audit.read()
     assert stage.scene.with_grants("admin:*").audit.read() == []
@@ -317,8 +342,9 @@ def test_the_command_shows_what_was_done_on_the_directory_oldest_first(cli: Comm
     cli.ok("queue", "purge", "orders", "--yes")
     shown = cli.json("audit")
     assert [(entry["verb"], entry["queue"], entry["count"], entry["outcome"]) for entry in shown] == [
-        ("create_queue", "orders", None, "done"), ("purge", "orders", 1, "done"),
-    ]  # fmt: skip
+        ("create_queue", "orders", None, "done"),
+        ("purge", "orders", 1, "done"),
+    ]
     assert all(entry["who"].startswith("local:") and entry["source"] == "data directory" for entry in shown)
     lines = cli.ok("audit").lines
     assert [line.split()[2:4] for line in lines[1:]] == [["create_queue", "orders"], ["purge", "orders"]]
@@ -328,7 +354,9 @@ def test_the_command_shows_what_was_done_on_the_directory_oldest_first(cli: Comm
     assert "nothing is written down of that" in cli.ok("audit", "--who", "somebody").out
 
 
-def test_the_command_shows_only_the_last_so_much_time(cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_only_the_last_so_much_time(
+    cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cli.ok("queue", "create", "orders")
     assert len(cli.json("audit", "--since", "1h")) == 1
     later = command.now_ms() + 2 * 60 * MINUTE_MS
@@ -352,7 +380,10 @@ def test_followers_see_each_entry_when_it_is_written_and_when_it_is_over(
     news = command._news(stage.guard, stage.entries(), None, None, None)
     stage.broker.audit.finish(record, "done", 7)
     stage.guard.pause("q")
-    assert [(entry.verb, entry.outcome, entry.count) for entry in next(news)] == [("purge", "done", 7), ("pause", "done", None)]
+    assert [(entry.verb, entry.outcome, entry.count) for entry in next(news)] == [
+        ("purge", "done", 7),
+        ("pause", "done", None),
+    ]
     assert next(news) == []
     text = command._line(stage.entries()[0]).plain
     assert text.split(" ", 1)[1] == "ann purge q count=7 done from here"

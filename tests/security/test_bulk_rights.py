@@ -33,7 +33,9 @@ def queues(scene: Scene) -> Scene:
     return scene
 
 
-def test_a_consumer_is_found_by_every_key_of_its_queue_and_so_outlives_the_one_that_made_it(queues: Scene) -> None:
+def test_a_consumer_is_found_by_every_key_of_its_queue_and_so_outlives_the_one_that_made_it(
+    queues: Scene,
+) -> None:
     old, new = queues.key("consume:ours/*"), queues.with_grants("consume:ours/q")
     queues.broker.enqueue("ours/q", b"1")
     generation = queues.as_key(old).consumers.register("etl", "ours/q").generation
@@ -58,11 +60,16 @@ def test_a_write_of_both_kinds_takes_the_right_to_each(queues: Scene) -> None:
     assert refusal(lambda: judge.staging.publish("both", "ours/q", [])) == "forbidden"
     judge.staging.stage("both", "dead", "ours/q", [NewMessage(b"1")], dead=("validation_failure", "bad"))
     for caller in (writer, judge):
-        assert refusal(lambda caller=caller: caller.staging.publish("both", "ours/q", ["alive", "dead"])) == "forbidden"  # type: ignore[misc]
+        assert (
+            refusal(lambda caller=caller: caller.staging.publish("both", "ours/q", ["alive", "dead"]))
+            == "forbidden"
+        )  # type: ignore[misc]
         assert refusal(lambda caller=caller: caller.staging.discard("both", "ours/q")) == "forbidden"  # type: ignore[misc]
     both = queues.with_grants("produce:ours/*", "quarantine:ours/*")
     assert both.staging.publish("both", "ours/q", ["alive", "dead"]).count == 2
-    assert [caller.staging.publish("both", "ours/q", []).outcome for caller in (writer, judge)] == ["already"] * 2
+    assert [caller.staging.publish("both", "ours/q", []).outcome for caller in (writer, judge)] == [
+        "already"
+    ] * 2
 
 
 def test_dead_letters_are_published_with_the_right_to_quarantine_alone(queues: Scene) -> None:
@@ -109,7 +116,9 @@ def test_a_reading_ends_when_its_key_loses_the_right(queues: Scene, how: str) ->
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_of(queues: Scene, how: str) -> None:
+def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_of(
+    queues: Scene, how: str
+) -> None:
     end, error = ENDS[how]
     key = queues.key("consume:ours/*")
     guard = queues.as_key(key)
@@ -128,10 +137,15 @@ def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_o
 
 
 def browsed(guard: GuardedBroker, **options: Any) -> list[Any]:
-    return [info for page in guard.browse_pages("q", options.get("view", "messages"), "", "", "") for info in page]
+    return [
+        info for page in guard.browse_pages("q", options.get("view", "messages"), "", "", "") for info in page
+    ]
 
 
-WAYS: dict[str, Callable[..., list[Any]]] = {"a page": lambda guard, **options: guard.browse("q", **options), "all pages": browsed}
+WAYS: dict[str, Callable[..., list[Any]]] = {
+    "a page": lambda guard, **options: guard.browse("q", **options),
+    "all pages": browsed,
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -157,17 +171,28 @@ def test_whoever_browses_all_is_written_down_once() -> None:
 
 def test_batches_of_what_one_may_not_read_say_so_in_a_column(tmp_path: Any) -> None:
     with run_server(tmp_path / "data", settings={"durability": "os", "auth.mode": "keys"}) as server:
-        root = fairlead.connect(server.address, api_key=(tmp_path / "data" / BOOTSTRAP_FILE).read_text().strip())
+        root = fairlead.connect(
+            server.address, api_key=(tmp_path / "data" / BOOTSTRAP_FILE).read_text().strip()
+        )
         root.create_queue("q")
         root.enqueue("q", b"secret", headers={"h": "secret"})
-        keys = {grants: root.keys.create("k", grants.split()).secret for grants in ("redrive:q", "redrive:q read-payload:q", "redrive:other")}
+        keys = {
+            grants: root.keys.create("k", grants.split()).secret
+            for grants in ("redrive:q", "redrive:q read-payload:q", "redrive:other")
+        }
         found = {}
         for grants, secret in keys.items():
             with fairlead.connect(server.address, api_key=secret) as client:
-                found[grants] = outcome_of(lambda client=client: pa.Table.from_batches(client.browse_batches("q"), BROWSED).to_pylist())  # type: ignore[misc]
+                found[grants] = outcome_of(
+                    lambda client=client: pa.Table.from_batches(
+                        client.browse_batches("q"), BROWSED
+                    ).to_pylist()
+                )  # type: ignore[misc]
         root.close()
     assert found["redrive:other"] == "forbidden"
-    assert [(row["payload"], row["hidden"]) for row in found["redrive:q"]] == [(b"", ["payload", "headers", "carry"])]
+    assert [(row["payload"], row["hidden"]) for row in found["redrive:q"]] == [
+        (b"", ["payload", "headers", "carry"])
+    ]
     assert [(row["payload"], row["hidden"]) for row in found["redrive:q read-payload:q"]] == [(b"secret", [])]
 
 

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from fairlead.config import TlsSettings
 from fairlead.errors import SettingInvalid
@@ -26,12 +31,17 @@ def files(tmp_path: Path) -> Files:
 
 
 def settings(files: Files, **changed: str) -> TlsSettings:
-    return TlsSettings(**{"cert": str(files.cert()), "key": str(files.key()), "client_ca": str(files.ca), **changed})
+    return TlsSettings(
+        **{"cert": str(files.cert()), "key": str(files.key()), "client_ca": str(files.ca), **changed}
+    )
 
 
 def with_passphrase(files: Files) -> None:
     key = load_pem_private_key(files.key().read_bytes(), None)
-    replace(files.key(), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open sesame")))
+    replace(
+        files.key(),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open sesame")),
+    )
 
 
 def swapped(files: Files) -> None:
@@ -42,24 +52,80 @@ def swapped(files: Files) -> None:
 
 #: What is done to good files, the setting that is named, and what is said of it.
 BAD: dict[str, tuple[Callable[[Files], object], str, str]] = {
-    "no certificate": (lambda files: files.cert().unlink(), "tls.cert", "expected a file that this user can read, got .*server.pem: No such file"),
-    "no key": (lambda files: files.key().unlink(), "tls.key", "expected a file that this user can read, got .*server.key: No such file"),
+    "no certificate": (
+        lambda files: files.cert().unlink(),
+        "tls.cert",
+        "expected a file that this user can read, got .*server.pem: No such file",
+    ),
+    "no key": (
+        lambda files: files.key().unlink(),
+        "tls.key",
+        "expected a file that this user can read, got .*server.key: No such file",
+    ),
     "no authority": (lambda files: files.ca.unlink(), "tls.client_ca", "got .*ca.pem: No such file"),
-    "a directory": (lambda files: (files.ca.unlink(), files.ca.mkdir()), "tls.client_ca", "got .*ca.pem: Is a directory"),
-    "an empty certificate": (lambda files: replace(files.cert(), b""), "tls.cert", "to have certificates in PEM"),
-    "half a certificate": (lambda files: replace(files.cert(), files.cert().read_bytes()[:200]), "tls.cert", "to have certificates in PEM"),
-    "an empty authority": (lambda files: replace(files.ca, b"# none yet"), "tls.client_ca", "to have certificates in PEM"),
+    "a directory": (
+        lambda files: (files.ca.unlink(), files.ca.mkdir()),
+        "tls.client_ca",
+        "got .*ca.pem: Is a directory",
+    ),
+    "an empty certificate": (
+        lambda files: replace(files.cert(), b""),
+        "tls.cert",
+        "to have certificates in PEM",
+    ),
+    "half a certificate": (
+        lambda files: replace(files.cert(), files.cert().read_bytes()[:200]),
+        "tls.cert",
+        "to have certificates in PEM",
+    ),
+    "an empty authority": (
+        lambda files: replace(files.ca, b"# none yet"),
+        "tls.client_ca",
+        "to have certificates in PEM",
+    ),
     "key and certificate swapped": (swapped, "tls.cert", "to have certificates in PEM"),
-    "no key in it": (lambda files: replace(files.key(), b"-----BEGIN PRIVATE KEY-----\nabcd\n"), "tls.key", "to have one private key in PEM"),
-    "a key with a passphrase": (with_passphrase, "tls.key", "to have no passphrase; write it without: openssl pkey -in .*server.key"),
-    "another's key": (lambda files: replace(files.key(), files.authority.for_server().key), "tls.key", "they do not belong together"),
-    "an expired certificate": (lambda files: files.server(**EXPIRED), "tls.cert", "to be valid, it ended on .* UTC; have it renewed"),
-    "a certificate of tomorrow": (lambda files: files.server(**NOT_YET), "tls.cert", "it begins on .*; is this clock right"),
-    "a key its group can read": (lambda files: files.key().chmod(0o640), "tls.key", "to be a secret, but its mode is 0640; run: chmod 600 .*key"),
+    "no key in it": (
+        lambda files: replace(files.key(), b"-----BEGIN PRIVATE KEY-----\nabcd\n"),
+        "tls.key",
+        "to have one private key in PEM",
+    ),
+    "a key with a passphrase": (
+        with_passphrase,
+        "tls.key",
+        "to have no passphrase; write it without: openssl pkey -in .*server.key",
+    ),
+    "another's key": (
+        lambda files: replace(files.key(), files.authority.for_server().key),
+        "tls.key",
+        "they do not belong together",
+    ),
+    "an expired certificate": (
+        lambda files: files.server(**EXPIRED),
+        "tls.cert",
+        "to be valid, it ended on .* UTC; have it renewed",
+    ),
+    "a certificate of tomorrow": (
+        lambda files: files.server(**NOT_YET),
+        "tls.cert",
+        "it begins on .*; is this clock right",
+    ),
+    "a key its group can read": (
+        lambda files: files.key().chmod(0o640),
+        "tls.key",
+        "to be a secret, but its mode is 0640; run: chmod 600 .*key",
+    ),
     "a key all can read": (lambda files: files.key().chmod(0o604), "tls.key", "its mode is 0604"),
-    "a pipe": (lambda files: (files.cert().unlink(), os.mkfifo(files.cert())), "tls.cert", "to be a file of at most"),
-    "a file that never ends": (lambda files: os.truncate(files.cert(), 2 << 20), "tls.cert", "of at most 1048576 bytes"),
-}  # fmt: skip
+    "a pipe": (
+        lambda files: (files.cert().unlink(), os.mkfifo(files.cert())),
+        "tls.cert",
+        "to be a file of at most",
+    ),
+    "a file that never ends": (
+        lambda files: os.truncate(files.cert(), 2 << 20),
+        "tls.cert",
+        "of at most 1048576 bytes",
+    ),
+}
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -79,7 +145,9 @@ def test_a_key_is_never_quoted(files: Files) -> None:
     assert not any(line in str(refused.value) for line in files.key().read_text().splitlines())
 
 
-def test_a_key_of_somebody_else_may_be_read_by_its_group(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_somebody_else_may_be_read_by_its_group(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root's, say, which a server that is not root can read through its group."""
     files.key().chmod(0o640)
     us = os.geteuid()
@@ -90,10 +158,15 @@ def test_a_key_of_somebody_else_may_be_read_by_its_group(files: Files, monkeypat
         load(settings(files))
 
 
-def test_a_server_with_a_bad_certificate_does_not_start_and_makes_no_data(files: Files, tmp_path: Path) -> None:
+def test_a_server_with_a_bad_certificate_does_not_start_and_makes_no_data(
+    files: Files, tmp_path: Path
+) -> None:
     files.server(**EXPIRED)
-    with pytest.raises(ServerDidNotStart, match=r"tls.cert: expected .*server.pem to be valid, it ended on") as refused, run_server(
-        tmp_path / "data", settings=files.settings()
+    with (
+        pytest.raises(
+            ServerDidNotStart, match=r"tls.cert: expected .*server.pem to be valid, it ended on"
+        ) as refused,
+        run_server(tmp_path / "data", settings=files.settings()),
     ):
         pass
     assert refused.value.code == 3
@@ -101,7 +174,9 @@ def test_a_server_with_a_bad_certificate_does_not_start_and_makes_no_data(files:
 
 
 @pytest.mark.parametrize(("days", "warnings"), [(13, 1), (15, 0)])
-def test_a_certificate_that_ends_soon_is_said_once_a_day(files: Files, caplog: pytest.LogCaptureFixture, days: int, warnings: int) -> None:
+def test_a_certificate_that_ends_soon_is_said_once_a_day(
+    files: Files, caplog: pytest.LogCaptureFixture, days: int, warnings: int
+) -> None:
     files.server(days=days)
     certificates = Certificates(settings(files))
     for _ in range(3):
@@ -157,7 +232,9 @@ def test_files_that_stay_bad_are_said_once(files: Files, caplog: pytest.LogCaptu
     for _ in range(4):
         watched.certificates.look()
     assert watched.certificates.current is before
-    assert [record.getMessage() for record in caplog.records] == ["new certificate files cannot be used, the old ones stay"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "new certificate files cannot be used, the old ones stay"
+    ]
     replace(files.cert(), b"nothing at all")
     for _ in range(3):
         watched.certificates.look()
@@ -180,7 +257,9 @@ def test_a_change_behind_a_symbolic_link_is_seen(files: Files) -> None:
     assert certificates.current.serial == issued.serial
 
 
-def test_a_listener_that_fails_does_not_end_the_watching(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_fails_does_not_end_the_watching(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
     certificates = Certificates(settings(files))
     came: list[int] = []
 

@@ -1,4 +1,6 @@
-"""Keys that are revoked, expire or lose a right while something of theirs is open: from then on nothing more comes, and nothing is lost."""
+"""Keys that are revoked, expire or lose a right while something of theirs is open: from then on nothing more
+comes, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from tests.security.scene import Scene
 ENDS: dict[str, tuple[Callable[[Any, str], object], type[errors.FairleadError]]] = {
     "revoked": (lambda keys, key_id: keys.revoke(key_id), errors.Unauthenticated),
     "without the right": (lambda keys, key_id: keys.set_grants(key_id, ["produce:*"]), errors.Forbidden),
-    "with the right elsewhere": (lambda keys, key_id: keys.set_grants(key_id, ["consume:elsewhere/*"]), errors.Forbidden),
+    "with the right elsewhere": (
+        lambda keys, key_id: keys.set_grants(key_id, ["consume:elsewhere/*"]),
+        errors.Forbidden,
+    ),
 }
 
 
@@ -48,7 +53,9 @@ def waiting(scene: Scene, **options: Any) -> tuple[str, Background]:
 
 @pytest.mark.parametrize("how", [*ENDS, "expired"])
 @pytest.mark.parametrize("started", [True, False])
-def test_what_a_waiting_claim_got_too_late_goes_to_another_at_its_old_place(scene: Scene, how: str, started: bool) -> None:
+def test_what_a_waiting_claim_got_too_late_goes_to_another_at_its_old_place(
+    scene: Scene, how: str, started: bool
+) -> None:
     scene.broker.create_queue("q")
     key_id, claim = waiting(scene, limit=2, started=started)
     if how == "expired":
@@ -135,10 +142,17 @@ def test_what_a_key_holds_stays_leased_when_it_is_revoked_and_runs_out_by_itself
     (held,) = x.claim("q", token="t", consumer="ann")
     scene.broker.keys.revoke(key.info.id)
     calls: list[Callable[[], object]] = [
-        lambda: x.settle([Complete(held)]), lambda: x.settle([Extend(held)]), lambda: x.settle([Start(held)]), lambda: x.settle([Release(held)]),
-        lambda: x.exchange("ann", settle=[Complete(held)]), lambda: x.exchange("ann", extend=[Extend(held)]),
-        lambda: x.ack("q", held.id), lambda: x.nack("q", held.id), lambda: x.goodbye("ann"), lambda: x.claim("q", token="t"),
-    ]  # fmt: skip
+        lambda: x.settle([Complete(held)]),
+        lambda: x.settle([Extend(held)]),
+        lambda: x.settle([Start(held)]),
+        lambda: x.settle([Release(held)]),
+        lambda: x.exchange("ann", settle=[Complete(held)]),
+        lambda: x.exchange("ann", extend=[Extend(held)]),
+        lambda: x.ack("q", held.id),
+        lambda: x.nack("q", held.id),
+        lambda: x.goodbye("ann"),
+        lambda: x.claim("q", token="t"),
+    ]
     for call in calls:
         with pytest.raises(errors.Unauthenticated):
             call()
@@ -296,7 +310,12 @@ def test_of_calls_that_a_client_gathers_only_those_that_are_refused_fail(served:
             return ""
 
         said = list(threads.map(enqueue, range(32)))
-    expected = ["", f"forbidden {theirs}", "queue_not_found gather/nothing", "forbidden gather-theirs/nothing"]
+    expected = [
+        "",
+        f"forbidden {theirs}",
+        "queue_not_found gather/nothing",
+        "forbidden gather-theirs/nothing",
+    ]
     assert said == expected * 8
     assert [served.root.stats(queue).ready for queue in (mine, theirs)] == [8, 0]
 

@@ -35,7 +35,10 @@ def test_a_key_is_made_and_its_secret_printed_alone_and_once(cli: Commands, brok
     secret = secret_of(cli, "shop", "--grant", "produce,consume:orders.*", "-g", "redrive:orders.eu")
     with broker() as opened:
         record = opened.keys.authenticate(secret)
-    assert (record.name, record.grants) == ("shop", read_grants(["produce:orders.*", "consume:orders.*", "redrive:orders.eu"]))
+    assert (record.name, record.grants) == (
+        "shop",
+        read_grants(["produce:orders.*", "consume:orders.*", "redrive:orders.eu"]),
+    )
     (listed,) = cli.json("key", "list")
     assert listed["id"] == secret.split("_")[1]
     assert "secret" not in listed
@@ -54,13 +57,18 @@ def test_json_has_the_secret_and_nothing_is_said_beside_it(cli: Commands) -> Non
 
 def test_an_end_may_be_a_date(cli: Commands) -> None:
     assert cli.json("key", "create", "k", "--expires", "2130-12-31")["expires_at"] == 5080579200000
-    assert cli.json("key", "create", "k", "--expires", "2130-12-31T01:00:00+01:00")["expires_at"] == 5080579200000
+    assert (
+        cli.json("key", "create", "k", "--expires", "2130-12-31T01:00:00+01:00")["expires_at"]
+        == 5080579200000
+    )
     for wrong in ("2130-13-31", "2000-01-01", "soon", "0s"):
         assert cli("key", "create", "k", "--expires", wrong).code in (2, 3)
     assert len(cli.json("key", "list")) == 2
 
 
-def test_a_secret_goes_to_a_file_that_only_its_owner_can_read(cli: Commands, broker: Opener, tmp_path: Path) -> None:
+def test_a_secret_goes_to_a_file_that_only_its_owner_can_read(
+    cli: Commands, broker: Opener, tmp_path: Path
+) -> None:
     file = tmp_path / "shop.key"
     before = os.umask(0)
     try:
@@ -84,7 +92,9 @@ def test_no_key_is_made_when_its_secret_could_not_be_written(cli: Commands, tmp_
     assert cli.json("key", "list") == []
 
 
-def test_a_secret_that_cannot_be_written_after_all_is_printed(cli: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_cannot_be_written_after_all_is_printed(
+    cli: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -102,7 +112,14 @@ def test_keys_are_listed_with_their_rights_use_and_end(
     with broker() as opened:
         opened.keys.authenticate(secret)
     shop, ops = cli.ok("key", "list").lines[1:]
-    assert shop.split()[1:] == ["shop", "produce,consume:orders.*", shop.split()[3], "ago", "in", shop.split()[-1]]
+    assert shop.split()[1:] == [
+        "shop",
+        "produce,consume:orders.*",
+        shop.split()[3],
+        "ago",
+        "in",
+        shop.split()[-1],
+    ]
     assert ops.split()[1:] == ["ops", "all:*", "never", "never"]
     later = SystemClock().now_ms() + 3 * 60 * 60 * 1000
     monkeypatch.setattr(keys, "now_ms", lambda: later)
@@ -130,8 +147,10 @@ def test_rights_are_given_and_taken_beside_the_others(cli: Commands) -> None:
     secret_of(cli, "shop", "--grant", "produce,consume:orders")
     said = cli.ok("key", "grant", "shop", "redrive:orders", "--remove", "consume:orders").out
     assert "has produce,redrive:orders" in said
-    assert cli.json("key", "grant", "shop", "all:shop/*", "--only")["grants"] == [f"{right}:shop/*" for right in sorted(
-        ["produce", "consume", "admin", "read-payload", "redrive", "quarantine"])]  # fmt: skip
+    assert cli.json("key", "grant", "shop", "all:shop/*", "--only")["grants"] == [
+        f"{right}:shop/*"
+        for right in sorted(["produce", "consume", "admin", "read-payload", "redrive", "quarantine"])
+    ]
     assert "has no rights" in cli.ok("key", "grant", "shop", "--only").out
 
 
@@ -154,7 +173,12 @@ def test_a_slip_in_a_grant_changes_nothing(cli: Commands, args: list[str], code:
 
 
 def test_what_is_shown_of_rights_can_be_typed_again() -> None:
-    for texts in (["produce:a", "consume:a", "admin:b.*"], [*map(str, EVERY_RIGHT)], ["redrive:*", "produce:p/*"], ["all:x", "produce:y"]):
+    for texts in (
+        ["produce:a", "consume:a", "admin:b.*"],
+        [*map(str, EVERY_RIGHT)],
+        ["redrive:*", "produce:p/*"],
+        ["all:x", "produce:y"],
+    ):
         grants = read_typed(texts)
         assert read_typed(show_grants([str(grant) for grant in grants]).split()) == grants
     with pytest.raises(InvalidRequest):
@@ -178,7 +202,9 @@ def test_a_key_is_rotated_into_the_file_it_was_in(cli: Commands, broker: Opener,
         assert opened.keys.authenticate(kept.out.strip()).grants
 
 
-def test_revoking_asks_and_says_what_the_key_is(cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revoking_asks_and_says_what_the_key_is(
+    cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = secret_of(cli, "shop", "--grant", "produce:orders")
     without_terminal = cli("key", "revoke", "shop")
     assert without_terminal.code == 2
@@ -230,7 +256,11 @@ def test_a_lost_first_key_is_made_again_from_the_directory(cli: Commands, broker
         assert opened.keys.authenticate(file.read_text().strip()).grants == read_grants(EVERY_RIGHT)
         with pytest.raises(Unauthenticated):
             opened.keys.authenticate(old)
-        assert [record.verb for record in opened.audit.read()] == ["keys.bootstrap", "keys.bootstrap", "config.set"]
+        assert [record.verb for record in opened.audit.read()] == [
+            "keys.bootstrap",
+            "keys.bootstrap",
+            "config.set",
+        ]
         assert opened.audit.read()[0].who.startswith("local:")
 
 
@@ -245,7 +275,9 @@ def test_the_first_key_is_made_only_with_the_directory_in_hand(cli: Commands) ->
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("cli-keys") / "data", settings={"durability": "os", "auth.mode": "keys"}) as running:
+    with run_server(
+        tmp_path_factory.mktemp("cli-keys") / "data", settings={"durability": "os", "auth.mode": "keys"}
+    ) as running:
         yield running
 
 
@@ -261,20 +293,59 @@ class AtServer:
         self.bootstrap = server.data / "bootstrap.key"
 
     def __call__(self, *args: str, key: Path | None = None) -> Ran:
-        given = {"FAIRLEAD_DATA": None, "FAIRLEAD_ADDR": self._address, "FAIRLEAD_API_KEY_FILE": str(key or self.bootstrap)}
+        given = {
+            "FAIRLEAD_DATA": None,
+            "FAIRLEAD_ADDR": self._address,
+            "FAIRLEAD_API_KEY_FILE": str(key or self.bootstrap),
+        }
         return self._cli(*args, env=given)
 
 
 def test_a_scoped_admin_works_from_the_shell_within_its_rights(at_server: AtServer, tmp_path: Path) -> None:
     team, worker = tmp_path / "team.key", tmp_path / "worker.key"
-    assert at_server("key", "create", "team", "--grant", "admin,produce,consume:team.*", "--expires", "1d", "--to", str(team)).code == 0
+    assert (
+        at_server(
+            "key",
+            "create",
+            "team",
+            "--grant",
+            "admin,produce,consume:team.*",
+            "--expires",
+            "1d",
+            "--to",
+            str(team),
+        ).code
+        == 0
+    )
     assert at_server("queue", "create", "team.jobs", key=team).code == 0
     assert at_server("queue", "create", "jobs", key=team).code == 12
-    assert at_server("key", "create", "worker", "-g", "consume:team.jobs", "--expires", "1h", "--to", str(worker), key=team).code == 0
-    assert at_server("key", "create", "worker", "-g", "redrive:team.jobs", "--expires", "1h", key=team).code == 12
-    assert at_server("key", "create", "worker", "-g", "consume:team.jobs", key=team).code == 3, "it would outlive its maker"
+    assert (
+        at_server(
+            "key",
+            "create",
+            "worker",
+            "-g",
+            "consume:team.jobs",
+            "--expires",
+            "1h",
+            "--to",
+            str(worker),
+            key=team,
+        ).code
+        == 0
+    )
+    assert (
+        at_server("key", "create", "worker", "-g", "redrive:team.jobs", "--expires", "1h", key=team).code
+        == 12
+    )
+    assert at_server("key", "create", "worker", "-g", "consume:team.jobs", key=team).code == 3, (
+        "it would outlive its maker"
+    )
     assert at_server("key", "show", "-o", "json", key=worker).json()["name"] == "worker"
-    assert {key["name"] for key in at_server("key", "list", "-o", "json", key=team).json()} == {"team", "worker"}
+    assert {key["name"] for key in at_server("key", "list", "-o", "json", key=team).json()} == {
+        "team",
+        "worker",
+    }
     assert at_server("key", "revoke", "bootstrap", "--yes", key=team).code == 4, "not there for it"
     assert at_server("audit", key=team).code == 12
     assert at_server("key", "revoke", "worker", "--yes", key=team).code == 0
@@ -293,7 +364,9 @@ def test_a_key_rotates_itself_from_the_shell(at_server: AtServer, tmp_path: Path
 
 
 def test_a_client_in_python_works_with_the_key_of_a_file(server: ServerProcess) -> None:
-    with fairlead.connect(server.address, api_key=(server.data / "bootstrap.key").read_text().strip()) as client:
+    with fairlead.connect(
+        server.address, api_key=(server.data / "bootstrap.key").read_text().strip()
+    ) as client:
         made = client.keys.create("py", ["produce:a", "consume:a"], expires_in="1h")
         assert client.keys.change_grants(made.info.id, remove=["consume:a"]).grants == ("produce:a",)
         assert client.keys.rotate(made.info.id, keep="1m").info.name == "py"

@@ -56,14 +56,21 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def test_the_published_client_works_through_mutual_tls_with_a_key(guarded: Guarded) -> None:
     files = guarded.files
-    known = {"ca_cert": files.ca.read_bytes(), "client_cert": files.cert("client").read_bytes(), "client_key": files.key("client").read_bytes()}
+    known = {
+        "ca_cert": files.ca.read_bytes(),
+        "client_cert": files.cert("client").read_bytes(),
+        "client_key": files.key("client").read_bytes(),
+    }
     with fila.Client(guarded.server.addresses["grpc"], api_key=guarded.key, **known) as client:
         sent = client.enqueue("q", {"tenant": "acme"}, b"hello")
         received = next(client.consume("q"))
         assert (received.id, received.payload) == (sent, b"hello")
         client.ack("q", sent)
     for wrong in (SECRET, None):
-        with fila.Client(guarded.server.addresses["grpc"], api_key=wrong, **known) as client, pytest.raises(fila.RPCError, match="UNAUTHENTICATED"):
+        with (
+            fila.Client(guarded.server.addresses["grpc"], api_key=wrong, **known) as client,
+            pytest.raises(fila.RPCError, match="UNAUTHENTICATED"),
+        ):
             client.enqueue("q", None, b"hello")
 
 
@@ -74,7 +81,10 @@ def test_a_client_without_a_valid_key_is_told_at_once(guarded: Guarded, key: str
 
 
 def test_a_client_keeps_its_credentials_over_a_restart(guarded: Guarded) -> None:
-    with fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client, client.consume("q") as deliveries:
+    with (
+        fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client,
+        client.consume("q") as deliveries,
+    ):
         for kill in (True, False):
             guarded.server.restart(kill=kill)
             client.enqueue("q", b"after a restart")
@@ -85,7 +95,9 @@ def test_a_client_keeps_its_credentials_over_a_restart(guarded: Guarded) -> None
 
 def test_the_asyncio_client_brings_both_as_well(guarded: Guarded) -> None:
     async def work() -> bytes:
-        async with await fairlead.aio.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client:
+        async with await fairlead.aio.connect(
+            guarded.server.address, api_key=guarded.key, tls=guarded.tls
+        ) as client:
             await client.enqueue("q", b"from a task")
             (delivery,) = await client.claim("q", wait="30s")
             await client.settle([fairlead.Complete(delivery)])
@@ -94,11 +106,21 @@ def test_the_asyncio_client_brings_both_as_well(guarded: Guarded) -> None:
     assert asyncio.run(work()) == b"from a task"
 
 
-def test_a_key_is_in_no_representation_no_log_and_no_error(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_is_in_no_representation_no_log_and_no_error(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     with fairlead.connect(guarded.server.address, api_key=guarded.key, tls=guarded.tls) as client:
         core = client._core
-        shown = [client, core, core.options, core._transport, guarded.tls, core._transport._files, core._transport._api_key]  # type: ignore[attr-defined]
+        shown = [
+            client,
+            core,
+            core.options,
+            core._transport,
+            guarded.tls,
+            core._transport._files,
+            core._transport._api_key,
+        ]  # type: ignore[attr-defined]
         texts = [repr(one) for one in shown]
         for failing in (lambda: client.stats("no-such-queue"), lambda: client.enqueue("q", "no bytes")):  # type: ignore[arg-type]
             with pytest.raises(fairlead.errors.FairleadError) as refused:
@@ -113,12 +135,16 @@ def test_a_key_is_in_no_representation_no_log_and_no_error(guarded: Guarded, cap
 
 @pytest.mark.parametrize("wrong", ["", " ", "a b", "a\nb", "schlüssel", "x" * 1001, b"bytes", 7])
 def test_what_cannot_be_a_key_is_refused_without_being_shown(wrong: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"expected api_key to be text .*, got '\(not shown\)'") as refused:
+    with pytest.raises(
+        InvalidRequest, match=r"expected api_key to be text .*, got '\(not shown\)'"
+    ) as refused:
         fairlead.connect("127.0.0.1:1", api_key=wrong)  # type: ignore[arg-type]
     assert refused.value.got == "(not shown)"
 
 
-def test_a_key_that_would_travel_in_the_open_is_warned_of(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_that_would_travel_in_the_open_is_warned_of(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
     FlightTransport("127.0.0.1:1", api_key=SECRET).close()
     FlightTransport("fairlead.example:1", api_key=SECRET, tls=guarded.tls).close()
     FlightTransport("fairlead.example:1").close()
@@ -134,7 +160,9 @@ def command(guarded: Guarded, *args: str | Path, **env: str) -> str:
     environ = dict.fromkeys((name for name in os.environ if name.startswith("FAIRLEAD_")), None)
     for name, path in {"CA": files.ca, "CERT": files.cert("client"), "KEY": files.key("client")}.items():
         environ[f"FAIRLEAD_CLIENT_TLS_{name}"] = str(path)
-    ran = CliRunner(env=environ | env).invoke(app, ["--addr", guarded.server.address, *map(str, args)], catch_exceptions=False)
+    ran = CliRunner(env=environ | env).invoke(
+        app, ["--addr", guarded.server.address, *map(str, args)], catch_exceptions=False
+    )
     if ran.exit_code:
         raise CommandFailed(ran.exit_code, ran.stderr + ran.stdout)
     return ran.stdout
@@ -161,11 +189,21 @@ def test_a_command_takes_its_key_from_a_file_or_the_environment(guarded: Guarded
 
 def test_the_doctor_finds_every_door_and_says_when_certificates_end(guarded: Guarded) -> None:
     doors = guarded.server.addresses
-    said = command(guarded, "doctor", "--grpc", doors["grpc"], "--http", doors["http"], "-o", "json", FAIRLEAD_API_KEY=guarded.key)
-    checks = {(check["area"], check["name"]): check for check in json.loads(said)["checks"]}
-    assert {name: checks["server", name]["level"] for name in ("flight", "grpc", "http", "version")} == dict.fromkeys(
-        ("flight", "grpc", "http", "version"), "ok"
+    said = command(
+        guarded,
+        "doctor",
+        "--grpc",
+        doors["grpc"],
+        "--http",
+        doors["http"],
+        "-o",
+        "json",
+        FAIRLEAD_API_KEY=guarded.key,
     )
+    checks = {(check["area"], check["name"]): check for check in json.loads(said)["checks"]}
+    assert {
+        name: checks["server", name]["level"] for name in ("flight", "grpc", "http", "version")
+    } == dict.fromkeys(("flight", "grpc", "http", "version"), "ok")
     ends = {name: check["found"] for (area, name), check in checks.items() if area == "certificates"}
     assert sorted(ends) == ["authority", "client", "flight", "grpc", "http"]
     assert all("ends on 20" in found for found in ends.values())
@@ -173,6 +211,8 @@ def test_the_doctor_finds_every_door_and_says_when_certificates_end(guarded: Gua
 
 def test_the_doctor_says_what_is_wrong_with_a_door_that_it_cannot_enter(guarded: Guarded) -> None:
     with pytest.raises(CommandFailed) as refused:
-        run_command("--addr", guarded.server.address, "doctor", "--grpc", "127.0.0.1:1", "--http", "127.0.0.1:1")
+        run_command(
+            "--addr", guarded.server.address, "doctor", "--grpc", "127.0.0.1:1", "--http", "127.0.0.1:1"
+        )
     assert refused.value.code == 1
     assert "the server speaks TLS and this client does not; give tls=" in str(refused.value)

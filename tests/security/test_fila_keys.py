@@ -39,8 +39,12 @@ class Caller:
     def queue(self, name: str) -> None:
         self.admin.CreateQueue(admin_pb2.CreateQueueRequest(name=name))
 
-    def create(self, name: str, *, superadmin: bool = False, expires_at_ms: int = 0) -> admin_pb2.CreateApiKeyResponse:
-        request = admin_pb2.CreateApiKeyRequest(name=name, is_superadmin=superadmin, expires_at_ms=expires_at_ms)
+    def create(
+        self, name: str, *, superadmin: bool = False, expires_at_ms: int = 0
+    ) -> admin_pb2.CreateApiKeyResponse:
+        request = admin_pb2.CreateApiKeyRequest(
+            name=name, is_superadmin=superadmin, expires_at_ms=expires_at_ms
+        )
         return self.admin.CreateApiKey(request)
 
     def revoke(self, key_id: str) -> None:
@@ -87,7 +91,9 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data = tmp_path_factory.mktemp("keys") / "data"
-    with run_server(data, flight=False, grpc=True, settings={"durability": "os", "auth.mode": "keys"}) as server:
+    with run_server(
+        data, flight=False, grpc=True, settings={"durability": "os", "auth.mode": "keys"}
+    ) as server:
         served = Served(server.addresses["grpc"], (data / "bootstrap.key").read_text().strip())
         for queue in ("orders", "orders.eu", "payments", "shop/orders"):
             served.root.queue(queue)
@@ -175,7 +181,10 @@ def test_a_key_twice_in_one_call_is_none(served: Served) -> None:
     bearer = ("authorization", f"Bearer {served.bootstrap}")
     stub = admin_pb2_grpc.FilaAdminStub(grpc.insecure_channel(served.address))
     assert status(lambda: stub.ListApiKeys(admin_pb2.ListApiKeysRequest(), metadata=[bearer])) is OK
-    assert status(lambda: stub.ListApiKeys(admin_pb2.ListApiKeysRequest(), metadata=[bearer, bearer])) is UNAUTHENTICATED
+    assert (
+        status(lambda: stub.ListApiKeys(admin_pb2.ListApiKeysRequest(), metadata=[bearer, bearer]))
+        is UNAUTHENTICATED
+    )
 
 
 def test_a_revoked_key_is_refused_at_the_next_call_of_a_live_client(served: Served) -> None:
@@ -211,7 +220,9 @@ def test_a_right_that_was_taken_away_is_missing_at_the_next_call(served: Served)
         ("admin:*", [], ["orders", "missing"]),
     ],
 )
-def test_a_key_produces_where_its_pattern_says(served: Served, permission: str, allowed: list[str], refused: list[str]) -> None:
+def test_a_key_produces_where_its_pattern_says(
+    served: Served, permission: str, allowed: list[str], refused: list[str]
+) -> None:
     caller, _ = served.with_acl(permission)
     assert {queue: status(enqueue(caller, queue)) for queue in allowed} == dict.fromkeys(allowed, OK)
     assert {queue: status(enqueue(caller, queue)) for queue in refused} == dict.fromkeys(refused, FORBIDDEN)
@@ -243,7 +254,9 @@ def test_settling_takes_consume_and_is_refused_before_anything_is_looked_up(serv
 
 
 class Stream:
-    """Reads an open stream of Fila's own stub, so that its end can be seen: the published client ends its loop without a word."""
+    """Reads an open stream of Fila's own stub, so that its end can be seen: the published client ends its
+    loop without a word.
+    """
 
     def __init__(self, caller: Caller, queue: str) -> None:
         self.ids: list[str] = []
@@ -285,7 +298,9 @@ def test_an_idle_stream_ends_when_its_key_is_revoked_and_gets_nothing_more(serve
 
 @pytest.mark.parametrize("how", ["revoke", "narrow"])
 def test_what_a_stream_had_fetched_ahead_goes_back_when_its_key_is_over(served: Served, how: str) -> None:
-    """A client that does not read stops the server's writing; what waits behind it is leased and has not left."""
+    """A client that does not read stops the server's writing; what waits behind it is leased and has not
+    left.
+    """
     queue = f"ahead-{how}"
     served.root.queue(queue)
     # Far more than gRPC lets be under way to a client that does not read.
@@ -327,7 +342,10 @@ def test_a_key_is_listed_with_what_was_asked_for_and_without_its_secret(served: 
     info = served.root.listed()[made.key_id]
     assert (info.name, info.expires_at_ms, info.is_superadmin) == ("listed", at, False)
     assert abs(info.created_at_ms - SystemClock().now_ms()) < PATIENCE_S * 1000
-    assert made.key.encode() not in served.root.admin.ListApiKeys(admin_pb2.ListApiKeysRequest()).SerializeToString()
+    assert (
+        made.key.encode()
+        not in served.root.admin.ListApiKeys(admin_pb2.ListApiKeysRequest()).SerializeToString()
+    )
     served.root.revoke(made.key_id)
     assert made.key_id not in served.root.listed()
 
@@ -348,7 +366,14 @@ def test_a_superadmin_may_do_everything_and_only_superadmins_make_one(served: Se
 
 
 def test_what_is_set_is_what_is_shown_and_shown_again_after_it_is_set_again(served: Served) -> None:
-    _, key_id = served.with_acl("produce:orders", "consume:orders.*", "admin:shop/*", "redrive:orders", "read-payload:*", "produce:orders")
+    _, key_id = served.with_acl(
+        "produce:orders",
+        "consume:orders.*",
+        "admin:shop/*",
+        "redrive:orders",
+        "read-payload:*",
+        "produce:orders",
+    )
     shown = served.root.acl(key_id)
     assert shown == ["admin:shop/*", "consume:orders.*", "produce:orders", "read-payload:*", "redrive:orders"]
     served.root.set_acl(key_id, *shown)
@@ -372,7 +397,15 @@ def test_a_scoped_admin_hands_on_what_it_has_where_it_is_admin(served: Served) -
     made = admin.create("helper")
     admin.set_acl(made.key_id, "produce:orders.eu")
     assert status(enqueue(served.caller(made.key), "orders.eu")) is OK
-    for beyond in ("produce:orders", "consume:orders", "consume:orders.eu", "produce:payments", "produce:*", "admin:*", "redrive:orders.eu"):
+    for beyond in (
+        "produce:orders",
+        "consume:orders",
+        "consume:orders.eu",
+        "produce:payments",
+        "produce:*",
+        "admin:*",
+        "redrive:orders.eu",
+    ):
         assert status(lambda beyond=beyond: admin.set_acl(made.key_id, beyond)) is FORBIDDEN, beyond
     assert admin.acl(made.key_id) == ["produce:orders.eu"]
 
@@ -423,7 +456,9 @@ def test_admin_of_a_pattern_makes_queues_inside_it(served: Served) -> None:
         (lambda root: root.set_acl("aaaaaaaaaaaa", *(f"produce:q{n}" for n in range(201))), INVALID),
     ],
 )
-def test_the_status_of_each_refusal_is_the_one_of_fila(served: Served, call: Callable[[Caller], object], expected: grpc.StatusCode) -> None:
+def test_the_status_of_each_refusal_is_the_one_of_fila(
+    served: Served, call: Callable[[Caller], object], expected: grpc.StatusCode
+) -> None:
     assert status(lambda: call(served.root)) is expected
 
 
@@ -434,6 +469,8 @@ def test_keys_can_be_prepared_before_they_are_asked_for(tmp_path: Path) -> None:
         made = nobody.create("early")
         nobody.set_acl(made.key_id, "produce:orders")
         server.stop()
-    with run_server(tmp_path / "data", flight=False, grpc=True, settings={"durability": "os", "auth.mode": "keys"}) as server:
+    with run_server(
+        tmp_path / "data", flight=False, grpc=True, settings={"durability": "os", "auth.mode": "keys"}
+    ) as server:
         assert status(enqueue(Caller(server.addresses["grpc"], made.key), "orders")) is OK
         assert status(enqueue(Caller(server.addresses["grpc"], None), "orders")) is UNAUTHENTICATED

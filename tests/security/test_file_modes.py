@@ -1,4 +1,6 @@
-"""What is on disk is its owner's alone, whatever the umask; and what was there before keeps the modes that its owner gave it."""
+"""What is on disk is its owner's alone, whatever the umask; and what was there before keeps the modes that
+its owner gave it.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,20 @@ def mode(path: Path) -> int:
 
 def open_to_others(directory: Path) -> list[str]:
     """What in it others may read, write or enter, by its own mode alone."""
-    return [f"{path.name} {mode(path):04o}" for path in sorted(directory.rglob("*")) if not path.is_symlink() and mode(path) & 0o077]
+    return [
+        f"{path.name} {mode(path):04o}"
+        for path in sorted(directory.rglob("*"))
+        if not path.is_symlink() and mode(path) & 0o077
+    ]
 
 
 def command(*arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", "fairlead.cli", *map(str, arguments)], check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "fairlead.cli", *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
 
 
 def fill(data: Path) -> None:
@@ -52,7 +63,9 @@ def test_a_broker_makes_a_directory_that_only_its_owner_can_enter(tmp_path: Path
     assert mode(data / "FAIRLEAD_FORMAT") == 0o600
 
 
-def test_a_server_leaves_no_file_that_others_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_leaves_no_file_that_others_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))

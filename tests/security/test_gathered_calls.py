@@ -27,7 +27,14 @@ class Gathering:
         self.scene = scene
         self.starter = Starter(scene.broker)
         self.starter.open()
-        self.service = FilaService(scene.broker, Consumers(), self.starter, clock=scene.clock, stopping=lambda: False, trace_headers=False)
+        self.service = FilaService(
+            scene.broker,
+            Consumers(),
+            self.starter,
+            clock=scene.clock,
+            stopping=lambda: False,
+            trace_headers=False,
+        )
         self.go = threading.Event()
         self.batches: list[int] = []
         self._streams: list[Iterator[pb.ConsumeResponse]] = []
@@ -44,13 +51,17 @@ class Gathering:
     def enqueue(self, guard: GuardedBroker, queue: str, payload: bytes = b"", **headers: str) -> Background:
         def call() -> str:
             with acting_as(guard):
-                return self.service.Enqueue(pb.EnqueueRequest(queue=queue, payload=payload, headers=headers), Caller()).message_id  # type: ignore[arg-type]
+                return self.service.Enqueue(
+                    pb.EnqueueRequest(queue=queue, payload=payload, headers=headers), Caller()
+                ).message_id  # type: ignore[arg-type]
 
         return Background(call)
 
     def consume(self, guard: GuardedBroker, queue: str, connection: Caller) -> str:
         with acting_as(guard):
-            stream: Iterator[pb.ConsumeResponse] = self.service.Consume(pb.ConsumeRequest(queue=queue), connection)  # type: ignore[arg-type]
+            stream: Iterator[pb.ConsumeResponse] = self.service.Consume(
+                pb.ConsumeRequest(queue=queue), connection
+            )  # type: ignore[arg-type]
         self._streams.append(stream)
         return next(stream).message.id
 
@@ -62,10 +73,16 @@ class Gathering:
         return Background(call)
 
 
-def test_who_is_refused_is_so_at_once_and_not_with_a_batch(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_refused_is_so_at_once_and_not_with_a_batch(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.broker.create_queue("q")
     gathering = Gathering(scene, monkeypatch, "enqueue_many")
-    ann, bob, stranger = scene.with_grants("produce:q"), scene.with_grants("produce:*"), scene.with_grants("consume:q", "produce:p")
+    ann, bob, stranger = (
+        scene.with_grants("produce:q"),
+        scene.with_grants("produce:*"),
+        scene.with_grants("consume:q", "produce:p"),
+    )
     first = gathering.enqueue(ann, "q", b"first")
     wait_until(lambda: gathering.batches == [1])
     good = gathering.enqueue(bob, "q", b"good")
@@ -85,7 +102,9 @@ def test_who_is_refused_is_so_at_once_and_not_with_a_batch(scene: Scene, monkeyp
     gathering.starter.close()
 
 
-def test_a_queue_of_no_such_name_is_told_apart_from_none_of_ones_own_only_by_whose_it_may_be(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_of_no_such_name_is_told_apart_from_none_of_ones_own_only_by_whose_it_may_be(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gathering = Gathering(scene, monkeypatch, "enqueue_many")
     gathering.go.set()
     with pytest.raises(errors.QueueNotFound):
@@ -95,7 +114,9 @@ def test_a_queue_of_no_such_name_is_told_apart_from_none_of_ones_own_only_by_who
     gathering.starter.close()
 
 
-def test_of_acks_in_one_batch_each_is_answered_by_itself(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_acks_in_one_batch_each_is_answered_by_itself(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.broker.create_queue("q", visibility_timeout="30s")
     gathering = Gathering(scene, monkeypatch, "settle")
     connections = [Caller(f"ipv4:127.0.0.1:{port}") for port in (1, 2, 3)]

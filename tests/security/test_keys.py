@@ -11,7 +11,15 @@ import pytest
 
 from fairlead import Broker
 from fairlead.broker.keys import read_token
-from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, LimitReached, SettingInvalid, StoreFull, Unauthenticated
+from fairlead.errors import (
+    Forbidden,
+    InvalidRequest,
+    KeyNotFound,
+    LimitReached,
+    SettingInvalid,
+    StoreFull,
+    Unauthenticated,
+)
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
 from fairlead.testing import ManualClock, MemoryStore
@@ -52,12 +60,32 @@ def test_keys_cannot_be_reached_through_the_runtime_configuration(scene: Scene) 
 
 
 def test_grants_are_kept_sorted_and_once(scene: Scene) -> None:
-    assert scene.key("produce:b", "consume:a", "produce:b", "admin:*").info.grants == ("admin:*", "consume:a", "produce:b")
+    assert scene.key("produce:b", "consume:a", "produce:b", "admin:*").info.grants == (
+        "admin:*",
+        "consume:a",
+        "produce:b",
+    )
 
 
-@pytest.mark.parametrize("grant", ["produce", "produce:", "write:orders", ":orders", "produce:a b", "produce:*x", "produce:a/b/c",
-                                   "produce:orders.dlq",
-                                   "produce:a*", "produce:.*", "produce:/x", "PRODUCE:x", "produce:**", "produce:a/**"])  # fmt: skip
+@pytest.mark.parametrize(
+    "grant",
+    [
+        "produce",
+        "produce:",
+        "write:orders",
+        ":orders",
+        "produce:a b",
+        "produce:*x",
+        "produce:a/b/c",
+        "produce:orders.dlq",
+        "produce:a*",
+        "produce:.*",
+        "produce:/x",
+        "PRODUCE:x",
+        "produce:**",
+        "produce:a/**",
+    ],
+)
 def test_a_grant_that_means_nothing_is_refused(scene: Scene, grant: str) -> None:
     with pytest.raises(InvalidRequest):
         scene.key(grant)
@@ -93,7 +121,9 @@ def test_wrong_unknown_and_revoked_keys_are_answered_alike(scene: Scene) -> None
     assert len({refused(scene, token) for token in (wrong, unknown, revoked.secret)}) == 1
 
 
-@pytest.mark.parametrize("token", ["", "fl_", "x" * 10_000, "fl_adopted_" + "a" * 43, "fl_" + "é" * 12 + "_" + "a" * 43, "Bearer"])
+@pytest.mark.parametrize(
+    "token", ["", "fl_", "x" * 10_000, "fl_adopted_" + "a" * 43, "fl_" + "é" * 12 + "_" + "a" * 43, "Bearer"]
+)
 def test_what_does_not_look_like_a_key_is_refused(scene: Scene, token: str) -> None:
     scene.key()
     assert "does not look like one" in refused(scene, token)
@@ -114,8 +144,17 @@ def test_an_end_is_kept_to_the_millisecond(scene: Scene) -> None:
     assert scene.broker.keys.create("k", expires_at=at).info.expires_at == at
 
 
-@pytest.mark.parametrize("expires", [{"expires_in": "0s"}, {"expires_at": 1}, {"expires_at": 1.5}, {"expires_at": True},
-                                     {"expires_at": 1 << 63}, {"expires_at": 1_800_000_000_000, "expires_in": "1h"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "expires",
+    [
+        {"expires_in": "0s"},
+        {"expires_at": 1},
+        {"expires_at": 1.5},
+        {"expires_at": True},
+        {"expires_at": 1 << 63},
+        {"expires_at": 1_800_000_000_000, "expires_in": "1h"},
+    ],
+)
 def test_an_end_that_is_none_is_refused(scene: Scene, expires: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         scene.broker.keys.create("k", **expires)  # type: ignore[arg-type]
@@ -134,7 +173,9 @@ def test_the_last_use_is_written_at_most_once_a_minute(scene: Scene) -> None:
     assert scene.broker.keys.show(made.info.id).last_used_at == began + MINUTE_MS + 1
 
 
-def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, tried = scene.key("consume:q"), []
 
     def full(*_: object) -> None:
@@ -173,7 +214,11 @@ def test_a_rotated_key_keeps_its_name_rights_and_end_and_the_old_secret_ends(sce
     old = scene.key("produce:orders", name="shop", expires_in="1h")
     scene.clock.advance(ms=MINUTE_MS)
     new = scene.broker.keys.rotate(old.info.id)
-    assert (new.info.name, new.info.grants, new.info.expires_at) == ("shop", ("produce:orders",), old.info.expires_at)
+    assert (new.info.name, new.info.grants, new.info.expires_at) == (
+        "shop",
+        ("produce:orders",),
+        old.info.expires_at,
+    )
     assert new.info.created_at == scene.clock.now_ms()
     assert scene.broker.keys.authenticate(new.secret).key_id == new.info.id
     assert "revoked" in refused(scene, old.secret)
@@ -219,10 +264,15 @@ def test_a_key_that_ends_gives_nothing_to_one_that_does_not(scene: Scene) -> Non
         lambda: own.keys.change_grants(endless.info.id, add=["consume:a.b"]),
         lambda: own.keys.rotate(endless.info.id),
     ):
-        with pytest.raises(InvalidRequest, match=r"the key that grants ends|no later than the one that grants"):
+        with pytest.raises(
+            InvalidRequest, match=r"the key that grants ends|no later than the one that grants"
+        ):
             call()
     assert own.keys.set_grants(ending.info.id, ["consume:a.b"]).grants == ("consume:a.b",)
-    assert own.keys.change_grants(ending.info.id, add=["produce:a.c"]).grants == ("consume:a.b", "produce:a.c")
+    assert own.keys.change_grants(ending.info.id, add=["produce:a.c"]).grants == (
+        "consume:a.b",
+        "produce:a.c",
+    )
     assert own.keys.rotate(ending.info.id).info.expires_at == ending.info.expires_at
     assert own.keys.create("k", ["produce:a.b"], expires_at=scene.clock.now_ms() + 60 * MINUTE_MS).secret
     assert own.keys.set_grants(endless.info.id, []).grants == (), "less it may have"
@@ -249,7 +299,11 @@ def test_a_key_that_grows_between_the_check_and_the_change_is_left_alone(
 
 
 def test_a_key_without_rights_belongs_to_its_maker_and_to_admins_of_everything(scene: Scene) -> None:
-    maker, other, everywhere = scene.with_grants("admin:a"), scene.with_grants("admin:a"), scene.with_grants("admin:*")
+    maker, other, everywhere = (
+        scene.with_grants("admin:a"),
+        scene.with_grants("admin:a"),
+        scene.with_grants("admin:*"),
+    )
     made = maker.keys.create("empty").info
     assert made.created_by == maker.caller.key_id
     with pytest.raises(KeyNotFound):
@@ -283,7 +337,11 @@ def test_whoever_found_a_secret_cannot_make_a_second_of_it(scene: Scene) -> None
 
 
 def test_a_key_sees_itself_and_what_it_could_change(scene: Scene) -> None:
-    inside, outside, own = scene.key("produce:a.b"), scene.key("produce:b"), scene.key("admin:a.*", "produce:a.*")
+    inside, outside, own = (
+        scene.key("produce:a.b"),
+        scene.key("produce:b"),
+        scene.key("admin:a.*", "produce:a.*"),
+    )
     guard = scene.as_key(own)
     assert {info.id for info in guard.keys.list()} == {inside.info.id, own.info.id}
     assert guard.keys.show().id == own.info.id
@@ -296,7 +354,9 @@ def test_making_a_key_takes_admin_somewhere(scene: Scene) -> None:
         scene.with_grants("produce:*", "consume:*").keys.create("k")
 
 
-def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_taken_away(scene: Scene) -> None:
+def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_taken_away(
+    scene: Scene,
+) -> None:
     for queue in ("mine", "theirs"):
         scene.broker.create_queue(queue)
         scene.broker.enqueue(queue, b"x")
@@ -384,7 +444,9 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
         if end == "rotate":
             assert again.keys.authenticate(after.secret).grants
         file.unlink()
-        assert prepare_bootstrap_key(again, file) is (Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED)
+        assert prepare_bootstrap_key(again, file) is (
+            Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED
+        )
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])

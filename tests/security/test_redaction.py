@@ -45,7 +45,9 @@ def die(broker: Broker) -> str:
     return message_id
 
 
-def test_find_and_peek_show_neither_the_value_nor_the_error_that_quotes_it(broker: Broker, guard: GuardedBroker) -> None:
+def test_find_and_peek_show_neither_the_value_nor_the_error_that_quotes_it(
+    broker: Broker, guard: GuardedBroker
+) -> None:
     message_id = die(broker)
     for info in (guard.find(message_id), guard.peek("q.dlq")[0]):
         assert SECRET not in f"{info!r} {info.payload!r}"
@@ -71,7 +73,9 @@ def test_who_may_not_read_payloads_does_not_find_the_value_in_an_error_text(brok
     assert info.hidden == ("payload", "headers", "carry", "errors")
 
 
-def test_a_look_at_a_redacted_message_is_still_a_look_that_is_written_down(broker: Broker, guard: GuardedBroker) -> None:
+def test_a_look_at_a_redacted_message_is_still_a_look_that_is_written_down(
+    broker: Broker, guard: GuardedBroker
+) -> None:
     die(broker)
     guard.peek("q.dlq")
     assert [(record.verb, record.count) for record in broker.audit.read(verb="peek")] == [("peek", 1)]
@@ -86,7 +90,9 @@ def test_a_claim_and_a_drain_get_the_message_as_it_is(broker: Broker, guard: Gua
     assert (drained.payload, drained.headers, drained.hidden) == (PAYLOAD, HEADERS, ())
 
 
-def test_the_audit_keeps_of_a_header_that_was_searched_for_only_its_name(broker: Broker, guard: GuardedBroker) -> None:
+def test_the_audit_keeps_of_a_header_that_was_searched_for_only_its_name(
+    broker: Broker, guard: GuardedBroker
+) -> None:
     die(broker)
     assert guard.redrive("q.dlq", filter=DeadFilter(header=("Authorization", f"Bearer {SECRET}"))).moved == 1
     (record,) = broker.audit.read(verb="redrive")
@@ -96,10 +102,16 @@ def test_the_audit_keeps_of_a_header_that_was_searched_for_only_its_name(broker:
 
 def test_a_server_redacts_credentials_by_default_and_paths_when_told(tmp_path: Path) -> None:
     settings = {"durability": "os", "redact.json_paths": "$.card, $..password"}
-    with run_server(tmp_path / "data", settings=settings) as server, fairlead.connect(server.address) as client:
+    with (
+        run_server(tmp_path / "data", settings=settings) as server,
+        fairlead.connect(server.address) as client,
+    ):
         client.create_queue("q")
         client.enqueue("q", PAYLOAD, headers=HEADERS)
         (info,) = client.peek("q")
-        assert (json.loads(info.payload), info.headers["Authorization"]) == ({"card": "[redacted]", "amount": 7}, "[redacted]")
+        assert (json.loads(info.payload), info.headers["Authorization"]) == (
+            {"card": "[redacted]", "amount": 7},
+            "[redacted]",
+        )
         assert info.hidden == ("header Authorization", "payload $.card")
         assert client.claim("q")[0].payload == PAYLOAD

@@ -42,7 +42,9 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.fixture
 def server(files: Files, tmp_path: Path) -> Iterator[ServerProcess]:
-    with run_server(tmp_path / "data", grpc=True, http=True, settings=files.settings() | {"durability": "os"}) as server:
+    with run_server(
+        tmp_path / "data", grpc=True, http=True, settings=files.settings() | {"durability": "os"}
+    ) as server:
         with fairlead.connect(server.address, tls=files.ca) as client:
             client.create_queue("q")
         yield server
@@ -55,7 +57,9 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def until_shown(server: ServerProcess, files: Files, serial: int, doors: tuple[str, ...] = DOORS, client: str = "") -> None:
+def until_shown(
+    server: ServerProcess, files: Files, serial: int, doors: tuple[str, ...] = DOORS, client: str = ""
+) -> None:
     def shown() -> bool:
         try:
             return {serial_at(server.addresses[door], files, client=client) for door in doors} == {serial}
@@ -82,7 +86,9 @@ def test_new_connections_see_the_new_certificate_at_every_door(server: ServerPro
 def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, files: Files) -> None:
     def told() -> float:
         context = ssl.create_default_context(cafile=files.ca)
-        with urllib.request.urlopen(f"https://{server.addresses['http']}/metrics", context=context, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            f"https://{server.addresses['http']}/metrics", context=context, timeout=PATIENCE_S
+        ) as answer:
             text = answer.read().decode()
         (line,) = re.findall(r"^fairlead_certificate_expiry_timestamp_seconds (.+)$", text, re.MULTILINE)
         return float(line)
@@ -93,7 +99,9 @@ def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, fi
 def test_an_open_channel_of_flight_goes_on(server: ServerProcess, files: Files) -> None:
     """The stream itself, below everything in a client that would make a new one."""
     stream = FlightTransport(server.address, tls=fairlead.Tls(files.ca)).open("admin")
-    asked = pa.RecordBatch.from_arrays([pa.array(["queues"]), pa.array([encode_arguments({"prefix": ""})], pa.binary())], schema=ADMIN_CALL)
+    asked = pa.RecordBatch.from_arrays(
+        [pa.array(["queues"]), pa.array([encode_arguments({"prefix": ""})], pa.binary())], schema=ADMIN_CALL
+    )
 
     def queues() -> list[str]:
         stream.write(b"", asked)
@@ -159,7 +167,9 @@ def test_an_open_stream_of_the_grpc_door_goes_on(server: ServerProcess, files: F
 
 
 def test_an_open_connection_of_the_http_door_goes_on(server: ServerProcess, files: Files) -> None:
-    connection = http.client.HTTPSConnection(*split_address(server.addresses["http"]), context=ssl.create_default_context(cafile=files.ca))
+    connection = http.client.HTTPSConnection(
+        *split_address(server.addresses["http"]), context=ssl.create_default_context(cafile=files.ca)
+    )
     connection.connect()
     shown = connection.sock
     for _ in range(2):
@@ -186,7 +196,9 @@ def test_files_that_cannot_be_used_leave_the_old_certificate_until_there_are_goo
 ) -> None:
     before = serial_at(server.address, files)
     BROKEN[broken](files)
-    until(lambda: "new certificate files cannot be used, the old ones stay" in server.log, "a word in the log")
+    until(
+        lambda: "new certificate files cannot be used, the old ones stay" in server.log, "a word in the log"
+    )
     assert {serial_at(server.addresses[door], files) for door in DOORS} == {before}
     assert "certificates changed" not in server.log
     renew(server, files)
@@ -229,17 +241,23 @@ def test_a_client_uses_its_own_renewed_certificate_for_what_comes_next(files: Fi
     with run_server(tmp_path / "data", settings=files.settings(mutual=True)) as server:
         mine = fairlead.Tls(files.ca, files.cert("client"), files.key("client"))
         with fairlead.connect(server.address, tls=mine) as client:
-            # As if it had been running until its certificate was no good any longer, and a new one was put there in time.
+            # As if it had been running until its certificate was no good any longer, and a new one was put
+            # there in time.
             files.client(name="client")
             server.restart()
             assert client.queues() == []
             assert client._core._transport._files.cert == files.cert("client").read_bytes()  # type: ignore[attr-defined]
 
 
-def test_a_client_that_was_connected_gives_a_server_time_to_be_mended_and_then_says_what_is_wrong(files: Files, tmp_path: Path) -> None:
+def test_a_client_that_was_connected_gives_a_server_time_to_be_mended_and_then_says_what_is_wrong(
+    files: Files, tmp_path: Path
+) -> None:
     others = Files(tmp_path / "others")
     others.server()
-    with run_server(tmp_path / "data", settings=files.settings()) as server, fairlead.connect(server.address, tls=files.ca, retry_for="2s") as client:
+    with (
+        run_server(tmp_path / "data", settings=files.settings()) as server,
+        fairlead.connect(server.address, tls=files.ca, retry_for="2s") as client,
+    ):
         files.write("server", others.authority.for_server())
         server.restart()
         with pytest.raises(fairlead.errors.TlsFailed, match="not signed by the authority in"):

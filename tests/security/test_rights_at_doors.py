@@ -1,4 +1,6 @@
-"""The table of rights at every door of a real server: each verb with the right key, and with one that lacks nothing but the right."""
+"""The table of rights at every door of a real server: each verb with the right key, and with one that lacks
+nothing but the right.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
 from fairlead.store.verify import verify
 from fairlead.testing import ServerProcess, run_server
-from tests.security.faces import COMMANDS, FILA, AioFace, CommandFace, CommandRefused, FilaFace, FlightFace, outcome_at
+from tests.security.faces import (
+    COMMANDS,
+    FILA,
+    AioFace,
+    CommandFace,
+    CommandRefused,
+    FilaFace,
+    FlightFace,
+    outcome_at,
+)
 from tests.security.rights import EVERYWHERE, FORBIDDEN, HIDDEN, TABLE, Row, Thing, furnish
 
 FACES: dict[str, type] = {"flight": FlightFace, "aio": AioFace, "fila": FilaFace, "command": CommandFace}
@@ -101,18 +112,27 @@ def missing() -> Thing:
 
 def enough(row: Row) -> set[str]:
     pattern = "*" if row.where == EVERYWHERE else "shop/*"
-    return {f"{right}:{pattern}" for right in (row.needs or ((Right.QUARANTINE,) if row.needs is not None else ()))}
+    return {
+        f"{right}:{pattern}"
+        for right in (row.needs or ((Right.QUARANTINE,) if row.needs is not None else ()))
+    }
 
 
 def nearly_enough(row: Row) -> set[str]:
     """Every right everywhere but the one that it takes; where any right will do, every right elsewhere."""
     if not row.needs or row.seen:
         return STRANGERS
-    return STRANGERS | {f"{right}:{pattern}" for right in set(Right) - {row.needs[0]} for pattern in ("shop/*", "*")}
+    return STRANGERS | {
+        f"{right}:{pattern}" for right in set(Right) - {row.needs[0]} for pattern in ("shop/*", "*")
+    }
 
 
-@pytest.mark.parametrize(("door", "name"), [(door, name) for door, name in EVERY_CALL if TABLE[name].needs is not None])
-def test_a_door_refuses_what_the_table_refuses_and_does_not_tell_what_exists(site: Site, door: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("door", "name"), [(door, name) for door, name in EVERY_CALL if TABLE[name].needs is not None]
+)
+def test_a_door_refuses_what_the_table_refuses_and_does_not_tell_what_exists(
+    site: Site, door: str, name: str
+) -> None:
     row, call = TABLE[name], SAID[door][name]
     # A command looks before it acts, and whoever has some right may look.
     grants = STRANGERS if door == "command" else nearly_enough(row)
@@ -171,16 +191,26 @@ def test_every_call_of_fila_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("right", [None, *Right])
 def test_metrics_take_any_right_on_all_queues(site: Site, right: Right | None) -> None:
-    for grants, expected in (({f"{right}:*"} if right else set(), 200 if right else 403), ({f"{right or 'admin'}:shop/*"}, 403)):
+    for grants, expected in (
+        ({f"{right}:*"} if right else set(), 200 if right else 403),
+        ({f"{right or 'admin'}:shop/*"}, 403),
+    ):
         site.face("fila", grants)
         assert http(site.server, "/metrics", site.secrets[frozenset(grants)])[0] == expected
 
 
 def test_metrics_do_not_open_without_a_key_and_health_does(site: Site) -> None:
-    assert [http(site.server, page, None)[0] for page in ("/metrics", "/healthz", "/readyz", "/")] == [401, 200, 200, 200]
+    assert [http(site.server, page, None)[0] for page in ("/metrics", "/healthz", "/readyz", "/")] == [
+        401,
+        200,
+        200,
+        200,
+    ]
 
 
-@pytest.mark.parametrize("key", ["throttle.t", "throttle.no-such", "throttle:t:rate", "throttle:no-such:rate", "plain", "no-such"])
+@pytest.mark.parametrize(
+    "key", ["throttle.t", "throttle.no-such", "throttle:t:rate", "throttle:no-such:rate", "plain", "no-such"]
+)
 def test_configuration_that_is_not_of_a_queue_is_refused_alike_in_any_spelling(site: Site, key: str) -> None:
     site.root.config.set("throttle:t:rate", 5)
     face, thing = site.face("fila", STRANGERS), site.exhibit
@@ -204,7 +234,10 @@ def test_the_command_line_suggests_no_queue_that_one_may_not_see(site: Site) -> 
         with pytest.raises(CommandRefused) as refused:
             face.run("stats", slip)
         said[slip] = refused.value
-    assert (said["store/invoicez"].error, "store/invoices" in said["store/invoicez"].said) == ("queue_not_found", True)
+    assert (said["store/invoicez"].error, "store/invoices" in said["store/invoicez"].said) == (
+        "queue_not_found",
+        True,
+    )
     assert "shop/" not in said["store/invoicez"].said
     assert {said[slip].error for slip in said if slip != "store/invoicez"} == {FORBIDDEN}
     assert all("store/" not in said[slip].said for slip in said if slip != "store/invoicez")

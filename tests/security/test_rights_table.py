@@ -1,4 +1,6 @@
-"""Every verb against every right in every place: allowed where the table says so, refused everywhere else, and a refusal tells nothing."""
+"""Every verb against every right in every place: allowed where the table says so, refused everywhere else,
+and a refusal tells nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,35 @@ NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
 #: What a `Broker` has that no caller of a server can ask for.
 NOT_FOR_CALLERS = {
-    "clock", "now_ms", "answering", "observe", "measures", "queue_names", "queues_of", "full_id", "run_due", "interrupt_waits", "close",
-}  # fmt: skip
+    "clock",
+    "now_ms",
+    "answering",
+    "observe",
+    "measures",
+    "queue_names",
+    "queues_of",
+    "full_id",
+    "run_due",
+    "interrupt_waits",
+    "close",
+}
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What a guard has beside verbs; no door hands these on.
 GUARDS_OWN = {
-    "caller", "clock", "now_ms", "answering", "grants", "may", "sees", "need", "need_everywhere", "need_some", "writes_down",
-    "put_back", "browse_pages",
-}  # fmt: skip
+    "caller",
+    "clock",
+    "now_ms",
+    "answering",
+    "grants",
+    "may",
+    "sees",
+    "need",
+    "need_everywhere",
+    "need_some",
+    "writes_down",
+    "put_back",
+    "browse_pages",
+}
 #: And its groups.
 GROUPS_OWN = {"consumers.read_pages"}
 
@@ -49,7 +72,9 @@ class InProcess:
         return getattr(self._guard, verb)
 
     def consume_one(self, queue: str) -> int:
-        return sum(len(deliveries) for deliveries in answers.claim_by_credit(self._guard, ClaimCall(queue, credit=1)))
+        return sum(
+            len(deliveries) for deliveries in answers.claim_by_credit(self._guard, ClaimCall(queue, credit=1))
+        )
 
 
 @contextmanager
@@ -69,19 +94,37 @@ def holder(broker: Broker, rights: set[Right], pattern: str) -> InProcess:
 def everything_in(broker: Broker) -> object:
     """All that a call could change, but for which keys were used when."""
     queues = {info.name: (info, broker.stats(info.name, keys=True)) for info in broker.queues()}
-    messages = [broker.peek(name, where=where, limit=100) for name in queues for where in ("ready", "waiting", "leased", "done")]
+    messages = [
+        broker.peek(name, where=where, limit=100)
+        for name in queues
+        for where in ("ready", "waiting", "leased", "done")
+    ]
     keys = [(info.id, info.grants, info.expires_at) for info in broker.keys.list()]
     bulk = broker.consumers.list(), broker.staging.list()
-    return queues, messages, keys, bulk, broker.config.list(), broker.runbooks.list(), broker.intents(), broker.audit.read(limit=10_000)
+    return (
+        queues,
+        messages,
+        keys,
+        bulk,
+        broker.config.list(),
+        broker.runbooks.list(),
+        broker.intents(),
+        broker.audit.read(limit=10_000),
+    )
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_verb_is_refused_to_every_key_without_its_right_alike_whether_the_thing_exists_or_not(name: str) -> None:
+def test_a_verb_is_refused_to_every_key_without_its_right_alike_whether_the_thing_exists_or_not(
+    name: str,
+) -> None:
     row = TABLE[name]
     with scene(furnished=True) as (full, thing), scene(furnished=False) as (empty, _):
         assert thing is not None
         refused = [(rights, pattern) for rights, pattern in HOLDERS if not row.allows(rights, pattern)]
-        inside = [(rights, pattern, holder(full, rights, pattern), holder(empty, rights, pattern)) for rights, pattern in refused]
+        inside = [
+            (rights, pattern, holder(full, rights, pattern), holder(empty, rights, pattern))
+            for rights, pattern in refused
+        ]
         before = everything_in(full)
         for rights, pattern, in_full, in_empty in inside:
             there, not_there = outcome(row.call, in_full, thing), outcome(row.call, in_empty, thing)
@@ -109,9 +152,21 @@ def test_a_verb_is_allowed_to_every_key_with_its_right(name: str) -> None:
 def test_every_verb_is_in_the_table() -> None:
     broker = Broker(MemoryStore(), clock=ManualClock())
     verbs = {name.partition(":")[0] for name in TABLE}
-    hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange", "consumers.claim", "consumers.read", "consumers.record", "staging.stage"}
+    hot = {
+        "enqueue",
+        "enqueue_many",
+        "claim",
+        "settle",
+        "exchange",
+        "consumers.claim",
+        "consumers.read",
+        "consumers.record",
+        "staging.stage",
+    }
     assert verbs == set(ADMIN) | hot
-    assert {name for name in vars(Broker) if not name.startswith("_")} - NOT_FOR_CALLERS == {verb for verb in verbs if "." not in verb}
+    assert {name for name in vars(Broker) if not name.startswith("_")} - NOT_FOR_CALLERS == {
+        verb for verb in verbs if "." not in verb
+    }
     assert {name for name in vars(broker) if not name.startswith("_")} == GROUPS
     broker.close()
 

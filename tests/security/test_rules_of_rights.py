@@ -16,7 +16,9 @@ from fairlead.server.guard import GuardedBroker
 from tests.security.scene import opened
 
 #: Few letters, so that names and patterns meet; dots and `dlq` where they could matter.
-part = st.lists(st.sampled_from(["a", "b", "a.", ".", "-", ".dlq", ".a", ".b"]), max_size=3).map(lambda parts: "a" + "".join(parts))
+part = st.lists(st.sampled_from(["a", "b", "a.", ".", "-", ".dlq", ".a", ".b"]), max_size=3).map(
+    lambda parts: "a" + "".join(parts)
+)
 queue = st.one_of(part, st.builds("{}/{}".format, part, part))
 
 
@@ -29,8 +31,11 @@ def _is_pattern(text: str) -> bool:
 
 
 pattern = st.one_of(
-    st.just("*"), queue, queue.map("{}.*".format), part.map("{}/*".format),
-).filter(_is_pattern)  # fmt: skip
+    st.just("*"),
+    queue,
+    queue.map("{}.*".format),
+    part.map("{}/*".format),
+).filter(_is_pattern)
 right = st.sampled_from(list(Right))
 grant = st.builds(Grant, right, pattern)
 grants = st.lists(grant, max_size=4).map(tuple)
@@ -58,7 +63,9 @@ def test_generated_names_are_names(name: str) -> None:
 @example("a.*", "a", ["a.dlq"])
 @example("*", "a/*", [])
 @example("a/*", "a.*", [])
-def test_a_pattern_covers_another_when_it_matches_every_name_of_it(wide: str, narrow: str, names: list[str]) -> None:
+def test_a_pattern_covers_another_when_it_matches_every_name_of_it(
+    wide: str, narrow: str, names: list[str]
+) -> None:
     likely = [*names, *names_like(narrow), *names_like(wide)]
     of_narrow = [name for name in likely if matches(narrow, name)]
     assert set(names_like(narrow)) <= set(of_narrow)
@@ -81,13 +88,19 @@ def test_a_prefix_matches_neither_its_own_name_nor_another_project(prefix: str, 
 
 
 @given(grants, right, queue)
-def test_a_right_is_had_where_some_grant_of_it_matches(held: tuple[Grant, ...], wanted: Right, name: str) -> None:
+def test_a_right_is_had_where_some_grant_of_it_matches(
+    held: tuple[Grant, ...], wanted: Right, name: str
+) -> None:
     assert allows(held, wanted, name) == (wanted in rights_on(held, name))
-    assert allows(held, wanted, name) == any(one.right == wanted and matches(one.pattern, name) for one in held)
+    assert allows(held, wanted, name) == any(
+        one.right == wanted and matches(one.pattern, name) for one in held
+    )
 
 
 @given(grants, grant, right, queue)
-def test_nobody_grants_more_than_they_have(own: tuple[Grant, ...], wanted: Grant, any_right: Right, name: str) -> None:
+def test_nobody_grants_more_than_they_have(
+    own: tuple[Grant, ...], wanted: Grant, any_right: Right, name: str
+) -> None:
     if may_grant(own, wanted):
         for one in [name, *names_like(wanted.pattern)]:
             if matches(wanted.pattern, one):
@@ -96,7 +109,9 @@ def test_nobody_grants_more_than_they_have(own: tuple[Grant, ...], wanted: Grant
 
 
 @given(grants, grants, st.booleans())
-def test_nobody_changes_a_key_with_a_right_of_which_they_are_not_the_master(own: tuple[Grant, ...], others: tuple[Grant, ...], made_it: bool) -> None:
+def test_nobody_changes_a_key_with_a_right_of_which_they_are_not_the_master(
+    own: tuple[Grant, ...], others: tuple[Grant, ...], made_it: bool
+) -> None:
     caller = KeyRecord("caller", "c", b"", 0, "somebody", own)
     key = KeyRecord("key", "k", b"", 0, "caller" if made_it else "somebody", others)
     if may_change(caller, key):
@@ -117,7 +132,8 @@ def reach(held: tuple[Grant, ...]) -> set[tuple[Right, str]]:
 
 
 class ScopedKey(RuleBasedStateMachine):
-    """A key with some rights, beside others, makes any calls on keys; so do the keys that it makes or gets the secret of.
+    """A key with some rights, beside others, makes any calls on keys; so do the keys that it makes or gets
+    the secret of.
 
     Whatever they do, all of them together reach no further than that one key did.
     """
@@ -137,7 +153,9 @@ class ScopedKey(RuleBasedStateMachine):
     def begin(self, held: tuple[Grant, ...], others: list[tuple[Grant, ...]], ends: str | None) -> None:
         if self.hands:
             return
-        self.strangers = {self.scene.key(*grants, name="stranger").info.id: tuple(sorted(set(grants))) for grants in others}
+        self.strangers = {
+            self.scene.key(*grants, name="stranger").info.id: tuple(sorted(set(grants))) for grants in others
+        }
         self.hands = [self.scene.as_key(self.scene.key(*held, expires_in=ends))]
         self.began = reach(held)
         self.ends = ends is not None
@@ -146,7 +164,9 @@ class ScopedKey(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.hands)) if self.hands else None
 
     def _any_key(self, data: Any) -> str:
-        return data.draw(st.sampled_from([record.key_id for record in self.scene.broker.keys.records()] + ["aaaaaaaaaaaa"]))
+        return data.draw(
+            st.sampled_from([record.key_id for record in self.scene.broker.keys.records()] + ["aaaaaaaaaaaa"])
+        )
 
     @rule(data=st.data(), wanted=grants, ends=st.sampled_from([None, "10m", "2h"]))
     def create(self, data: Any, wanted: tuple[Grant, ...], ends: str | None) -> None:
@@ -173,7 +193,10 @@ class ScopedKey(RuleBasedStateMachine):
 
     @rule(data=st.data(), keep=st.sampled_from([None, "1m"]))
     def rotate(self, data: Any, keep: str | None) -> None:
-        self._try(data, lambda hand, key_id: self.hands.append(self.scene.as_key(hand.keys.rotate(key_id, keep=keep))))
+        self._try(
+            data,
+            lambda hand, key_id: self.hands.append(self.scene.as_key(hand.keys.rotate(key_id, keep=keep))),
+        )
 
     def _try(self, data: Any, call: Any) -> None:
         hand = self._hand(data)
@@ -212,7 +235,10 @@ class ScopedKey(RuleBasedStateMachine):
     def what_it_holds_ends_when_it_does(self) -> None:
         if self.hands and self.ends:
             for hand in self.hands:
-                record = next((one for one in self.scene.broker.keys.records() if one.key_id == hand.caller.key_id), None)
+                record = next(
+                    (one for one in self.scene.broker.keys.records() if one.key_id == hand.caller.key_id),
+                    None,
+                )
                 assert record is None or 0 < record.expires_ms <= self.scene.clock.now_ms() + 3_600_000
 
 

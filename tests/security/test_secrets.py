@@ -1,4 +1,6 @@
-"""Canaries in everything that users send, and a search for them in everything that comes out where nobody asked for it."""
+"""Canaries in everything that users send, and a search for them in everything that comes out where nobody
+asked for it.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +65,16 @@ class Spill:
     keys: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def refused(self, what: str, kind: type[BaseException] | tuple[type[BaseException], ...] = Exception) -> Iterator[None]:
+    def refused(
+        self, what: str, kind: type[BaseException] | tuple[type[BaseException], ...] = Exception
+    ) -> Iterator[None]:
         """The error as a program shows it: its text, and the whole traceback."""
         try:
             yield
         except kind as error:
-            self.refusals[what] = f"{error!r}\n{''.join(traceback.format_exception(error))}\n{getattr(error, 'fields', '')}"
+            self.refusals[what] = (
+                f"{error!r}\n{''.join(traceback.format_exception(error))}\n{getattr(error, 'fields', '')}"
+            )
         else:
             raise AssertionError(f"expected {what} to be refused")
 
@@ -78,7 +84,12 @@ def spill(tmp_path_factory: pytest.TempPathFactory) -> Spill:
     data = tmp_path_factory.mktemp("secrets") / "data"
     found = Spill()
     with running_collector() as collector:
-        settings = {"durability": "os", "auth.mode": "keys", "log.level": "debug", "tracing.otlp_endpoint": collector.endpoint}
+        settings = {
+            "durability": "os",
+            "auth.mode": "keys",
+            "log.level": "debug",
+            "tracing.otlp_endpoint": collector.endpoint,
+        }
         with run_server(data, grpc=True, http=True, settings=settings) as server:
             key = (data / "bootstrap.key").read_text().strip()
             found.keys.append(key)
@@ -91,7 +102,9 @@ def spill(tmp_path_factory: pytest.TempPathFactory) -> Spill:
             found.places["stderr"], found.places["stdout"] = server.log, server.out
         found.places["spans"] = str(collector._received)
     found.places["files"] = "\n".join(
-        file.read_bytes().decode("latin-1") for file in sorted(data.iterdir()) if file.is_file() and file.name != "bootstrap.key"
+        file.read_bytes().decode("latin-1")
+        for file in sorted(data.iterdir())
+        if file.is_file() and file.name != "bootstrap.key"
     )
     return found
 
@@ -103,7 +116,9 @@ def work_as_usual(server: ServerProcess, key: str, found: Spill) -> None:
         client.enqueue("q", PAYLOAD.encode(), headers=HEADERS)
         client.enqueue_many("q", [NewMessage(PAYLOAD.encode(), HEADERS | {"fail": "yes"})] * 5)
         for delivery in client.claim("q", limit=3):
-            client.settle([Extend(delivery, "30s", carry=CARRY.encode()), Fail(delivery, error=f"{FAILURE} {PAYLOAD}")])
+            client.settle(
+                [Extend(delivery, "30s", carry=CARRY.encode()), Fail(delivery, error=f"{FAILURE} {PAYLOAD}")]
+            )
         client.quarantine("q", [NewMessage(PAYLOAD.encode(), HEADERS)], error=FAILURE)
         message_id = client.peek("q.dlq")[0].id
         client.find(message_id)
@@ -112,12 +127,16 @@ def work_as_usual(server: ServerProcess, key: str, found: Spill) -> None:
         client.stats("q", keys=True)
         client.failure_metrics("q")
         client.redrive("q.dlq", filter=DeadFilter(header=("note", HEADER), error=FAILURE))
-        client.exchange("me", enqueue={"q": [NewMessage(PAYLOAD.encode(), HEADERS)]}, claim={"queue": "q", "limit": 1})
+        client.exchange(
+            "me", enqueue={"q": [NewMessage(PAYLOAD.encode(), HEADERS)]}, claim={"queue": "q", "limit": 1}
+        )
         made = client.keys.create("reader", ["consume:other"])
         found.keys.append(made.secret)
         found.places["audit"] = str(client.audit.read(limit=1000))
         found.places["queues, keys"] = str(client.queues()) + str(client.keys.list())
-        found.places["messages as they print"] = str([client.peek("q"), client.peek("q.dlq"), client.claim("q", limit=10), made])
+        found.places["messages as they print"] = str(
+            [client.peek("q"), client.peek("q.dlq"), client.claim("q", limit=10), made]
+        )
         client.drain("q")
     with fila.Client(server.addresses["grpc"], api_key=key) as theirs:
         theirs.enqueue("q", HEADERS, PAYLOAD.encode())
@@ -139,13 +158,22 @@ def be_refused(server: ServerProcess, key: str, found: Spill) -> None:
             client.enqueue("q", secret, headers=HEADERS)
         with found.refused("a right that is missing, in an exchange", fairlead.errors.Forbidden):
             client.exchange("me", enqueue={"q": [NewMessage(secret, HEADERS)]})
-    with fila.Client(server.addresses["grpc"], api_key=reader) as theirs, found.refused("a right that is missing, at the fila door"):
+    with (
+        fila.Client(server.addresses["grpc"], api_key=reader) as theirs,
+        found.refused("a right that is missing, at the fila door"),
+    ):
         theirs.enqueue("q", HEADERS, secret)
-    with found.refused("a wrong key", fairlead.errors.Unauthenticated), fairlead.connect(server.address, api_key=WRONG_KEY) as client:
+    with (
+        found.refused("a wrong key", fairlead.errors.Unauthenticated),
+        fairlead.connect(server.address, api_key=WRONG_KEY) as client,
+    ):
         client.queues()
     with found.refused("a wrong key, asyncio", fairlead.errors.Unauthenticated):
         asyncio.run(connect_async(server.address, WRONG_KEY))
-    with fila.Client(server.addresses["grpc"], api_key=WRONG_KEY) as theirs, found.refused("a wrong key, at the fila door"):
+    with (
+        fila.Client(server.addresses["grpc"], api_key=WRONG_KEY) as theirs,
+        found.refused("a wrong key, at the fila door"),
+    ):
         theirs.enqueue("q", HEADERS, secret)
     with found.refused("a wrong key, over HTTP", urllib.error.HTTPError):
         get(server, "/metrics", WRONG_KEY)
@@ -156,8 +184,18 @@ def be_refused(server: ServerProcess, key: str, found: Spill) -> None:
     with found.refused("a server that is not there", fairlead.errors.ServerUnreachable):
         fairlead.connect("127.0.0.1:1", api_key=key, retry_for="100ms")
     with found.refused("a command with a wrong key", subprocess.CalledProcessError):
-        command = [sys.executable, "-c", "from fairlead.cli import main; main()", "--addr", server.address, "queue", "list"]
-        ran = subprocess.run(command, env={"FAIRLEAD_API_KEY": WRONG_KEY}, capture_output=True, text=True, timeout=PATIENCE_S)
+        command = [
+            sys.executable,
+            "-c",
+            "from fairlead.cli import main; main()",
+            "--addr",
+            server.address,
+            "queue",
+            "list",
+        ]
+        ran = subprocess.run(
+            command, env={"FAIRLEAD_API_KEY": WRONG_KEY}, capture_output=True, text=True, timeout=PATIENCE_S
+        )
         found.places["what the command said"] = ran.stdout + ran.stderr
         ran.check_returncode()
 
@@ -168,21 +206,35 @@ def wrong_calls(client: Any) -> dict[str, Callable[[], object]]:
     return {
         "a payload of text": lambda: client.enqueue("q", PAYLOAD),
         "a payload of another kind": lambda: client.enqueue_many("q", [NewMessage({"card": PAYLOAD})]),  # type: ignore[arg-type]
-        "messages of another kind": lambda: client.enqueue_many("q", [{"payload": PAYLOAD, "headers": HEADERS}]),
+        "messages of another kind": lambda: client.enqueue_many(
+            "q", [{"payload": PAYLOAD, "headers": HEADERS}]
+        ),
         "messages that are text": lambda: client.enqueue_many("q", PAYLOAD),
         "headers that are a list": lambda: client.enqueue("q", b"", headers=[HEADER]),
         "headers with numbers": lambda: client.enqueue("q", b"", headers={"note": [HEADER]}),
         "headers that are no UTF-8": lambda: client.enqueue("q", b"", headers={"note": HEADER + "\ud800"}),
-        "a stream of nothing, beside secrets": lambda: client.enqueue("q", PAYLOAD.encode(), headers=HEADERS, stream=""),
+        "a stream of nothing, beside secrets": lambda: client.enqueue(
+            "q", PAYLOAD.encode(), headers=HEADERS, stream=""
+        ),
         "a queue that is not there": lambda: client.enqueue("nowhere", PAYLOAD.encode(), headers=HEADERS),
         "settlements that are text": lambda: client.settle(CARRY),
         "a settlement of another kind": lambda: _raised(client.settle([{"carry": CARRY}])),
         "an exchange with messages of another kind": lambda: client.exchange("me", enqueue=[PAYLOAD]),
-        "an exchange with settlements of another kind": lambda: client.exchange("me", extend=[CARRY], settle=CARRY),
-        "a quarantine of messages of another kind": lambda: client.quarantine("q", [{"body": PAYLOAD, "headers": HEADERS}]),
-        "a quarantine with an error of another kind": lambda: client.quarantine("q", [NewMessage(b"")], error={"text": FAILURE}),
-        "a nack with an error of another kind": lambda: _raised([client.nack("q", ref.id, {"text": FAILURE})]),
-        "a carry that is too large": lambda: _raised(client.settle([Extend(ref, carry=CARRY.encode() * MAX_CARRY_BYTES)])),
+        "an exchange with settlements of another kind": lambda: client.exchange(
+            "me", extend=[CARRY], settle=CARRY
+        ),
+        "a quarantine of messages of another kind": lambda: client.quarantine(
+            "q", [{"body": PAYLOAD, "headers": HEADERS}]
+        ),
+        "a quarantine with an error of another kind": lambda: client.quarantine(
+            "q", [NewMessage(b"")], error={"text": FAILURE}
+        ),
+        "a nack with an error of another kind": lambda: _raised(
+            [client.nack("q", ref.id, {"text": FAILURE})]
+        ),
+        "a carry that is too large": lambda: _raised(
+            client.settle([Extend(ref, carry=CARRY.encode() * MAX_CARRY_BYTES)])
+        ),
         "a carry of text": lambda: _raised(client.settle([Extend(ref, carry=CARRY)])),  # type: ignore[arg-type]
         "an error of another kind": lambda: _raised(client.settle([Fail(ref, error={"text": FAILURE})])),  # type: ignore[arg-type]
     }
@@ -199,7 +251,10 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
         host, _, port = server.addresses[door].rpartition(":")
         request = b"GET /" + secret + b" HTTP/1.1\r\nAuthorization: " + secret + b"\r\n\r\n"
         for bytes_sent in (secret * 10, request, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + secret):
-            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection, contextlib.suppress(OSError):
+            with (
+                socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection,
+                contextlib.suppress(OSError),
+            ):
                 connection.sendall(bytes_sent)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
@@ -207,7 +262,9 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
     with grpc.insecure_channel(server.addresses["grpc"]) as channel:
         for metadata in ((("authorization", f"Bearer {key}"),), (("authorization", WRONG_KEY),)):
             with found.refused(f"what is no protobuf {len(metadata[0][1])}", grpc.RpcError):
-                channel.unary_unary("/fila.v1.FilaService/Enqueue")(secret, timeout=PATIENCE_S, metadata=metadata)
+                channel.unary_unary("/fila.v1.FilaService/Enqueue")(
+                    secret, timeout=PATIENCE_S, metadata=metadata
+                )
     options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
     with flight.connect(f"grpc://{server.address}") as raw:
         told = []
@@ -246,8 +303,14 @@ def get(server: ServerProcess, path: str, key: str | None) -> str:
 
 #: Where a canary may be, and why.
 MEANT = {
-    ("audit", FAILURE): "what an operator gave as the error of a quarantine, or searched for; whoever reads it has admin on everything",
-    ("queues, keys", SCRIPT): "the options of a queue are shown to those who may see it, its scripts among them",
+    (
+        "audit",
+        FAILURE,
+    ): "what an operator gave as the error of a quarantine, or searched for; whoever reads it has admin on everything",
+    (
+        "queues, keys",
+        SCRIPT,
+    ): "the options of a queue are shown to those who may see it, its scripts among them",
     ("queues, keys", HOOK_ERROR): "as part of the script",
     ("messages as they print", FAILURE): "error texts are metadata of a message",
     ("messages as they print", PAYLOAD): "the error text of this failure quotes it, as its author wrote it",
@@ -259,12 +322,25 @@ MEANT = {
     ("files", FAILURE): "as the payload",
     ("files", CONFIG): "as the payload",
 }
-PLACES = ("stdout", "stderr", "metrics", "index", "spans", "audit", "queues, keys", "messages as they print", "files", "what the command said")
+PLACES = (
+    "stdout",
+    "stderr",
+    "metrics",
+    "index",
+    "spans",
+    "audit",
+    "queues, keys",
+    "messages as they print",
+    "files",
+    "what the command said",
+)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_that_was_sent_is_found_where_nobody_asked_for_it(spill: Spill, place: str) -> None:
-    assert [canary for canary in CANARIES if canary in spill.places[place] and (place, canary) not in MEANT] == []
+    assert [
+        canary for canary in CANARIES if canary in spill.places[place] and (place, canary) not in MEANT
+    ] == []
 
 
 def test_each_exception_is_one(spill: Spill) -> None:
@@ -278,12 +354,19 @@ def test_no_secret_of_a_key_is_found_anywhere(spill: Spill, place: str) -> None:
 
 
 def test_no_refusal_quotes_what_was_refused(spill: Spill) -> None:
-    """Names are quoted, cut at 120 characters, to whoever sent them: of queues, keys, streams, consumers, options, verbs, and
-    values of the configuration, where no secret belongs. What messages hold and what opens doors is not."""
+    """Names are quoted, cut at 120 characters, to whoever sent them: of queues, keys, streams, consumers,
+    options, verbs, and values of the configuration, where no secret belongs. What messages hold and what
+    opens doors is not.
+    """
     assert len(spill.refusals) > 30
     secrets = [PAYLOAD, HEADER, CARRY, FAILURE, *(key.split("_", 2)[2] for key in [*spill.keys, WRONG_KEY])]
     # The lines of a traceback that quote this file quote the program, not what it holds.
-    leaks = {what: secret for what, said in spill.refusals.items() for secret in secrets if secret in _without_source(said)}
+    leaks = {
+        what: secret
+        for what, said in spill.refusals.items()
+        for secret in secrets
+        if secret in _without_source(said)
+    }
     assert leaks == {}
 
 
@@ -311,16 +394,30 @@ def test_no_secret_is_in_what_objects_show_of_themselves(tmp_path: Path) -> None
         made = broker.keys.create("k", ["produce:q"])
         record = broker.keys.records()[0]
         shown: list[object] = [
-            new, delivery, delivery.message, broker.peek("q", where="leased"), Extend(delivery, carry=CARRY.encode()),
-            broker.exchange("me", enqueue={"q": [new]}), made, record, broker, broker.keys,
+            new,
+            delivery,
+            delivery.message,
+            broker.peek("q", where="leased"),
+            Extend(delivery, carry=CARRY.encode()),
+            broker.exchange("me", enqueue={"q": [new]}),
+            made,
+            record,
+            broker,
+            broker.keys,
             Access(broker, keys=True).admit(f"Bearer {made.secret}", "x"),
-            NewKey(KeyInfo("abc", "n", (), 0, "", None, None), secret), ServerSettings(data=tmp_path), fairlead.Settings(),
+            NewKey(KeyInfo("abc", "n", (), 0, "", None, None), secret),
+            ServerSettings(data=tmp_path),
+            fairlead.Settings(),
             fairlead.Tls(tmp_path / "key.pem", tmp_path / "key.pem", tmp_path / "key.pem"),
-        ]  # fmt: skip
+        ]
         assert isinstance(delivery.message, Message)
         for one in shown:
             for text in (repr(one), str(one)):
-                found = [canary for canary in (PAYLOAD, HEADER, CARRY, "Canary", made.secret.split("_", 2)[2]) if canary in text]
+                found = [
+                    canary
+                    for canary in (PAYLOAD, HEADER, CARRY, "Canary", made.secret.split("_", 2)[2])
+                    if canary in text
+                ]
                 assert found == [], type(one)
 
 
@@ -335,15 +432,38 @@ def test_no_client_shows_its_key(tmp_path: Path) -> None:
                 assert key not in repr(one)
                 if id(one) not in seen and type(one).__module__.startswith("fairlead"):
                     seen.add(id(one))
-                    pending += [value for name, value in vars(one).items() if "key" not in name] if hasattr(one, "__dict__") else []
+                    pending += (
+                        [value for name, value in vars(one).items() if "key" not in name]
+                        if hasattr(one, "__dict__")
+                        else []
+                    )
 
 
 def test_a_key_file_with_something_else_in_it_is_refused_without_being_quoted(tmp_path: Path) -> None:
     file = tmp_path / "bootstrap.key"
     file.write_text(WRONG_KEY + "x")
     file.chmod(0o600)
-    command = [sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "--data", str(tmp_path / "data"), "-o", "json"]
-    settings = ["--flight", "127.0.0.1:0", "--grpc", "off", "--http", "off", "--set", "auth.mode=keys", f"--set=auth.bootstrap_key_file={file}"]
+    command = [
+        sys.executable,
+        "-c",
+        "from fairlead.cli import main; main()",
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "-o",
+        "json",
+    ]
+    settings = [
+        "--flight",
+        "127.0.0.1:0",
+        "--grpc",
+        "off",
+        "--http",
+        "off",
+        "--set",
+        "auth.mode=keys",
+        f"--set=auth.bootstrap_key_file={file}",
+    ]
     ran = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=PATIENCE_S)
     assert json.loads(ran.stderr.splitlines()[-1])["error"]["code"] == "setting_invalid"
     assert "WrongCanary" not in ran.stdout + ran.stderr

@@ -1,4 +1,6 @@
-"""A key of one project against the queues of another: whatever it guesses, it changes nothing and learns nothing."""
+"""A key of one project against the queues of another: whatever it guesses, it changes nothing and learns
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,12 @@ def code_of(call: Callable[[], object]) -> str:
 #: In a queue of its own, with ids of messages in another's.
 IN_OWN_QUEUE: dict[str, Callable[[Any, Thing], object]] = {
     "peek after it": lambda x, t: [info.payload for info in x.peek(OURS, after=t.ready)],
-    "peek after a leased one": lambda x, t: [info.payload for info in x.peek(OURS_TAKEN, where="leased", after=t.leased.id)],
-    "peek after a waiting one": lambda x, t: [info.payload for info in x.peek(OURS, where="waiting", after=t.held)],
+    "peek after a leased one": lambda x, t: [
+        info.payload for info in x.peek(OURS_TAKEN, where="leased", after=t.leased.id)
+    ],
+    "peek after a waiting one": lambda x, t: [
+        info.payload for info in x.peek(OURS, where="waiting", after=t.held)
+    ],
     "find by its last characters": lambda x, t: x.find(t.ready[-8:], OURS),
     "find by its first characters": lambda x, t: x.find(t.ready[:34], OURS),
     "find it whole": lambda x, t: x.find(t.ready, OURS),
@@ -77,11 +83,19 @@ IN_OWN_QUEUE: dict[str, Callable[[Any, Thing], object]] = {
     "extend": lambda x, t: x.settle([Extend(t.leased, "1h"), Extend(t.leased, 5)]),
     "start": lambda x, t: x.settle([Start(t.leased)]),
     "exchange": lambda x, t: x.exchange("holder", extend=[Extend(t.leased)], settle=[Complete(t.leased)]),
-    "exchange by id alone": lambda x, t: x.exchange("", settle=[Complete(DeliveryRef(t.ready, "")), Fail(DeliveryRef(t.dead, "1"))]),
+    "exchange by id alone": lambda x, t: x.exchange(
+        "", settle=[Complete(DeliveryRef(t.ready, "")), Fail(DeliveryRef(t.dead, "1"))]
+    ),
     "claim with its token": lambda x, t: x.claim(OURS + ".dlq", token=t.token),
     "the stream of another": lambda x, t: x.release_stream(OURS, "s"),
     "weights": lambda x, t: [x.config.list(), code_of(lambda: x.config.get(f"weight:{OURS}:k"))],
-    "all lists": lambda x, t: [x.queues(), x.intents(), x.runbooks.list(), x.config.list(), len(x.keys.list())],
+    "all lists": lambda x, t: [
+        x.queues(),
+        x.intents(),
+        x.runbooks.list(),
+        x.config.list(),
+        len(x.keys.list()),
+    ],
     "one's own stats": lambda x, t: x.stats(OURS, keys=True),
     "one's own failures": lambda x, t: x.failure_metrics(OURS),
 }
@@ -124,10 +138,14 @@ def test_what_is_ones_own_in_a_batch_is_settled_beside_what_is_not(scene: Scene)
     x.create_queue(OURS)
     x.enqueue(OURS, b"")
     (own,) = x.claim(OURS)
-    results = x.settle([Complete(thing.leased), Complete(own), Complete(DeliveryRef(show_id(bytes(16)), "1"))])
+    results = x.settle(
+        [Complete(thing.leased), Complete(own), Complete(DeliveryRef(show_id(bytes(16)), "1"))]
+    )
     assert [(result.id, result.outcome) for result in results] == [
-        (thing.leased.id, "not_found"), (own.id, "completed"), (show_id(bytes(16)), "not_found"),
-    ]  # fmt: skip
+        (thing.leased.id, "not_found"),
+        (own.id, "completed"),
+        (show_id(bytes(16)), "not_found"),
+    ]
     assert scene.broker.find(thing.leased.id).where == "leased"
 
 
@@ -177,7 +195,11 @@ def test_a_claim_token_does_not_reach_what_a_request_of_another_claimed(scene: S
     scene.broker.create_queue("q")
     scene.broker.enqueue("q", b"a")
     (got,) = one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries
-    for guess in (f"exchange:{request}", f"{one.caller.key_id}/exchange:{request}", f"exchange:{scoped_id(str(one.caller.key_id), request)}"):
+    for guess in (
+        f"exchange:{request}",
+        f"{one.caller.key_id}/exchange:{request}",
+        f"exchange:{scoped_id(str(one.caller.key_id), request)}",
+    ):
         assert two.claim("q", token=guess) == []
     assert one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries[0].id == got.id
 
@@ -186,14 +208,19 @@ def test_the_same_request_id_of_two_keys_is_two(scene: Scene) -> None:
     one, two, request = owner(scene), stranger(scene), new_request(scene)
     one.create_queue(THEIRS)
     two.create_queue(OURS)
-    first = one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, request_id=request)
+    first = one.exchange(
+        "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, request_id=request
+    )
     second = two.exchange("me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
     # Neither was kept from having its effect, nor told of the other's.
     assert (list(first.enqueued), list(second.enqueued)) == ([THEIRS], [OURS])
     assert [got.payload for got in second.deliveries] == [b"b"]
     again = two.exchange("me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
     assert again.enqueued == second.enqueued
-    assert one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
+    assert (
+        one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued
+        == first.enqueued
+    )
     assert [scene.broker.stats(queue).totals.enqueued for queue in (THEIRS, OURS)] == [1, 1]
 
 
@@ -203,14 +230,22 @@ def test_saying_that_anothers_request_was_answered_does_not_make_it_forgotten(sc
     first = one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)
     for guess in (request, scoped_id(str(one.caller.key_id), request)):
         two.exchange("me", answered=[guess])
-    assert one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
+    assert (
+        one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued
+        == first.enqueued
+    )
     assert scene.broker.stats(THEIRS).ready == 1
     # One's own is.
     one.exchange("me", answered=[request])
-    assert code_of(lambda: one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)) == "invalid_request"
+    assert (
+        code_of(lambda: one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request))
+        == "invalid_request"
+    )
 
 
-@pytest.mark.parametrize("answered", [None, 5, "text", {"a": 1}, [5], [None], ["x"], [b"x"], ["0" * 36] * 20_000])
+@pytest.mark.parametrize(
+    "answered", [None, 5, "text", {"a": 1}, [5], [None], ["x"], [b"x"], ["0" * 36] * 20_000]
+)
 def test_answered_that_is_none_is_refused_as_without_a_key(scene: Scene, answered: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as ours:
         owner(scene).exchange("me", answered=answered)
@@ -267,17 +302,34 @@ def test_dedup_keys_of_two_queues_do_not_know_of_each_other(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("right", [right for right in Right if right is not Right.READ_PAYLOAD])
-def test_without_read_payload_one_sees_that_there_is_a_message_and_not_what_it_says(scene: Scene, right: Right) -> None:
+def test_without_read_payload_one_sees_that_there_is_a_message_and_not_what_it_says(
+    scene: Scene, right: Right
+) -> None:
     thing = furnish(scene.broker, THEIRS, "")
     scene.broker.settle([Extend(thing.leased, carry=b"secret")])
     x = scene.with_grants(f"{right}:{THEIRS}")
-    seen = [*x.peek(THEIRS), *x.peek(THEIRS, where="leased"), *x.peek(THEIRS, where="waiting"), *x.peek(THEIRS + ".dlq"), x.find(thing.leased.id)]
+    seen = [
+        *x.peek(THEIRS),
+        *x.peek(THEIRS, where="leased"),
+        *x.peek(THEIRS, where="waiting"),
+        *x.peek(THEIRS + ".dlq"),
+        x.find(thing.leased.id),
+    ]
     assert len(seen) >= 7
     assert "secret" not in repr([(info, info.payload, info.carry, info.headers) for info in seen])
-    assert {(info.payload, info.carry, *info.headers.values()) for info in seen} <= {(b"", b""), (b"", b"", "")}
+    assert {(info.payload, info.carry, *info.headers.values()) for info in seen} <= {
+        (b"", b""),
+        (b"", b"", ""),
+    }
     assert {info.hidden for info in seen} == {("payload", "headers", "carry")}
     assert "secret" not in repr(
-        [x.explain(thing.dead), x.explain(thing.leased.id), x.explain_queue(THEIRS), x.failure_metrics(THEIRS), x.stats(THEIRS)]
+        [
+            x.explain(thing.dead),
+            x.explain(thing.leased.id),
+            x.explain_queue(THEIRS),
+            x.failure_metrics(THEIRS),
+            x.stats(THEIRS),
+        ]
     )
 
 
@@ -285,21 +337,35 @@ def test_without_read_payload_one_sees_that_there_is_a_message_and_not_what_it_s
 def test_a_filter_by_header_does_not_tell_what_headers_hold(scene: Scene, verb: str) -> None:
     furnish(scene.broker, THEIRS, "")
     x = scene.with_grants(*[f"{right}:{THEIRS}" for right in Right if right is not Right.READ_PAYLOAD])
-    guesses = [BY_HEADER, DeadFilter(header=("h", "wrong")), DeadFilter(header=("h", "secret"), min_attempts=0)]
-    answers = {outcome(lambda x, _, guess=guess: getattr(x, verb)(THEIRS, filter=guess, dry_run=True), x, None) for guess in guesses}  # type: ignore[arg-type,misc]
+    guesses = [
+        BY_HEADER,
+        DeadFilter(header=("h", "wrong")),
+        DeadFilter(header=("h", "secret"), min_attempts=0),
+    ]
+    answers = {
+        outcome(lambda x, _, guess=guess: getattr(x, verb)(THEIRS, filter=guess, dry_run=True), x, None)
+        for guess in guesses
+    }  # type: ignore[arg-type,misc]
     assert {answer.error for answer in answers} == {"forbidden"}
     assert len(answers) == 1
 
 
 @pytest.mark.parametrize("pattern", ["*", "shop/*", THEIRS])
-def test_the_header_that_a_redrive_selects_by_is_seen_with_read_payload_only(scene: Scene, pattern: str) -> None:
+def test_the_header_that_a_redrive_selects_by_is_seen_with_read_payload_only(
+    scene: Scene, pattern: str
+) -> None:
     """It is under way for some hours, and was asked for by one who may read."""
     furnish(scene.broker, THEIRS, "")
     asked = DeadFilter(header=("h", "secret"), min_attempts=0)
     intent = scene.all_powerful().redrive(THEIRS, filter=asked, rate=0.0001).intent_id
     for right in Right:
-        (seen,) = [one for one in scene.with_grants(f"{right}:{pattern}").intents() if one.intent_id == intent]
-        assert seen.filter == {"header": ("h", "secret" if right is Right.READ_PAYLOAD else ""), "min_attempts": 0}
+        (seen,) = [
+            one for one in scene.with_grants(f"{right}:{pattern}").intents() if one.intent_id == intent
+        ]
+        assert seen.filter == {
+            "header": ("h", "secret" if right is Right.READ_PAYLOAD else ""),
+            "min_attempts": 0,
+        }
     assert "secret" not in repr([record.details for record in scene.broker.audit.read(verb="redrive")])
     assert "min_attempts=0" in repr([record.details for record in scene.broker.audit.read(verb="redrive")])
 
@@ -308,7 +374,22 @@ def test_the_header_that_a_redrive_selects_by_is_seen_with_read_payload_only(sce
 
 
 @pytest.mark.parametrize(
-    "project", ["shop", "shop/", "shop/*", "*", "", "store/../shop", "store/shop", "STORE", "store.x", "shop/orders.eu", None, 5, ["shop"]]
+    "project",
+    [
+        "shop",
+        "shop/",
+        "shop/*",
+        "*",
+        "",
+        "store/../shop",
+        "store/shop",
+        "STORE",
+        "store.x",
+        "shop/orders.eu",
+        None,
+        5,
+        ["shop"],
+    ],
 )
 def test_the_runbook_of_another_project_is_neither_read_nor_written(scene: Scene, project: Any) -> None:
     scene.broker.runbooks.save("shop", '{"project": "shop"}')
@@ -328,13 +409,29 @@ def test_the_runbook_of_another_project_is_neither_read_nor_written(scene: Scene
 
 
 @pytest.mark.parametrize(
-    "key", ["weight:shop/orders.eu:k", "weight:shop/orders.eu.dlq:k", "weight::k", "weight:", "weight:*:k", "throttle:t:rate", "", "plain", None, 5]
+    "key",
+    [
+        "weight:shop/orders.eu:k",
+        "weight:shop/orders.eu.dlq:k",
+        "weight::k",
+        "weight:",
+        "weight:*:k",
+        "throttle:t:rate",
+        "",
+        "plain",
+        None,
+        5,
+    ],
 )
 def test_configuration_of_others_is_neither_read_nor_written(scene: Scene, key: Any) -> None:
     scene.broker.config.set("weight:shop/orders.eu:k", 2)
     scene.broker.config.set("plain", "secret")
     x = stranger(scene)
-    assert {code_of(lambda: x.config.get(key)), code_of(lambda: x.config.set(key, 1)), code_of(lambda: x.config.delete(key))} == {"forbidden"}
+    assert {
+        code_of(lambda: x.config.get(key)),
+        code_of(lambda: x.config.set(key, 1)),
+        code_of(lambda: x.config.delete(key)),
+    } == {"forbidden"}
     assert x.config.list() == x.config.list("weight:") == {}
     assert scene.broker.config.list() == {"plain": "secret", "weight:shop/orders.eu:k": "2"}
 
@@ -344,7 +441,16 @@ def test_a_list_tells_a_key_that_was_revoked_nothing_not_even_that_there_is_noth
     x = scene.as_key(key)
     scene.broker.keys.revoke(key.info.id)
     calls: list[Callable[[], object]] = [
-        x.config.list, x.runbooks.list, x.keys.list, x.queues, x.intents, x.keys.show, x.audit.read,
-        lambda: x.settle([]), lambda: x.exchange(""), lambda: x.goodbye("x"), lambda: x.cancel_intent(1),
-    ]  # fmt: skip
+        x.config.list,
+        x.runbooks.list,
+        x.keys.list,
+        x.queues,
+        x.intents,
+        x.keys.show,
+        x.audit.read,
+        lambda: x.settle([]),
+        lambda: x.exchange(""),
+        lambda: x.goodbye("x"),
+        lambda: x.cancel_intent(1),
+    ]
     assert {code_of(call) for call in calls} == {"unauthenticated"}

@@ -1,4 +1,6 @@
-"""Two tenants on one broker: they may use the same names, and no verb tells one of them which names the other uses."""
+"""Two tenants on one broker: they may use the same names, and no verb tells one of them which names the other
+uses.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ def at_doors(request: pytest.FixtureRequest) -> Iterator[Tenants]:
         server, root_key = request.getfixturevalue("server")
         root = stack.enter_context(fairlead.connect(server.address, api_key=root_key))
         made = []
-        for project in (f"a-{request.param}-{request.node.name[5:9]}", f"b-{request.param}-{request.node.name[5:9]}"):
+        for project in (
+            f"a-{request.param}-{request.node.name[5:9]}",
+            f"b-{request.param}-{request.node.name[5:9]}",
+        ):
             root.create_queue(f"{project}/q", retry="none")
             secret = root.keys.create(project, everything(f"{project}/*")).secret
             face = (FlightFace if request.param == "flight" else AioFace)(server.address, secret)
@@ -108,7 +113,9 @@ def work(tenant: Tenant, payload: bytes) -> tuple[Any, ...]:
 def shown(tenant: Tenant) -> tuple[Any, ...]:
     x = tenant.face
     consumers = [(info.queue, info.name, info.last_closed) for info in x.consumers.list()]
-    return consumers, [(write.queue, write.token, write.published, write.messages) for write in x.staging.list()]
+    return consumers, [
+        (write.queue, write.token, write.published, write.messages) for write in x.staging.list()
+    ]
 
 
 def test_two_tenants_use_the_same_names_without_meeting(at_doors: Tenants) -> None:
@@ -152,7 +159,9 @@ CONSUMERS: dict[str, Callable[[Any, str, str, int], Any]] = {
 }
 STAGING: dict[str, Callable[[Any, str, str, int], Any]] = {
     "stage": lambda x, q, n, g: x.staging.stage(n, "c", q, [NewMessage(b"1")]),
-    "stage: dead letters": lambda x, q, n, g: x.staging.stage(n, "c", q, [NewMessage(b"1")], dead=("unknown", "bad")),
+    "stage: dead letters": lambda x, q, n, g: x.staging.stage(
+        n, "c", q, [NewMessage(b"1")], dead=("unknown", "bad")
+    ),
     "publish": lambda x, q, n, g: x.staging.publish(n, q, ["c"]),
     "publish: nothing": lambda x, q, n, g: x.staging.publish(n, q, []),
     "discard": lambda x, q, n, g: x.staging.discard(n, q),
@@ -161,10 +170,16 @@ STAGING: dict[str, Callable[[Any, str, str, int], Any]] = {
 #: What only a client has.
 IN_BATCHES: dict[str, Callable[[Any, str, str, int], Any]] = {
     "read_batches": lambda x, q, n, g: list(x.consumers.read_batches(n, q, g, 1)),
-    "record_batch": lambda x, q, n, g: x.consumers.record_batch(n, q, g, 1, pa.RecordBatch.from_pylist([], schema=SETTLEMENTS)),
-    "stage_batch": lambda x, q, n, g: x.staging.stage_batch(n, "c", q, pa.RecordBatch.from_pydict({"payload": [b"1"]})),
+    "record_batch": lambda x, q, n, g: x.consumers.record_batch(
+        n, q, g, 1, pa.RecordBatch.from_pylist([], schema=SETTLEMENTS)
+    ),
+    "stage_batch": lambda x, q, n, g: x.staging.stage_batch(
+        n, "c", q, pa.RecordBatch.from_pydict({"payload": [b"1"]})
+    ),
 }
-VERBS = {f"consumers.{verb}": call for verb, call in CONSUMERS.items()} | {f"staging.{verb}": call for verb, call in STAGING.items()}
+VERBS = {f"consumers.{verb}": call for verb, call in CONSUMERS.items()} | {
+    f"staging.{verb}": call for verb, call in STAGING.items()
+}
 COMMANDS: dict[str, Callable[[CommandFace, str, str, int], Any]] = {
     "consumer show": lambda x, q, n, g: x.run("consumer", "show", q, n),
     "consumer release": lambda x, q, n, g: x.run("consumer", "release", q, n, "--yes"),
@@ -197,8 +212,12 @@ def furnish(tenant: Tenant) -> dict[str, int]:
     return generations
 
 
-def learnt(call: Callable[[Any, str, str, int], Any], x: Any, queue: str, name: str, generation: int) -> tuple[Any, ...]:
-    """All that a caller gets to know, but for the name and queue it gave, and the numbers that it is given anew."""
+def learnt(
+    call: Callable[[Any, str, str, int], Any], x: Any, queue: str, name: str, generation: int
+) -> tuple[Any, ...]:
+    """All that a caller gets to know, but for the name and queue it gave, and the numbers that it is given
+    anew.
+    """
     try:
         answer = call(x, queue, name, generation)
     except CommandRefused as refused:
@@ -212,7 +231,9 @@ def learnt(call: Callable[[Any, str, str, int], Any], x: Any, queue: str, name: 
     return tuple(repr(part).replace(name, "NAME").replace(queue, "QUEUE") for part in told)
 
 
-def compare(call: Callable[[Any, str, str, int], Any], ours: Tenant, theirs: Tenant, name: str, generation: int) -> None:
+def compare(
+    call: Callable[[Any, str, str, int], Any], ours: Tenant, theirs: Tenant, name: str, generation: int
+) -> None:
     """A foreign name in one's own queue; then one that is there, in a queue of theirs and in none."""
     x, nobody = ours.face, f"nobody {name}"
     assert learnt(call, x, ours.queue, name, generation) == learnt(call, x, ours.queue, nobody, generation)
@@ -250,7 +271,10 @@ def test_no_door_tells_that_another_tenant_has_the_name(server: tuple[ServerProc
                 compare(call, ours, theirs, name, generations[name])
         x.close()
         assert {info.open for info in root.consumers.list() if info.queue == theirs.queue} == {0, 1}
-        assert {write.token for write in root.staging.list() if write.queue == theirs.queue} == {"x-staged", "x-published"}
+        assert {write.token for write in root.staging.list() if write.queue == theirs.queue} == {
+            "x-staged",
+            "x-published",
+        }
 
 
 def test_what_others_publish_moves_nothing_out_of_a_tenant_s_list(scene: Scene, tenants: Tenants) -> None:
@@ -263,12 +287,18 @@ def test_what_others_publish_moves_nothing_out_of_a_tenant_s_list(scene: Scene, 
     assert len(shown(theirs)[1]) == 1000
 
 
-def test_whoever_may_see_all_queues_sees_all_names_each_with_its_queue(scene: Scene, tenants: Tenants) -> None:
+def test_whoever_may_see_all_queues_sees_all_names_each_with_its_queue(
+    scene: Scene, tenants: Tenants
+) -> None:
     for tenant in tenants:
         work(tenant, b"1")
     admin = scene.with_grants("admin:*")
-    assert [(info.queue, info.name) for info in admin.consumers.list()] == [(tenant.queue, "etl") for tenant in tenants]
-    assert {(write.queue, write.token) for write in admin.staging.list()} == {(tenant.queue, "daily") for tenant in tenants}
+    assert [(info.queue, info.name) for info in admin.consumers.list()] == [
+        (tenant.queue, "etl") for tenant in tenants
+    ]
+    assert {(write.queue, write.token) for write in admin.staging.list()} == {
+        (tenant.queue, "daily") for tenant in tenants
+    }
 
 
 def test_a_lease_that_is_held_is_explained_by_the_consumer_of_its_own_queue(tenants: Tenants) -> None:

@@ -54,7 +54,8 @@ Knows = Callable[[Park], Known]
 
 @EVERY_CALLER
 @pytest.mark.parametrize(
-    ("server", "knows"), [("plain", plaintext), ("tls", trusting_us), ("tls", with_certificate), ("mutual", with_certificate)]
+    ("server", "knows"),
+    [("plain", plaintext), ("tls", trusting_us), ("tls", with_certificate), ("mutual", with_certificate)],
 )
 def test_clients_and_servers_that_fit_talk(park: Park, caller: str, server: str, knows: Knows) -> None:
     CALLERS[caller](getattr(park, server), knows(park))
@@ -62,24 +63,81 @@ def test_clients_and_servers_that_fit_talk(park: Park, caller: str, server: str,
 
 #: What does not fit; what our own clients say of it; what gRPC says of it; what Python says of it.
 REFUSED = [
-    ("tls", trusting_others, "not signed by the authority in .*ca.pem.*; give tls=", "certificate.verify.failed", "certificate.verify.failed"),
-    ("expired", trusting_us, "certificate of the server, or of its authority, has expired; have it renewed", "has expired", "has expired"),
-    ("tls", plaintext, "speaks TLS and this client does not; give tls=", "", "400: .*expected TLS: this door is https://"),
-    ("plain", trusting_us, "does not speak TLS and this client does; leave tls=", "wrong.version.number", "wrong.version.number|record layer"),
+    (
+        "tls",
+        trusting_others,
+        "not signed by the authority in .*ca.pem.*; give tls=",
+        "certificate.verify.failed",
+        "certificate.verify.failed",
+    ),
+    (
+        "expired",
+        trusting_us,
+        "certificate of the server, or of its authority, has expired; have it renewed",
+        "has expired",
+        "has expired",
+    ),
+    (
+        "tls",
+        plaintext,
+        "speaks TLS and this client does not; give tls=",
+        "",
+        "400: .*expected TLS: this door is https://",
+    ),
+    (
+        "plain",
+        trusting_us,
+        "does not speak TLS and this client does; leave tls=",
+        "wrong.version.number",
+        "wrong.version.number|record layer",
+    ),
     ("mutual", plaintext, "speaks TLS and this client does not", "", "400: .*expected TLS"),
-    ("mutual", trusting_us, r"asks for a client certificate; give fairlead.Tls\(ca=, cert=, key=\)", "", "certificate.required|handshake.failure"),
-    ("mutual", with_certificate_of_others, "does not accept the client certificate .*client.pem; is it expired, or", "", "unknown.ca"),
-    ("mutual", with_old_certificate, "does not accept the client certificate .*old.pem; is it expired", "", "certificate.expired"),
-    ("mutual", with_certificate_of_a_server, "does not accept the client certificate .*server.pem", "", "unsupported.certificate"),
+    (
+        "mutual",
+        trusting_us,
+        r"asks for a client certificate; give fairlead.Tls\(ca=, cert=, key=\)",
+        "",
+        "certificate.required|handshake.failure",
+    ),
+    (
+        "mutual",
+        with_certificate_of_others,
+        "does not accept the client certificate .*client.pem; is it expired, or",
+        "",
+        "unknown.ca",
+    ),
+    (
+        "mutual",
+        with_old_certificate,
+        "does not accept the client certificate .*old.pem; is it expired",
+        "",
+        "certificate.expired",
+    ),
+    (
+        "mutual",
+        with_certificate_of_a_server,
+        "does not accept the client certificate .*server.pem",
+        "",
+        "unsupported.certificate",
+    ),
 ]
 
 
 @EVERY_CALLER
-@pytest.mark.parametrize(("server", "knows", "ours", "grpcs", "pythons"), REFUSED, ids=[f"{one[1].__name__}-{one[0]}" for one in REFUSED])
+@pytest.mark.parametrize(
+    ("server", "knows", "ours", "grpcs", "pythons"),
+    REFUSED,
+    ids=[f"{one[1].__name__}-{one[0]}" for one in REFUSED],
+)
 def test_those_that_do_not_fit_are_refused_and_told_why(
     park: Park, caller: str, server: str, knows: Knows, ours: str, grpcs: str, pythons: str
 ) -> None:
-    expected = {"command": CommandFailed, "fila": fila.RPCError, "fila_aio": fila.RPCError, "http": OSError}.get(caller, TlsFailed)
+    expected = {
+        "command": CommandFailed,
+        "fila": fila.RPCError,
+        "fila_aio": fila.RPCError,
+        "http": OSError,
+    }.get(caller, TlsFailed)
     with pytest.raises(expected) as refused:
         CALLERS[caller](getattr(park, server), knows(park))
     said = str(refused.value)
@@ -102,7 +160,12 @@ def test_those_that_do_not_fit_are_refused_and_told_why(
 
 @pytest.mark.parametrize("door", ["flight", "grpc", "http"])
 def test_nothing_older_than_tls_1_2_is_spoken(park: Park, door: str) -> None:
-    assert [speaks(park, door, version) for version in ("TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3")] == [False, False, True, True]
+    assert [speaks(park, door, version) for version in ("TLSv1", "TLSv1_1", "TLSv1_2", "TLSv1_3")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def speaks(park: Park, door: str, version: str) -> bool:
@@ -153,7 +216,10 @@ def test_a_handshake_that_failed_leaves_no_line_of_a_stranger_in_the_log(park: P
     context = ssl.create_default_context(cafile=park.ours.ca)
     context.set_alpn_protocols(["h2"])
     for door in ("flight", "grpc", "http"):
-        with pytest.raises(ssl.SSLError), socket.create_connection(split_address(park.tls.addresses[door]), timeout=60) as plain:
+        with (
+            pytest.raises(ssl.SSLError),
+            socket.create_connection(split_address(park.tls.addresses[door]), timeout=60) as plain,
+        ):
             context.wrap_socket(plain, server_hostname="words-of-a-stranger.example")
         CALLERS["http"](park.tls, trusting_us(park))
     assert "stranger" not in park.tls.log

@@ -1,4 +1,6 @@
-"""The limits that docs/explanation/threat-model.md owns up to, as they are. A test that fails here means that the page can promise more."""
+"""The limits that docs/explanation/threat-model.md owns up to, as they are. A test that fails here means that
+the page can promise more.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def test_consumers_of_one_queue_can_settle_what_another_key_holds(scene: Scene) 
 def test_a_hook_reads_the_whole_runtime_configuration_whoever_wrote_it(scene: Scene) -> None:
     scene.broker.config.set("payments.note", "not-for-others")
     tenant = scene.with_grants("admin:tenant/*", "produce:tenant/*", "consume:tenant/*")
-    tenant.create_queue("tenant/q", on_enqueue='function on_enqueue(msg) return { fairness_key = fairlead.get("payments.note") } end')
+    tenant.create_queue(
+        "tenant/q",
+        on_enqueue='function on_enqueue(msg) return { fairness_key = fairlead.get("payments.note") } end',
+    )
     tenant.enqueue("tenant/q", b"")
     assert tenant.peek("tenant/q")[0].fairness_key == "not-for-others"
 
@@ -46,7 +51,11 @@ def test_error_texts_and_keys_are_seen_without_the_right_to_read_payloads(scene:
     scene.broker.enqueue("q", b"4111", fairness_key="ann@example.org")
     scene.broker.settle([Fail(scene.broker.claim("q")[0], error="card 4111 declined")])
     (seen,) = scene.with_grants("produce:q").peek("q.dlq")
-    assert (seen.payload, seen.failures[-1].error, seen.fairness_key) == (b"", "card 4111 declined", "ann@example.org")
+    assert (seen.payload, seen.failures[-1].error, seen.fairness_key) == (
+        b"",
+        "card 4111 declined",
+        "ann@example.org",
+    )
 
 
 def test_what_is_redacted_in_an_error_text_can_be_guessed_by_a_filter(scene: Scene) -> None:
@@ -56,7 +65,10 @@ def test_what_is_redacted_in_an_error_text_can_be_guessed_by_a_filter(scene: Sce
     access = Access(scene.broker, keys=True, redaction=Redaction(json_paths=("$.pin",)))
     operator = access.admit(f"Bearer {scene.key('redrive:q').secret}", "test")
     assert operator.peek("q.dlq")[0].failures[-1].error == "pin [redacted] is wrong"
-    assert [operator.redrive("q.dlq", filter=DeadFilter(error=guess), dry_run=True).matched for guess in ("4710", "4711")] == [0, 1]
+    assert [
+        operator.redrive("q.dlq", filter=DeadFilter(error=guess), dry_run=True).matched
+        for guess in ("4710", "4711")
+    ] == [0, 1]
 
 
 def test_a_throttle_key_is_shared_by_all_queues(scene: Scene) -> None:

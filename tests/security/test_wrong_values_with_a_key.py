@@ -1,4 +1,6 @@
-"""Wrong values of callers with a key pass through the guard before the engine sees them: they are refused as the engine refuses them."""
+"""Wrong values of callers with a key pass through the guard before the engine sees them: they are refused as
+the engine refuses them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def refusal(call: Callable[[], object]) -> FairleadError | None:
 
 
 def ask(x: GuardedBroker, verb: str, arguments: dict[str, Any]) -> object:
-    row = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode(arguments)], pa.binary())], schema=ADMIN_CALL)
+    row = pa.RecordBatch.from_arrays(
+        [pa.array([verb]), pa.array([encode(arguments)], pa.binary())], schema=ADMIN_CALL
+    )
     return answers.admin(x, b"", row)
 
 
@@ -95,6 +99,9 @@ def test_no_wrong_value_of_an_admin_verb_is_more_than_refused(verb: str) -> None
             right = {one: RIGHT_VALUES[one] for one in names if one in RIGHT_VALUES}
             for field, value in itertools.product(names, WRONG_VALUES):
                 refused = refusal(functools.partial(ask, x, verb, {**right, field: value}))
-                assert refused is None or (len(refused.message) < 4000 and "\x1b" not in refused.message), (field, value)
+                assert refused is None or (len(refused.message) < 4000 and "\x1b" not in refused.message), (
+                    field,
+                    value,
+                )
                 if verb == "delete_queue" and refused is None:
                     scene.broker.create_queue("q")

@@ -1,4 +1,6 @@
-"""A server whose only door does as it is told, one word a line, so that a test decides when a call is in flight."""
+"""A server whose only door does as it is told, one word a line, so that a test decides when a call is in
+flight.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from fairlead.server.serve import Server
 class SlowDoor:
     """What a line says is one call.
 
-    `hold` lasts until the next line, `wait` is a claim that waits for an hour, `claim` takes a lease; on `signal` this thread,
-    not the main one, gets a SIGTERM; on `break` the store fails.
+    `hold` lasts until the next line, `wait` is a claim that waits for an hour, `claim` takes a lease; on
+    `signal` this thread, not the main one, gets a SIGTERM; on `break` the store fails.
     """
 
     name = "flight"

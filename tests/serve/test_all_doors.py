@@ -1,4 +1,6 @@
-"""`fairlead serve` with the doors it has: they open together, say where, and close without waiting for idle clients."""
+"""`fairlead serve` with the doors it has: they open together, say where, and close without waiting for idle
+clients.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def get(server: ServerProcess, page: str) -> tuple[int, str]:
 
 def calls_in_flight(server: ServerProcess) -> float:
     page = get(server, "/metrics?name[]=fairlead_calls_in_flight")[1]
-    return float(next(line for line in page.splitlines() if line.startswith("fairlead_calls_in_flight ")).split()[1])
+    return float(
+        next(line for line in page.splitlines() if line.startswith("fairlead_calls_in_flight ")).split()[1]
+    )
 
 
 class Channel:
@@ -45,7 +49,9 @@ class Channel:
 
     def __init__(self, server: ServerProcess) -> None:
         self._client = flight.connect(f"grpc://{server.address}")
-        self._writer, self._reader = self._client.do_exchange(flight.FlightDescriptor.for_command(encode(Open("claim"))))
+        self._writer, self._reader = self._client.do_exchange(
+            flight.FlightDescriptor.for_command(encode(Open("claim")))
+        )
         self._writer.begin(NOTHING)
 
     def claim(self, **fields: object) -> None:
@@ -53,7 +59,9 @@ class Channel:
 
     def answer(self) -> tuple[Answer, int]:
         chunk = self._reader.read_chunk()
-        return decode(chunk.app_metadata.to_pybytes(), Answer), 0 if chunk.data is None else chunk.data.num_rows
+        return decode(
+            chunk.app_metadata.to_pybytes(), Answer
+        ), 0 if chunk.data is None else chunk.data.num_rows
 
 
 @pytest.fixture
@@ -70,7 +78,9 @@ def test_every_door_is_open_when_the_addresses_are_printed(data: Path) -> None:
         assert list(server.addresses) == ["flight", "grpc", "http"]
         assert get(server, "/readyz")[0] == 200
         with grpc.insecure_channel(server.addresses["grpc"]) as channel:
-            listed = admin_pb2_grpc.FilaAdminStub(channel).ListQueues(admin_pb2.ListQueuesRequest(), timeout=PATIENCE_S)
+            listed = admin_pb2_grpc.FilaAdminStub(channel).ListQueues(
+                admin_pb2.ListQueuesRequest(), timeout=PATIENCE_S
+            )
             assert "q" in [queue.name for queue in listed.queues]
         claims = Channel(server)
         claims.claim()
@@ -109,8 +119,14 @@ def test_spans_of_calls_are_sent_before_a_stop_is_over(data: Path) -> None:
     class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         def Export(self, request: Any, context: Any) -> Any:
             for resource in request.resource_spans:
-                named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
-                collected.extend(f"{named['service.name']}: {span.name}" for scope in resource.scope_spans for span in scope.spans)
+                named = {
+                    attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+                }
+                collected.extend(
+                    f"{named['service.name']}: {span.name}"
+                    for scope in resource.scope_spans
+                    for span in scope.spans
+                )
             return trace_service_pb2.ExportTraceServiceResponse()
 
     collector = grpc.server(ThreadPoolExecutor(2))
@@ -118,7 +134,9 @@ def test_spans_of_calls_are_sent_before_a_stop_is_over(data: Path) -> None:
     endpoint = f"http://127.0.0.1:{collector.add_insecure_port('127.0.0.1:0')}"
     collector.start()
     try:
-        with run_server(data, settings={"tracing.otlp_endpoint": endpoint, "tracing.service_name": "harbour"}) as server:
+        with run_server(
+            data, settings={"tracing.otlp_endpoint": endpoint, "tracing.service_name": "harbour"}
+        ) as server:
             claims = Channel(server)
             claims.claim()
             claims.answer()
@@ -129,7 +147,9 @@ def test_spans_of_calls_are_sent_before_a_stop_is_over(data: Path) -> None:
 
 
 def test_port_0_on_ipv6_prints_the_port_that_was_picked(data: Path) -> None:
-    with run_server(data, flight=False, settings={"flight": "[::1]:0", "grpc": "[::1]:0", "http": "[::1]:0"}) as server:
+    with run_server(
+        data, flight=False, settings={"flight": "[::1]:0", "grpc": "[::1]:0", "http": "[::1]:0"}
+    ) as server:
         ports = [address.removeprefix("[::1]:") for address in server.addresses.values()]
         assert len(ports) == 3
         assert all(int(port) > 0 for port in ports)
@@ -138,9 +158,21 @@ def test_port_0_on_ipv6_prints_the_port_that_was_picked(data: Path) -> None:
 
 def test_people_read_the_addresses_line_by_line(data: Path) -> None:
     command = [sys.executable, "-c", "from fairlead.cli import main; main()"]
-    flags = ["serve", "--data", str(data), "--flight", "127.0.0.1:0", "--grpc", "off", "--http", "127.0.0.1:0"]
+    flags = [
+        "serve",
+        "--data",
+        str(data),
+        "--flight",
+        "127.0.0.1:0",
+        "--grpc",
+        "off",
+        "--http",
+        "127.0.0.1:0",
+    ]
     for ahead, form in (([], "text"), (["-o", "json"], "json")):
-        with subprocess.Popen([*command, *ahead, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(
+            [*command, *ahead, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
             assert process.stdout is not None
             first = process.stdout.readline()
             if form == "json":

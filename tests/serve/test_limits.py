@@ -5,7 +5,16 @@ import threading
 import pytest
 
 from fairlead.config import LimitSettings
-from fairlead.errors import InvalidRequest, LimitReached, Overloaded, QueueFull, QueueNotFound, ServerStopping, StoreFull, TooManyLanes
+from fairlead.errors import (
+    InvalidRequest,
+    LimitReached,
+    Overloaded,
+    QueueFull,
+    QueueNotFound,
+    ServerStopping,
+    StoreFull,
+    TooManyLanes,
+)
 from fairlead.server.limits import Limit, Limits
 
 

@@ -41,7 +41,8 @@ def test_an_event_is_one_line_with_time_level_name_and_fields() -> None:
     out = text_log()
     event(LOG, logging.INFO, "channel opened", peer="127.0.0.1:9", verb="claim", note="two\nlines", empty="")
     assert re.fullmatch(
-        r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    channel opened peer=127\.0\.0\.1:9 verb=claim note=two\\nlines empty=""\n', out.getvalue()
+        r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    channel opened peer=127\.0\.0\.1:9 verb=claim note=two\\nlines empty=""\n',
+        out.getvalue(),
     )
 
 
@@ -50,7 +51,12 @@ def test_as_json_a_line_is_one_object() -> None:
     event(LOG, logging.WARNING, "calls are cut off", calls_in_flight=2)
     line = json.loads(out.getvalue())
     assert line.pop("time").endswith("Z")
-    assert line == {"level": "warning", "event": "calls are cut off", "logger": "fairlead.test", "calls_in_flight": 2}
+    assert line == {
+        "level": "warning",
+        "event": "calls are cut off",
+        "logger": "fairlead.test",
+        "calls_in_flight": 2,
+    }
 
 
 def test_events_below_the_level_are_left_out() -> None:
@@ -82,7 +88,9 @@ def test_other_libraries_are_heard_from_warning_on() -> None:
     ],
 )
 @pytest.mark.parametrize("make", [text_log, json_log])
-def test_an_exception_is_logged_with_its_place_and_without_what_a_user_sent(make: object, error: Exception, shown: str) -> None:
+def test_an_exception_is_logged_with_its_place_and_without_what_a_user_sent(
+    make: object, error: Exception, shown: str
+) -> None:
     out = make()  # type: ignore[operator]
     try:
         raise error

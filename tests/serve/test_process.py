@@ -45,7 +45,9 @@ class Talk:
 
 
 @contextmanager
-def slow_server(data: Path, address: str = "127.0.0.1:0", *arguments: str, **settings: object) -> Iterator[ServerProcess]:
+def slow_server(
+    data: Path, address: str = "127.0.0.1:0", *arguments: str, **settings: object
+) -> Iterator[ServerProcess]:
     by_path = {name.replace("__", "."): value for name, value in settings.items()}
     server = ServerProcess(data, {"flight": address}, by_path, (*SLOW, *arguments))
     try:
@@ -78,8 +80,12 @@ def test_a_signal_lets_the_call_in_flight_finish_and_exits_with_0(server: Server
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("file", ["CURRENT", "IDENTITY"], ids=["census", "RocksDB"])
-def test_a_signal_ends_a_process_that_is_still_opening_its_data(tmp_path: Path, file: str, number: int) -> None:
-    """A FIFO in the place of a file holds the open: the census reads CURRENT, and RocksDB itself reads IDENTITY."""
+def test_a_signal_ends_a_process_that_is_still_opening_its_data(
+    tmp_path: Path, file: str, number: int
+) -> None:
+    """A FIFO in the place of a file holds the open: the census reads CURRENT, and RocksDB itself reads
+    IDENTITY.
+    """
     data = tmp_path / "data"
     fairlead.open(data).close()
     (data / file).unlink()
@@ -153,7 +159,9 @@ def test_leases_stay_when_the_server_stops(server: ServerProcess) -> None:
     assert server.stop() == 0
     with fairlead.open(server.data) as broker:
         assert broker.stats("q").leased == 1
-        assert broker.settle([fairlead.Complete(fairlead.DeliveryRef(broker.peek("q", where="leased")[0].id, lease))])[0].ok
+        assert broker.settle(
+            [fairlead.Complete(fairlead.DeliveryRef(broker.peek("q", where="leased")[0].id, lease))]
+        )[0].ok
 
 
 def test_a_broker_that_stops_by_itself_ends_the_process_with_its_exit_code(server: ServerProcess) -> None:
@@ -198,20 +206,30 @@ def test_the_log_holds_neither_payload_nor_headers(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_an_error_that_names_it_and_starts_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ServerDidNotStart, match=f"expected to listen on {address} \\(flight\\), got: Address already in use") as failed, \
-                slow_server(tmp_path / "data", address):
+        with (
+            pytest.raises(
+                ServerDidNotStart,
+                match=f"expected to listen on {address} \\(flight\\), got: Address already in use",
+            ) as failed,
+            slow_server(tmp_path / "data", address),
+        ):
             pass
     assert failed.value.code == 7
     assert not (tmp_path / "data").exists()
 
 
 def test_a_second_server_on_the_same_data_is_refused(server: ServerProcess) -> None:
-    with pytest.raises(ServerDidNotStart, match="expected to be the only process") as failed, slow_server(server.data):
+    with (
+        pytest.raises(ServerDidNotStart, match="expected to be the only process") as failed,
+        slow_server(server.data),
+    ):
         pass
     assert failed.value.code == 7
 
 
-def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.settimeout(PATIENCE_S)
         path = f"/tmp/fairlead-notify-{os.getpid()}"
@@ -228,25 +246,43 @@ def test_systemd_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Pa
 
 def fairlead_serve(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from fairlead.cli import main; main()", "serve", *arguments]
-    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def test_settings_that_are_wrong_are_all_named_and_nothing_is_started(tmp_path: Path) -> None:
     file = tmp_path / "fairlead.toml"
     file.write_text('flight = "127.0.0.1:0"\n[limits]\nmax_cals = 3\n')
-    ended = fairlead_serve("--data", str(tmp_path / "data"), "--config", str(file), "--durability", "paper", "--set", "log.level=loud")
+    ended = fairlead_serve(
+        "--data",
+        str(tmp_path / "data"),
+        "--config",
+        str(file),
+        "--durability",
+        "paper",
+        "--set",
+        "log.level=loud",
+    )
     assert ended.returncode == 3
     assert ended.stdout == ""
-    assert f"{file}:3: limits.max_cals: expected a known setting, did you mean limits.max_calls?" in ended.stderr
-    assert "durability: expected \"fsync\" or \"os\", got 'paper'" in ended.stderr
+    assert (
+        f"{file}:3: limits.max_cals: expected a known setting, did you mean limits.max_calls?" in ended.stderr
+    )
+    assert 'durability: expected "fsync" or "os", got \'paper\'' in ended.stderr
     assert "log.level: expected" in ended.stderr
     assert not (tmp_path / "data").exists()
 
 
 def test_a_public_address_is_refused_unless_it_is_insisted_on(tmp_path: Path) -> None:
-    ended = fairlead_serve("--data", str(tmp_path / "data"), "--flight", "0.0.0.0:0", "--grpc", "off", "--http", "off")
+    ended = fairlead_serve(
+        "--data", str(tmp_path / "data"), "--flight", "0.0.0.0:0", "--grpc", "off", "--http", "off"
+    )
     assert ended.returncode == 3
-    assert "expected a loopback address, or TLS and keys, got 0.0.0.0:0, which others may reach, with no TLS" in ended.stderr
+    assert (
+        "expected a loopback address, or TLS and keys, got 0.0.0.0:0, which others may reach, with no TLS"
+        in ended.stderr
+    )
 
 
 def test_a_flag_without_an_equals_sign_behind_set_is_refused(tmp_path: Path) -> None:

@@ -23,9 +23,17 @@ WINDOW_MS = 1000
 FLOOD = 15
 
 
-def record(text: str = "a connection was closed", *args: object, level: int = logging.INFO, error: Exception | None = None,
-           name: str = "fairlead.sockets", **fields: object) -> logging.LogRecord:  # fmt: skip
-    made = logging.LogRecord(name, level, __file__, 1, text, args, (type(error), error, error.__traceback__) if error else None)
+def record(
+    text: str = "a connection was closed",
+    *args: object,
+    level: int = logging.INFO,
+    error: Exception | None = None,
+    name: str = "fairlead.sockets",
+    **fields: object,
+) -> logging.LogRecord:
+    made = logging.LogRecord(
+        name, level, __file__, 1, text, args, (type(error), error, error.__traceback__) if error else None
+    )
     made.fields = fields
     return made
 
@@ -41,7 +49,9 @@ def raised(error: Exception, *, elsewhere: bool = False) -> Exception:
 
 def test_a_line_is_written_once_in_a_window_and_then_counted() -> None:
     repeats = Repeats(WINDOW_MS)
-    assert [repeats.is_repeat(record(peer=f"1.2.3.4:{n}"), now_ms=n) for n in range(100)] == [False] + [True] * 99
+    assert [repeats.is_repeat(record(peer=f"1.2.3.4:{n}"), now_ms=n) for n in range(100)] == [False] + [
+        True
+    ] * 99
     assert list(repeats.due(WINDOW_MS - 1)) == []
     (counted,) = repeats.due(WINDOW_MS)
     assert counted.fields == {"peer": "1.2.3.4:99", "repeats": 99}  # type: ignore[attr-defined]
@@ -96,8 +106,14 @@ def test_the_same_fault_is_a_repeat_whoever_met_it_and_however_many_it_concerned
     repeats = Repeats(WINDOW_MS)
     for pair in [
         (record(peer="a:1"), record(peer="b:2")),
-        (record("%d failed: %s", 3, StoreFull("/data", 1, 2)), record("%d failed: %s", 4, StoreFull("/data", 1, 2))),
-        (record("it failed", error=raised(ValueError("what one sent"))), record("it failed", error=raised(ValueError("what another sent")))),
+        (
+            record("%d failed: %s", 3, StoreFull("/data", 1, 2)),
+            record("%d failed: %s", 4, StoreFull("/data", 1, 2)),
+        ),
+        (
+            record("it failed", error=raised(ValueError("what one sent"))),
+            record("it failed", error=raised(ValueError("what another sent"))),
+        ),
     ]:
         assert [repeats.is_repeat(one, 0) for one in pair] == [False, True]
 
@@ -129,7 +145,9 @@ def written() -> Iterator[tuple[CountingHandler, io.StringIO]]:
     handler.close()
 
 
-def test_a_count_is_written_although_no_other_line_follows(written: tuple[CountingHandler, io.StringIO]) -> None:
+def test_a_count_is_written_although_no_other_line_follows(
+    written: tuple[CountingHandler, io.StringIO],
+) -> None:
     handler, stream = written
     for n in range(3):
         handler.handle(record(peer=f"1.2.3.4:{n}"))
@@ -144,7 +162,9 @@ def test_a_flood_of_connections_leaves_one_line_and_a_count(tmp_path: Path) -> N
     with run_server(tmp_path / "data", grpc=True, settings=settings) as server, ExitStack() as opened:
         for address in server.addresses.values():
             host, _, port = address.rpartition(":")
-            sockets = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(FLOOD)]
+            sockets = [
+                opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(FLOOD)
+            ]
             for one in sockets[:-1]:
                 one.settimeout(60)
                 while one.recv(1 << 16):
@@ -153,7 +173,9 @@ def test_a_flood_of_connections_leaves_one_line_and_a_count(tmp_path: Path) -> N
     lines = [json.loads(line) for line in server.log.splitlines()]
     closed = [line for line in lines if line["event"] == "a connection was closed"]
     for door in server.addresses:
-        first, *counts = [line for line in closed if line["door"] == door and line["limit"] == "connections_per_address"]
+        first, *counts = [
+            line for line in closed if line["door"] == door and line["limit"] == "connections_per_address"
+        ]
         assert "repeats" not in first
         assert sum(line["repeats"] for line in counts) == FLOOD - 2
         assert len(counts) == 1

@@ -22,7 +22,14 @@ def nothing() -> None: ...
 
 
 class NotingDoor:
-    def __init__(self, name: str, notes: list[str], *, on_start: Callable[[], None] = nothing, on_stop: Callable[[], None] = nothing) -> None:
+    def __init__(
+        self,
+        name: str,
+        notes: list[str],
+        *,
+        on_start: Callable[[], None] = nothing,
+        on_stop: Callable[[], None] = nothing,
+    ) -> None:
         self.name = name
         self.address = f"{name}:0"
         self._notes = notes
@@ -53,7 +60,9 @@ class Setting:
 
     def server(self) -> Server:
         off = {"flight": "127.0.0.1:0", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
-        settings = ServerSettings(data=self.data, durability="os", limits=LimitSettings(drain_grace_ms=0), **off)  # type: ignore[arg-type]
+        settings = ServerSettings(
+            data=self.data, durability="os", limits=LimitSettings(drain_grace_ms=0), **off
+        )  # type: ignore[arg-type]
         return Server(settings, self._make)
 
     def _make(self, broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
@@ -87,45 +96,68 @@ def test_all_doors_drain_before_the_first_is_stopped_and_the_broker_outlives_the
     server.wait()
     server.stop()
     assert setting.notes == [
-        "start flight", "start http", "drain flight", "drain http", "stop flight", "the broker works", "stop http", "the broker works",
-    ]  # fmt: skip
+        "start flight",
+        "start http",
+        "drain flight",
+        "drain http",
+        "stop flight",
+        "the broker works",
+        "stop http",
+        "the broker works",
+    ]
     setting.assert_closed()
 
 
 @pytest.mark.parametrize(
     ("raised", "expected", "what"),
     [
-        (RuntimeError("no more room"), AddressUnavailable, r"expected to listen on grpc:0 \(grpc\), got: no more room"),
+        (
+            RuntimeError("no more room"),
+            AddressUnavailable,
+            r"expected to listen on grpc:0 \(grpc\), got: no more room",
+        ),
         (HookHostUnavailable("no hosts"), HookHostUnavailable, "no hosts"),
     ],
 )
-def test_a_door_that_does_not_open_leaves_nothing_running(setting: Setting, raised: Exception, expected: type[Exception], what: str) -> None:
+def test_a_door_that_does_not_open_leaves_nothing_running(
+    setting: Setting, raised: Exception, expected: type[Exception], what: str
+) -> None:
     def fail() -> None:
         raise raised
 
-    setting.doors = [NotingDoor("flight", setting.notes), NotingDoor("grpc", setting.notes, on_start=fail), NotingDoor("http", setting.notes)]
+    setting.doors = [
+        NotingDoor("flight", setting.notes),
+        NotingDoor("grpc", setting.notes, on_start=fail),
+        NotingDoor("http", setting.notes),
+    ]
     with pytest.raises(expected, match=what):
         setting.server().start()
     assert setting.notes == ["start flight", "start grpc", "stop flight"]
     setting.assert_closed()
 
 
-def test_a_door_that_fails_to_stop_keeps_neither_the_others_nor_the_broker_open(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_door_that_fails_to_stop_keeps_neither_the_others_nor_the_broker_open(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail() -> None:
         raise RuntimeError
 
     never = threading.Event()
     setting.doors = [
-        NotingDoor("flight", setting.notes, on_stop=fail), NotingDoor("grpc", setting.notes, on_stop=lambda: never.wait() and None),
+        NotingDoor("flight", setting.notes, on_stop=fail),
+        NotingDoor("grpc", setting.notes, on_stop=lambda: never.wait() and None),
         NotingDoor("http", setting.notes),
-    ]  # fmt: skip
+    ]
     server = setting.server()
     server.start()
     with caplog.at_level(logging.WARNING):
         server.stop()
     never.set()
     assert setting.notes[-3:] == ["stop flight", "stop grpc", "stop http"]
-    assert [record.message for record in caplog.records] == ["a door did not stop cleanly", "a door is left behind"]
+    assert [record.message for record in caplog.records] == [
+        "a door did not stop cleanly",
+        "a door is left behind",
+    ]
     setting.assert_closed()
 
 
@@ -140,7 +172,9 @@ def test_waiting_ends_with_what_has_stopped_the_broker(setting: Setting) -> None
     server.stop()
 
 
-def test_a_signal_that_means_nothing_here_wakes_the_server_once(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_means_nothing_here_wakes_the_server_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairlead.server.serve.HEALTH_CHECK_S", 3600.0)
     setting.doors = [NotingDoor("flight", setting.notes)]
     server = setting.server()

@@ -15,13 +15,19 @@ from fairlead.config.server import is_loopback
 from fairlead.errors import SettingInvalid
 
 
-def load(toml: str = "", environ: Mapping[str, str] | None = None, *, tmp_path: Path | None = None, **flags: object) -> ServerSettings:
+def load(
+    toml: str = "", environ: Mapping[str, str] | None = None, *, tmp_path: Path | None = None, **flags: object
+) -> ServerSettings:
     file = None
     if toml:
         assert tmp_path is not None
         file = tmp_path / "fairlead.toml"
         file.write_text(toml)
-    return load_settings(file, environ or {}, {"data": "d", **{name.replace("__", "."): value for name, value in flags.items()}})
+    return load_settings(
+        file,
+        environ or {},
+        {"data": "d", **{name.replace("__", "."): value for name, value in flags.items()}},
+    )
 
 
 def complaints(error: SettingInvalid) -> list[str]:
@@ -31,7 +37,11 @@ def complaints(error: SettingInvalid) -> list[str]:
 def test_without_any_the_defaults_are_those_of_the_classes() -> None:
     assert load() == ServerSettings(data=Path("d"))
     assert load().engine() == Settings(checkpoint_dir=f"{Path('d').absolute()}.checkpoints")
-    assert load().addresses() == {"flight": "127.0.0.1:5556", "grpc": "127.0.0.1:5555", "http": "127.0.0.1:5557"}
+    assert load().addresses() == {
+        "flight": "127.0.0.1:5556",
+        "grpc": "127.0.0.1:5555",
+        "http": "127.0.0.1:5557",
+    }
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
@@ -53,10 +63,20 @@ def test_the_file_may_be_named_by_the_environment_and_a_flag_beats_that(tmp_path
 def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, tmp_path: Path) -> None:
     setting = SETTINGS[path]
     other = {
-        "durability": "os", "log.level": "debug", "log.format": "json", "insecure_public": True, "data": "else", "lua.confinement": "require",
-        "auth.mode": "keys", "tls.cert": "/a", "tls.key": "/a", "tls.client_ca": "/a", "store.checkpoint_dir": "/a",
-        "redact.headers": "x-mine, x-other-*", "redact.json_paths": "$.a, $..b",
-    }.get(path)  # fmt: skip
+        "durability": "os",
+        "log.level": "debug",
+        "log.format": "json",
+        "insecure_public": True,
+        "data": "else",
+        "lua.confinement": "require",
+        "auth.mode": "keys",
+        "tls.cert": "/a",
+        "tls.key": "/a",
+        "tls.client_ca": "/a",
+        "store.checkpoint_dir": "/a",
+        "redact.headers": "x-mine, x-other-*",
+        "redact.json_paths": "$.a, $..b",
+    }.get(path)
     if other is None:
         other = 77 if setting.hint is int else "127.0.0.1:77"
     table, _, name = path.rpartition(".")
@@ -65,25 +85,44 @@ def test_every_setting_can_be_given_in_a_file_and_in_the_environment(path: str, 
     data = {} if path == "data" else {"data": "d"}
     if table == "tls":
         data |= {partner: "/b" for partner in ("tls.cert", "tls.key") if partner != path}
-    for loaded in (load_settings(tmp_path / "all.toml", {}, data), load_settings(None, {setting.variable: str(other)}, data)):
+    for loaded in (
+        load_settings(tmp_path / "all.toml", {}, data),
+        load_settings(None, {setting.variable: str(other)}, data),
+    ):
         value: Any = loaded
         for part in path.split("."):
             value = getattr(value, part)
-        assert value == (Path("else") if path == "data" else tuple(str(other).split(", ")) if table == "redact" else other)
+        assert value == (
+            Path("else") if path == "data" else tuple(str(other).split(", ")) if table == "redact" else other
+        )
         assert value != setting.default
 
 
 def test_names_may_be_a_list_in_a_file_and_one_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert load('[redact]\nheaders = ["x-a", "x-b*"]\njson_paths = []\n', tmp_path=tmp_path).redact.headers == ("x-a", "x-b*")
-    for wrong in ('headers = ["a*b"]', 'json_paths = ["card"]', "headers = 7", "headers = [7]", f"json_paths = {['$.a'] * 101}"):
+    assert load(
+        '[redact]\nheaders = ["x-a", "x-b*"]\njson_paths = []\n', tmp_path=tmp_path
+    ).redact.headers == ("x-a", "x-b*")
+    for wrong in (
+        'headers = ["a*b"]',
+        'json_paths = ["card"]',
+        "headers = 7",
+        "headers = [7]",
+        f"json_paths = {['$.a'] * 101}",
+    ):
         with pytest.raises(SettingInvalid, match=r"redact\.(headers|json_paths)"):
             load(f"[redact]\n{wrong}\n", tmp_path=tmp_path)
 
 
 def test_what_is_redacted_without_a_server_is_what_a_server_there_would_redact(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text('grpc = "0.0.0.0:1"\n[redact]\nheaders = ["x-a"]\njson_paths = ["$.a"]\n')
+    (tmp_path / "a.toml").write_text(
+        'grpc = "0.0.0.0:1"\n[redact]\nheaders = ["x-a"]\njson_paths = ["$.a"]\n'
+    )
     assert load_redaction({}) == RedactSettings()
-    environ = {"FAIRLEAD_CONFIG": str(tmp_path / "a.toml"), "FAIRLEAD_REDACT_JSON_PATHS": "$.b", "FAIRLEAD_NONSENSE": "x"}
+    environ = {
+        "FAIRLEAD_CONFIG": str(tmp_path / "a.toml"),
+        "FAIRLEAD_REDACT_JSON_PATHS": "$.b",
+        "FAIRLEAD_NONSENSE": "x",
+    }
     assert load_redaction(environ) == RedactSettings(("x-a",), ("$.b",))
     with pytest.raises(SettingInvalid, match=r"FAIRLEAD_REDACT_JSON_PATHS: redact\.json_paths"):
         load_redaction({"FAIRLEAD_REDACT_JSON_PATHS": "card"})
@@ -95,7 +134,11 @@ def test_no_two_settings_share_a_variable() -> None:
 
 def test_the_engine_gets_its_part(tmp_path: Path) -> None:
     loaded = load("[store]\nread_ahead_rows = 10\n[lua]\nkill_after_ms = 7\n", tmp_path=tmp_path)
-    expected = Settings(read_ahead_rows=10, lua=HookSettings(kill_after_ms=7), checkpoint_dir=f"{Path('d').absolute()}.checkpoints")
+    expected = Settings(
+        read_ahead_rows=10,
+        lua=HookSettings(kill_after_ms=7),
+        checkpoint_dir=f"{Path('d').absolute()}.checkpoints",
+    )
     assert loaded.engine() == expected
     assert load(store__checkpoint_dir="/backups").engine().checkpoint_dir == "/backups"
     with pytest.raises(SettingInvalid, match=r"store\.checkpoint_dir|checkpoint_dir"):
@@ -159,7 +202,9 @@ def test_a_value_is_read_in_the_forms_people_write(path: str, given: object, val
         ("tracing.service_name", 3, "text"),
     ],
 )
-def test_a_value_that_is_not_what_it_must_be_is_refused_by_name(path: str, given: object, expected: str) -> None:
+def test_a_value_that_is_not_what_it_must_be_is_refused_by_name(
+    path: str, given: object, expected: str
+) -> None:
     with pytest.raises(SettingInvalid) as refused:
         load_settings(None, {}, {"data": "d", path: given})
     assert refused.value.path == path
@@ -181,7 +226,7 @@ def test_everything_wrong_is_said_at_once_with_where_it_stands(tmp_path: Path) -
         f"{file}:7: limits.kill_after_ms: expected a known setting, did you mean lua.kill_after_ms?",
         f"{file}:9: nonsense.x: expected a known setting; see docs/reference/settings.md",
         "FAIRLEAD_HTTP: http: expected host:port, such as 127.0.0.1:5556 (port 0: any free one), or \"off\", got 'nowhere'",
-        "command line: log.level: expected \"debug\" or \"info\" or \"warning\" or \"error\", got 'loud'",
+        'command line: log.level: expected "debug" or "info" or "warning" or "error", got \'loud\'',
     ]
 
 
@@ -197,7 +242,10 @@ def test_a_bad_value_in_the_file_is_refused_although_a_flag_replaces_it(tmp_path
         ("limits = 3", r"1: limits: expected a table \[limits\] of settings, got a value"),
         ("[flight]\nport = 3", "2: flight.port: expected a known setting, did you mean flight?"),
         ("[limits.max_calls]\nx = 3", "2: limits.max_calls.x: expected a known setting"),
-        ('"lua".default_timeout = 3', "1: lua.default_timeout: expected a known setting, did you mean lua.default_timeout_ms?"),
+        (
+            '"lua".default_timeout = 3',
+            "1: lua.default_timeout: expected a known setting, did you mean lua.default_timeout_ms?",
+        ),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_refused(toml: str, what: str, tmp_path: Path) -> None:
@@ -210,7 +258,10 @@ def test_an_empty_table_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingInvalid, match=r"none\.toml: settings file: expected a file that can be read, got: No such file"):
+    with pytest.raises(
+        SettingInvalid,
+        match=r"none\.toml: settings file: expected a file that can be read, got: No such file",
+    ):
         load_settings(tmp_path / "none.toml", {}, {"data": "d"})
 
 
@@ -220,7 +271,14 @@ def test_the_data_directory_must_be_given() -> None:
 
 
 def test_variables_of_clients_and_tests_are_left_alone() -> None:
-    names = ("FAIRLEAD_ADDR", "FAIRLEAD_API_KEY", "FAIRLEAD_API_KEY_FILE", "FAIRLEAD_CLIENT_TLS_CA", "FAIRLEAD_SIM_FIRST", "OTHER")
+    names = (
+        "FAIRLEAD_ADDR",
+        "FAIRLEAD_API_KEY",
+        "FAIRLEAD_API_KEY_FILE",
+        "FAIRLEAD_CLIENT_TLS_CA",
+        "FAIRLEAD_SIM_FIRST",
+        "OTHER",
+    )
     assert load("", dict.fromkeys(names, "x")) == load()
 
 
@@ -246,14 +304,18 @@ def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
         ({"auth.mode": "keys"}, r"with no TLS \(set tls.cert and tls.key[^)]*\);"),
     ],
 )
-def test_a_public_address_needs_tls_and_somebody_who_is_known(address: str, given: dict[str, object], missing: str) -> None:
+def test_a_public_address_needs_tls_and_somebody_who_is_known(
+    address: str, given: dict[str, object], missing: str
+) -> None:
     with pytest.raises(SettingInvalid, match=missing):
         load(http=address, **given)
 
 
 @PUBLIC
 @pytest.mark.parametrize("known_by", [{"auth.mode": "keys"}, {"tls.client_ca": "/ca.pem"}])
-def test_a_public_address_is_fine_with_tls_and_keys_or_client_certificates(address: str, known_by: dict[str, object]) -> None:
+def test_a_public_address_is_fine_with_tls_and_keys_or_client_certificates(
+    address: str, known_by: dict[str, object]
+) -> None:
     assert load(grpc=address, **TLS, **known_by).grpc == address
 
 
@@ -264,7 +326,12 @@ def test_a_relative_path_of_a_certificate_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "missing"), [("tls.cert", "tls.key: expected the private key"), ("tls.key", "because tls.key is set"), ("tls.client_ca", "tls.cert: ")]
+    ("given", "missing"),
+    [
+        ("tls.cert", "tls.key: expected the private key"),
+        ("tls.key", "because tls.key is set"),
+        ("tls.client_ca", "tls.cert: "),
+    ],
 )
 def test_half_of_tls_is_refused(given: str, missing: str) -> None:
     with pytest.raises(SettingInvalid, match=missing):
@@ -277,7 +344,13 @@ def test_all_doors_off_is_refused() -> None:
 
 
 def test_a_loopback_address_is_known_by_its_host() -> None:
-    assert [is_loopback(a) for a in ("127.9.9.9:1", "[::1]:1", "localhost:1", "[::]:1", "local.host:1")] == [True, True, True, False, False]
+    assert [is_loopback(a) for a in ("127.9.9.9:1", "[::1]:1", "localhost:1", "[::]:1", "local.host:1")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_limits_given_in_process_are_checked_too() -> None:

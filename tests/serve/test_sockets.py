@@ -17,7 +17,11 @@ from fairlead.server.limits import Limit, Limits, Read
 from fairlead.server.sockets import Connection, SocketWatch, connection_of, too_many
 
 SETTINGS = LimitSettings(
-    max_connections=3, max_connections_per_address=2, max_arriving_bytes=1000, greeting_ms=5_000, idle_ms=60_000
+    max_connections=3,
+    max_connections_per_address=2,
+    max_arriving_bytes=1000,
+    greeting_ms=5_000,
+    idle_ms=60_000,
 )
 
 
@@ -35,7 +39,9 @@ def test_those_within_all_limits_stay() -> None:
 
 
 def test_one_that_says_nothing_for_long_goes() -> None:
-    assert closed(made(1, silent_ms=60_001), made(2, silent_ms=60_000), made(3, door="grpc", silent_ms=60_001)) == {1: Limit.IDLE, 3: Limit.IDLE}
+    assert closed(
+        made(1, silent_ms=60_001), made(2, silent_ms=60_000), made(3, door="grpc", silent_ms=60_001)
+    ) == {1: Limit.IDLE, 3: Limit.IDLE}
 
 
 def test_one_that_opens_no_channel_in_time_goes_and_only_at_the_door_that_tells_of_channels() -> None:
@@ -46,7 +52,13 @@ def test_one_that_opens_no_channel_in_time_goes_and_only_at_the_door_that_tells_
 
 
 def test_beyond_the_limit_those_go_that_never_said_anything_and_then_the_longest_silent() -> None:
-    found = [made(1, silent_ms=10), made(2, silent_ms=500), made(3, silent_ms=20), made(4, silent_ms=1, spoke=False), made(5, silent_ms=2)]
+    found = [
+        made(1, silent_ms=10),
+        made(2, silent_ms=500),
+        made(3, silent_ms=20),
+        made(4, silent_ms=1, spoke=False),
+        made(5, silent_ms=2),
+    ]
     assert closed(*found) == {4: Limit.CONNECTIONS, 2: Limit.CONNECTIONS}
 
 
@@ -59,7 +71,9 @@ def test_connections_are_fewer_where_the_process_may_open_few_files() -> None:
 
 
 @pytest.mark.parametrize(("soft", "room"), [(1000, 250), (3, 1), (resource.RLIM_INFINITY, 1 << 30)])
-def test_a_door_may_have_a_quarter_of_the_files_the_process_may_open(monkeypatch: pytest.MonkeyPatch, soft: int, room: int) -> None:
+def test_a_door_may_have_a_quarter_of_the_files_the_process_may_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, room: int
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert sockets._room_for_connections() == room
 
@@ -70,12 +84,19 @@ def test_one_address_cannot_have_all_places() -> None:
 
 
 def test_when_too_much_is_on_its_way_in_whoever_sends_most_goes() -> None:
-    assert closed(made(1, arriving=600), made(2, arriving=500), made(3, arriving=10)) == {1: Limit.ARRIVING_BYTES}
-    assert closed(made(1, arriving=1100), made(2, arriving=1200)) == {2: Limit.ARRIVING_BYTES, 1: Limit.ARRIVING_BYTES}
+    assert closed(made(1, arriving=600), made(2, arriving=500), made(3, arriving=10)) == {
+        1: Limit.ARRIVING_BYTES
+    }
+    assert closed(made(1, arriving=1100), made(2, arriving=1200)) == {
+        2: Limit.ARRIVING_BYTES,
+        1: Limit.ARRIVING_BYTES,
+    }
 
 
 def test_of_those_that_send_about_as_much_the_longest_silent_goes() -> None:
-    assert closed(made(1, arriving=590, silent_ms=1), made(2, arriving=520, silent_ms=99)) == {2: Limit.ARRIVING_BYTES}
+    assert closed(made(1, arriving=590, silent_ms=1), made(2, arriving=520, silent_ms=99)) == {
+        2: Limit.ARRIVING_BYTES
+    }
 
 
 def test_what_the_last_requests_still_take_in_memory_counts_like_what_is_on_its_way() -> None:
@@ -101,9 +122,11 @@ def test_sockets_of_a_door_are_found_measured_and_closed_and_no_others() -> None
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_server(("127.0.0.1", 0)) as other:
         watch = SocketWatch(limits, {"flight": door.getsockname()[1]})
         with (
-            socket.create_connection(door.getsockname()) as client, door.accept()[0] as accepted,
-            socket.create_connection(other.getsockname()) as stranger, other.accept()[0] as elsewhere,
-        ):  # fmt: skip
+            socket.create_connection(door.getsockname()) as client,
+            door.accept()[0] as accepted,
+            socket.create_connection(other.getsockname()) as stranger,
+            other.accept()[0] as elsewhere,
+        ):
             before = len(os.listdir("/proc/self/fd"))
             watch.look()
             assert limits.connections == {"flight": 1}
@@ -167,7 +190,11 @@ print(limits.connections["grpc"] - 1 == sum(limits.refusals.values()) > 10)
 
 
 def test_the_kernel_tells_what_came_and_how_long_ago_where_it_is_looked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as client, door.accept()[0] as accepted:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as door,
+        socket.create_connection(door.getsockname()) as client,
+        door.accept()[0] as accepted,
+    ):
         client.sendall(b"x" * 77)
         accepted.recv(77, socket.MSG_WAITALL)
         raw = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)

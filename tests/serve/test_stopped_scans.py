@@ -20,7 +20,10 @@ DEAD_LETTERS = 3000
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 def test_a_signal_ends_a_dry_run_with_a_hostile_pattern(tmp_path: Path, verb: str) -> None:
     with run_server(tmp_path, settings={"limits.drain_grace_ms": "1h", "durability": "os"}) as server:
-        with fairlead.connect(server.address) as client, fairlead.connect(server.address, retry_for="0s") as other:
+        with (
+            fairlead.connect(server.address) as client,
+            fairlead.connect(server.address, retry_for="0s") as other,
+        ):
             client.create_queue("q")
             client.quarantine("q", [NewMessage(b"") for _ in range(DEAD_LETTERS)], error="a" * 8000)
             scan = Background(lambda: getattr(other, verb)("q", filter=HOSTILE, dry_run=True))

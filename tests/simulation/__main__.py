@@ -1,4 +1,6 @@
-"""`python -m tests.simulation --runs 1000 [--first N]` simulates many lives; `--seed N` replays one and tells every step."""
+"""`python -m tests.simulation --runs 1000 [--first N]` simulates many lives; `--seed N` replays one and tells
+every step.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ ON_DISK_EVERY = 50
 def live(seed: int, say: list[str] | None = None) -> Life:
     """One whole life. The seed alone decides everything about it."""
     with tempfile.TemporaryDirectory(prefix="fairlead-sim-") as directory:
-        life = Life(seed, Path(directory), on_disk=seed % ON_DISK_EVERY == 0, say=say.append if say is not None else lambda line: None)
+        life = Life(
+            seed,
+            Path(directory),
+            on_disk=seed % ON_DISK_EVERY == 0,
+            say=say.append if say is not None else lambda line: None,
+        )
         life.run(STEPS)
         return life
 
@@ -59,7 +66,13 @@ def many(runs: int, first: int | None) -> int:
     console.print(f"seeds {first} to {first + runs - 1}", highlight=False)
     bad: dict[int, str] = {}
     made = cuts = 0
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as progress:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
         bar = progress.add_task("lives", total=runs)
         for seed in range(first, first + runs):
             try:
@@ -69,7 +82,9 @@ def many(runs: int, first: int | None) -> int:
                 raise
             except BaseException as broken:
                 bad[seed] = f"{type(broken).__name__}: {broken}"
-                progress.console.print(f"{replay_command(seed)}    {bad[seed]}", markup=False, highlight=False)
+                progress.console.print(
+                    f"{replay_command(seed)}    {bad[seed]}", markup=False, highlight=False
+                )
             progress.update(bar, advance=1, description=f"lives, {len(bad)} bad")
     console.print(f"{runs} lives, {made:,} messages, {cuts:,} cuts, {len(bad)} bad", highlight=False)
     return 1 if bad else 0

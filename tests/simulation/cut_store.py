@@ -13,8 +13,9 @@ from fairlead.store.memory import MemoryStore
 from fairlead.store.port import NO_EPOCHS
 from fairlead.store.rocks.store import RocksStore
 
-#: `before`: killed, the commit is not there. `after`: killed, it is there and the caller never learns. `power`: as `after`, and
-#: everything since the last sync is lost with it. `full`: refused, and the broker lives on.
+#: `before`: killed, the commit is not there. `after`: killed, it is there and the caller never learns.
+#: `power`: as `after`, and everything since the last sync is lost with it. `full`: refused, and the broker
+#: lives on.
 Trouble = Literal["before", "after", "power", "full"]
 
 
@@ -64,7 +65,9 @@ class CutStore:
         self.on_sync()
 
     def lose_power(self) -> None:
-        """Only what was synced is left. A store on disk cannot play this: its log is with the operating system."""
+        """Only what was synced is left. A store on disk cannot play this: its log is with the operating
+        system.
+        """
         if self._synced is not None and isinstance(self.inner, MemoryStore):
             self.inner._data = self._synced
 

@@ -1,4 +1,6 @@
-"""One simulated life of a broker: a seed decides what is asked of it, what its hooks answer and when it is cut off."""
+"""One simulated life of a broker: a seed decides what is asked of it, what its hooks answer and when it is
+cut off.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,36 @@ from tests.simulation.traffic import KEYS, QUEUES, STREAMS, random_filter, rando
 from tests.simulation.working import Working
 
 VERBS = {
-    "enqueue": 22, "claim": 22, "settle": 20, "part_ways": 8, "ack_or_nack": 2, "exchange": 8, "operate": 8, "redrive": 2, "quarantine": 1,
-    "goodbye": 1, "advance": 8, "set_clock": 1, "restart": 2, "administer": 4, "look": 2,
-}  # fmt: skip
+    "enqueue": 22,
+    "claim": 22,
+    "settle": 20,
+    "part_ways": 8,
+    "ack_or_nack": 2,
+    "exchange": 8,
+    "operate": 8,
+    "redrive": 2,
+    "quarantine": 1,
+    "goodbye": 1,
+    "advance": 8,
+    "set_clock": 1,
+    "restart": 2,
+    "administer": 4,
+    "look": 2,
+}
 
-OPERATOR_VERBS = ["retry", "drop", "done", "bury", "hold", "hold", "unhold", "fail", *["release_stream"] * 4, "drain", "prune"]
+OPERATOR_VERBS = [
+    "retry",
+    "drop",
+    "done",
+    "bury",
+    "hold",
+    "hold",
+    "unhold",
+    "fail",
+    *["release_stream"] * 4,
+    "drain",
+    "prune",
+]
 
 
 class Life(Working):
@@ -67,7 +94,22 @@ class Life(Working):
 
     def administer(self) -> None:
         rng, name = self.rng, self.any_queue()
-        verb = rng.choice(["create", "create", "update", "update", "pause", "resume", "resume", "purge", "delete", "throttle", "weight", "cancel"])
+        verb = rng.choice(
+            [
+                "create",
+                "create",
+                "update",
+                "update",
+                "pause",
+                "resume",
+                "resume",
+                "purge",
+                "delete",
+                "throttle",
+                "weight",
+                "cancel",
+            ]
+        )
         with self.doing(verb, queue=name):
             if verb == "create":
                 self.create(rng.choice(QUEUES))
@@ -116,7 +158,9 @@ class Life(Working):
             by_filter = rng.random() < 0.15
             ids = None if by_filter else rng.sample(everyone, min(len(everyone), rng.randint(1, 3)))
             with self.doing(verb, queue=name, ids=ids):
-                result = getattr(self.broker, verb)(name, ids, filter=random_filter(rng) if by_filter else None)
+                result = getattr(self.broker, verb)(
+                    name, ids, filter=random_filter(rng) if by_filter else None
+                )
                 self.say(f"   {len(result.changed)} changed")
 
     def redrive(self) -> None:
@@ -124,15 +168,26 @@ class Life(Working):
         with self.doing("redrive", queue=name):
             rate = rng.choice([None, None, 0.5, 20])
             dead = [seen for seen in self.witness.now.messages.values() if seen.dead_since]
-            ids = [show_id(seen.id) for seen in rng.sample(dead, min(2, len(dead)))] if rate is None and rng.random() < 0.4 else None
+            ids = (
+                [show_id(seen.id) for seen in rng.sample(dead, min(2, len(dead)))]
+                if rate is None and rng.random() < 0.4
+                else None
+            )
             self.broker.redrive(
-                name, ids=ids, filter=random_filter(rng), count=rng.choice([None, None, 2]), rate=rate, clear_progress=rng.random() < 0.2
+                name,
+                ids=ids,
+                filter=random_filter(rng),
+                count=rng.choice([None, None, 2]),
+                rate=rate,
+                clear_progress=rng.random() < 0.2,
             )
 
     # Time
 
     def advance(self) -> None:
-        ms = self.rng.choice([1, 500, 2000, 2000, 6000, 11_000, 40_000, 700_000 if self.rng.random() < 0.2 else 1000])
+        ms = self.rng.choice(
+            [1, 500, 2000, 2000, 6000, 11_000, 40_000, 700_000 if self.rng.random() < 0.2 else 1000]
+        )
         with self.doing("advance"):
             self.say(f"   {ms} ms")
             self.clock.advance(ms=ms)
@@ -165,7 +220,9 @@ class Life(Working):
     # The end
 
     def drain(self) -> None:
-        """With nothing in the way, everything can be worked off: nothing is stuck, and nothing is left behind."""
+        """With nothing in the way, everything can be worked off: nothing is stuck, and nothing is left
+        behind.
+        """
         self.say("-- drain")
         broker = self.broker
         self.witness.doing = Doing("drain down")
@@ -176,8 +233,16 @@ class Life(Working):
             broker.resume(name)
         for name in [name for name in names if not name.endswith(".dlq")]:
             broker.update_queue(
-                name, max_unsettled_per_key=0, max_unsettled_per_consumer=0, failure_breaker=None, dead_retention=None, max_deliveries=0,
-                on_enqueue=None, on_failure=None, ttl=None, retain_completed=None,
+                name,
+                max_unsettled_per_key=0,
+                max_unsettled_per_consumer=0,
+                failure_breaker=None,
+                dead_retention=None,
+                max_deliveries=0,
+                on_enqueue=None,
+                on_failure=None,
+                ttl=None,
+                retain_completed=None,
             )
             with self.doing("unhold", queue=name):
                 broker.unhold(name, filter=DeadFilter())
@@ -191,17 +256,32 @@ class Life(Working):
                     broker.redrive(name)
             self._work_off(names)
         with self.doing("advance"):
-            # Requests are kept until twenty minutes past their own time, which is far ahead when the clock was set back since.
-            last_ms = max([id_time_ms(raw_id) for raw_id in self.store.requests_before(b"\xff" * 16, 1 << 30)], default=0)
+            # Requests are kept until twenty minutes past their own time, which is far ahead when the clock
+            # was set back since.
+            last_ms = max(
+                [id_time_ms(raw_id) for raw_id in self.store.requests_before(b"\xff" * 16, 1 << 30)],
+                default=0,
+            )
             self.clock.advance(ms=max(4 * 3_600_000, last_ms + REQUEST_KEPT_MS + 1 - self.clock.now_ms()))
             self.clock.advance(seconds=60)
         self.check()
-        must(not self.witness.now.messages, f"left: {[self.witness.say(seen) for seen in self.witness.now.messages.values()]}")
+        must(
+            not self.witness.now.messages,
+            f"left: {[self.witness.say(seen) for seen in self.witness.now.messages.values()]}",
+        )
         must(not self.store.intents() and not self.store.claims(), "long operations or claims are left")
         must(not self.store.requests_before(b"\xff" * 16, 10), "remembered requests are left")
         for record in self.store.queues():
-            rows = [row.seq for stream in STREAMS for row in self.store.stream_rows(record.queue_id, stream, 0, 10)]
-            left = [*self.store.streams_after(record.queue_id, "", 10), *rows, *self.store.dedup_over(record.queue_id, 1 << 62, 10)]
+            rows = [
+                row.seq
+                for stream in STREAMS
+                for row in self.store.stream_rows(record.queue_id, stream, 0, 10)
+            ]
+            left = [
+                *self.store.streams_after(record.queue_id, "", 10),
+                *rows,
+                *self.store.dedup_over(record.queue_id, 1 << 62, 10),
+            ]
             must(not left, f"streams or windows are left in {record.name}: {left}")
         broker.close()
 
@@ -219,6 +299,11 @@ class Life(Working):
                 with self.doing("advance"):
                     self.clock.advance(seconds=60)
             self.check()
-            if not any(not seen.dead_since for seen in self.witness.now.messages.values()) and not self.store.intents():
+            if (
+                not any(not seen.dead_since for seen in self.witness.now.messages.values())
+                and not self.store.intents()
+            ):
                 return
-        raise BrokenPromise(f"stuck: {[self.witness.say(seen) for seen in self.witness.now.messages.values() if not seen.dead_since]}")
+        raise BrokenPromise(
+            f"stuck: {[self.witness.say(seen) for seen in self.witness.now.messages.values() if not seen.dead_since]}"
+        )

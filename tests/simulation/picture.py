@@ -1,4 +1,6 @@
-"""What the witness knows: every live message, every stream, every long operation; and the rules of order over them."""
+"""What the witness knows: every live message, every stream, every long operation; and the rules of order over
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class BrokenPromise(AssertionError):
 
 
 class Seen(NamedTuple):
-    """A message that is live, or done and kept. `seq` is 0 when no stream orders it; `deadline_ms` is monotonic."""
+    """A message that is live, or done and kept. `seq` is 0 when no stream orders it; `deadline_ms` is
+    monotonic.
+    """
 
     id: bytes
     queue_id: int
@@ -77,7 +81,11 @@ class Picture:
 
     def members(self, queue_id: int, stream: str) -> list[Seen]:
         """The live messages of a stream, in order."""
-        found = [seen for seen in self.messages.values() if seen.seq and seen.stream == stream and seen.queue_id == queue_id]
+        found = [
+            seen
+            for seen in self.messages.values()
+            if seen.seq and seen.stream == stream and seen.queue_id == queue_id
+        ]
         return sorted(found, key=lambda seen: seen.seq)
 
     def streams(self) -> set[tuple[int, str]]:
@@ -85,7 +93,9 @@ class Picture:
 
     def passes(self, seen: Seen, waiting: Seen) -> bool:
         stream = seen.queue_id, seen.stream
-        return seen.seq in self.let_by.get(stream, ()) or waiting.seq <= self.all_after.get(stream, 0) < seen.seq
+        return (
+            seen.seq in self.let_by.get(stream, ()) or waiting.seq <= self.all_after.get(stream, 0) < seen.seq
+        )
 
     def front(self, queue_id: int, stream: str) -> Seen | None:
         """The first that may go."""
@@ -93,7 +103,9 @@ class Picture:
 
     def may_go(self, seen: Seen) -> bool:
         earlier = [other for other in self.members(seen.queue_id, seen.stream) if other.seq < seen.seq]
-        return seen.where == READY and not any(o.where == LEASED or (o.where == WAITING and not self.passes(seen, o)) for o in earlier)
+        return seen.where == READY and not any(
+            o.where == LEASED or (o.where == WAITING and not self.passes(seen, o)) for o in earlier
+        )
 
     def claimable(self, queue_id: int) -> list[Seen]:
         here = [seen for seen in self.messages.values() if seen.queue_id == queue_id and seen.where == READY]

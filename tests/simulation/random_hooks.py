@@ -22,12 +22,18 @@ class RandomHooks:
         rng = self._rng
         if rng.random() < 0.3:
             return EnqueueDecision(rng.choice(["failed", "bypassed"]), "default", 1, (), None, "no luck")
-        key, keys, stream = rng.choice([None, "x", "hooked"]), rng.choice([None, None, (), ("t",)]), rng.choice([None, None, None, "A"])
+        key, keys, stream = (
+            rng.choice([None, "x", "hooked"]),
+            rng.choice([None, None, (), ("t",)]),
+            rng.choice([None, None, None, "A"]),
+        )
         return EnqueueDecision("ran", key, rng.choice([None, 3]), keys, stream)
 
     def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
         decisions = [self._failure() for _ in failures]
-        self.answers |= {(call.id, call.attempts): decision for call, decision in zip(failures, decisions, strict=True)}
+        self.answers |= {
+            (call.id, call.attempts): decision for call, decision in zip(failures, decisions, strict=True)
+        }
         return decisions
 
     def _failure(self) -> FailureDecision:
@@ -35,7 +41,9 @@ class RandomHooks:
         if rng.random() < 0.3:
             return FailureDecision(rng.choice(["failed", "bypassed", "absent"]), error="no luck")
         notes = ("corrected",) if rng.random() < 0.2 else ()
-        return FailureDecision("ran", rng.choice(["retry", "retry", "dlq"]), rng.choice([0, 0, 700, 8000]), notes=notes)
+        return FailureDecision(
+            "ran", rng.choice(["retry", "retry", "dlq"]), rng.choice([0, 0, 700, 8000]), notes=notes
+        )
 
     def check(self, script: str, function: str) -> None:
         pass

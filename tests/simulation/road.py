@@ -1,4 +1,6 @@
-"""The road from a failure to a decision, said once more and apart from the engine: what must come of one failed try."""
+"""The road from a failure to a decision, said once more and apart from the engine: what must come of one
+failed try.
+"""
 
 from __future__ import annotations
 

@@ -29,14 +29,27 @@ from tests.simulation.witness import Witness
 class Running:
     """`say` is told every step, for a replay that is read by people."""
 
-    def __init__(self, seed: int, directory: Path, *, on_disk: bool = False, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        *,
+        on_disk: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.rng = rng = random.Random(seed)
         self.say = say
         self.directory = directory
         self.clock = ManualClock()
         self.hooks = RandomHooks(random.Random(seed + 1))
-        self.sizes = {"let_by": rng.choice([1, 3, 1000]), "step": rng.choice([3, 5, 10_000]), "page": rng.choice([1, 2, 16])}
-        self.settings = Settings(read_ahead_rows=rng.choice([200_000, 2, 1]), body_cache_bytes=rng.choice([1 << 20, 0]))
+        self.sizes = {
+            "let_by": rng.choice([1, 3, 1000]),
+            "step": rng.choice([3, 5, 10_000]),
+            "page": rng.choice([1, 2, 16]),
+        }
+        self.settings = Settings(
+            read_ahead_rows=rng.choice([200_000, 2, 1]), body_cache_bytes=rng.choice([1 << 20, 0])
+        )
         self.witness = Witness(self.clock, self.hooks, self.sizes["let_by"])
         inner = RocksStore.open(directory / "data", cache_bytes=1 << 20) if on_disk else MemoryStore()
         self.store = CutStore(inner, self.witness.see)
@@ -114,34 +127,81 @@ class Running:
         now = self.witness.now
         stored = set(self.store.ids_between(b"\0" * 16, b"\xff" * 16, 1 << 30))
         must(stored == set(now.messages), f"stored are {len(stored)} messages, known {len(now.messages)}")
-        lost = [show_id(raw_id) for raw_id in self.confirmed if raw_id not in now.messages and raw_id not in now.gone]
+        lost = [
+            show_id(raw_id)
+            for raw_id in self.confirmed
+            if raw_id not in now.messages and raw_id not in now.gone
+        ]
         must(not lost, f"confirmed, and nowhere: {lost}")
-        undone = [now.messages[raw_id] for raw_id in self.completed if raw_id in now.messages and now.messages[raw_id].where != DONE]
-        must(not undone, f"confirmed as completed, and still there: {[self.witness.say(seen) for seen in undone]}")
+        undone = [
+            now.messages[raw_id]
+            for raw_id in self.completed
+            if raw_id in now.messages and now.messages[raw_id].where != DONE
+        ]
+        must(
+            not undone,
+            f"confirmed as completed, and still there: {[self.witness.say(seen) for seen in undone]}",
+        )
         self._check_places()
         self._check_fronts()
         core = self.broker._core
-        in_memory = {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in core.leases.all()}
-        must(in_memory == {lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row) for lease in self.store.leases()}, "the lease book")
-        must(set(core.intents) == {intent.intent_id for intent in self.store.intents()}, "the intents in memory are not those in the store")
+        in_memory = {
+            lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
+            for lease in core.leases.all()
+        }
+        must(
+            in_memory
+            == {
+                lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
+                for lease in self.store.leases()
+            },
+            "the lease book",
+        )
+        must(
+            set(core.intents) == {intent.intent_id for intent in self.store.intents()},
+            "the intents in memory are not those in the store",
+        )
 
     def _check_places(self) -> None:
         since = {WAITING: "due_ms", DONE: "done_ms"}
-        seen_where = {seen.id: (seen.where, getattr(seen, since.get(seen.where, "claim_id"))) for seen in self.witness.now.messages.values()}
-        stored: dict[bytes, tuple[str, int]] = {lease.id: (LEASED, lease.claim_id) for lease in self.store.leases()}
+        seen_where = {
+            seen.id: (seen.where, getattr(seen, since.get(seen.where, "claim_id")))
+            for seen in self.witness.now.messages.values()
+        }
+        stored: dict[bytes, tuple[str, int]] = {
+            lease.id: (LEASED, lease.claim_id) for lease in self.store.leases()
+        }
         for record in self.store.queues():
-            stored |= {spot.row[8:24]: (WAITING, spot.due_ms) for spot in self.store.waiting(record.queue_id, None, 1 << 30)}
-            stored |= {spot.row[8:24]: (DONE, spot.done_ms) for spot in self.store.done(record.queue_id, None, HELD, 1 << 30)}
+            stored |= {
+                spot.row[8:24]: (WAITING, spot.due_ms)
+                for spot in self.store.waiting(record.queue_id, None, 1 << 30)
+            }
+            stored |= {
+                spot.row[8:24]: (DONE, spot.done_ms)
+                for spot in self.store.done(record.queue_id, None, HELD, 1 << 30)
+            }
         for raw_id, where in seen_where.items():
-            must(stored.get(raw_id, (READY, 0)) == where, f"{self.witness.say(self.witness.now.messages[raw_id])} is stored as {stored.get(raw_id)}")
+            must(
+                stored.get(raw_id, (READY, 0)) == where,
+                f"{self.witness.say(self.witness.now.messages[raw_id])} is stored as {stored.get(raw_id)}",
+            )
         states = dict(zip(seen_where, self.store.states(list(seen_where)), strict=True))
         for raw_id, seen in self.witness.now.messages.items():
             state = states[raw_id]
-            kept = (state.attempts, len(state.failures) + state.failures_cut, state.progress) if state else (0, 0, 0)
-            must(kept == (seen.attempts, seen.failures, seen.progress), f"{self.witness.say(seen)} is stored with {kept}")
+            kept = (
+                (state.attempts, len(state.failures) + state.failures_cut, state.progress)
+                if state
+                else (0, 0, 0)
+            )
+            must(
+                kept == (seen.attempts, seen.failures, seen.progress),
+                f"{self.witness.say(seen)} is stored with {kept}",
+            )
 
     def _check_fronts(self) -> None:
-        """Who stands in the ready rows for a stream is who the rules of order say, in the engine's own words and in ours."""
+        """Who stands in the ready rows for a stream is who the rules of order say, in the engine's own words
+        and in ours.
+        """
         standing: dict[tuple[int, str], int] = {}
         for record in self.store.queues():
             for spot in self.store.ready(record.queue_id, b"", None, 1 << 30):
@@ -150,18 +210,26 @@ class Running:
         for queue_id, stream in self.witness.now.streams():
             front = self.witness.now.front(queue_id, stream)
             have = standing.pop((queue_id, stream), 0)
-            must(have == (front.seq if front else 0), f"the front of {stream} is {have}, not {front and self.witness.say(front)}")
+            must(
+                have == (front.seq if front else 0),
+                f"the front of {stream} is {have}, not {front and self.witness.say(front)}",
+            )
             (stored,) = self.store.streams(queue_id, [stream])
             rows = [row.seq for row in self.store.stream_rows(queue_id, stream, 0, 1 << 30)]
             behind = [seen.seq for seen in self.witness.now.members(queue_id, stream)][1:]
             must(rows == behind, f"behind the first of {stream} are {rows}, not {behind}")
             found = streams.StreamDraft(self.broker._core, queue_id, stream, stored).find_front()
-            must(have == (found.seq if found else 0), f"the front of {stream} is {have}, find_front says {found and found.seq}")
+            must(
+                have == (found.seq if found else 0),
+                f"the front of {stream} is {have}, find_front says {found and found.seq}",
+            )
         must(not standing, f"fronts of streams without messages: {standing}")
 
 
 def _told(item: Any) -> str:
-    fields = {name: getattr(item, name) for name in item.__struct_fields__ if name not in ("delivery", "error")}
+    fields = {
+        name: getattr(item, name) for name in item.__struct_fields__ if name not in ("delivery", "error")
+    }
     d = item.delivery
     who = d.payload.decode() if isinstance(d, Delivery) else d.id[-8:]
     return f"{type(item).__name__}({who}, {', '.join(f'{name}={value}' for name, value in fields.items() if value)})"

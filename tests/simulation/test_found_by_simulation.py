@@ -23,14 +23,20 @@ from tests.simulation.random_hooks import RandomHooks
 
 @pytest.fixture(params=["memory", "rocks"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    store = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "data", cache_bytes=1 << 20)
+    store = (
+        MemoryStore()
+        if request.param == "memory"
+        else RocksStore.open(tmp_path / "data", cache_bytes=1 << 20)
+    )
     with Broker(store, clock=ManualClock(), durability="os") as broker:
         yield broker
         assert check_laws(store) == []
 
 
 def fill(broker: Broker, stream: str, count: int) -> list[str]:
-    return broker.enqueue_many("q", [NewMessage(f"{stream}{number}".encode(), stream=stream) for number in range(count)])
+    return broker.enqueue_many(
+        "q", [NewMessage(f"{stream}{number}".encode(), stream=stream) for number in range(count)]
+    )
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
@@ -46,7 +52,9 @@ def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_fi
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])
-def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(
+    broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
     broker.create_queue("q")
     ids = fill(broker, order[0], 3) + fill(broker, order[1], 3)
@@ -56,7 +64,9 @@ def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(brok
 
 def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker: Broker) -> None:
     class Strict(RandomHooks):
-        def on_failure(self, queue_id: int, queue: str, failures: Sequence[FailureCall]) -> list[FailureDecision]:
+        def on_failure(
+            self, queue_id: int, queue: str, failures: Sequence[FailureCall]
+        ) -> list[FailureDecision]:
             return [FailureDecision("ran", "dlq" if call.error == "second" else "retry") for call in failures]
 
     broker._core.hooks = Strict(random.Random(0))  # type: ignore[assignment]
@@ -76,7 +86,9 @@ def test_a_message_of_a_stream_still_ends_in_time_after_it_was_given_back(broker
     assert broker.stats("q").ready == 0
 
 
-def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_released(broker: Broker) -> None:
+def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_released(
+    broker: Broker,
+) -> None:
     broker.create_queue("q", retry={"policy": "fixed", "cooldown": "1h"}, visibility_timeout="2h")
     ids = fill(broker, "A", 5)
     broker.hold("q", ids[:1])
@@ -86,7 +98,9 @@ def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_re
     assert [d.id for d in broker.claim("q", limit=5, max_per_stream=5)] == [let_by.id]
 
 
-def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
     clock, store = ManualClock(), CutStore(MemoryStore(), lambda facts: None)
     broker = Broker(store, clock=clock, durability="os")
@@ -103,7 +117,9 @@ def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(monke
 
 
 @pytest.mark.parametrize("turn", [0, 1])
-def test_a_claim_over_several_queues_leaves_nothing_that_became_ready_during_the_claim(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_over_several_queues_leaves_nothing_that_became_ready_during_the_claim(
+    turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = MemoryStore()
     before = Broker(store, clock=ManualClock(), durability="os")
     for name in ("a", "b"):

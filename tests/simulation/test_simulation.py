@@ -1,4 +1,6 @@
-"""A few hundred simulated lives. `make sim RUNS=10000` lives more of them, `make sim SEED=n` replays one and tells every step."""
+"""A few hundred simulated lives. `make sim RUNS=10000` lives more of them, `make sim SEED=n` replays one and
+tells every step.
+"""
 
 from __future__ import annotations
 

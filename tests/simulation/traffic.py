@@ -25,7 +25,9 @@ POLICIES: tuple[Any, ...] = (
 SCRIPT = "-- answered by the stand-in"
 
 
-def random_message(rng: random.Random, payload: bytes, streams: Sequence[str], in_streams: float) -> NewMessage:
+def random_message(
+    rng: random.Random, payload: bytes, streams: Sequence[str], in_streams: float
+) -> NewMessage:
     return NewMessage(
         payload,
         headers={"kind": rng.choice("ab")} if rng.random() < 0.2 else None,
@@ -44,7 +46,14 @@ def random_options(rng: random.Random) -> dict[str, Any]:
         "visibility_timeout": rng.choice(["2s", "10s", "30s"]),
         "retry": rng.choice(POLICIES),
         "retry_in_stream": rng.choice([None, None, *POLICIES]),
-        "retry_on": rng.choice([{}, {}, {"serialization_error": "none"}, {"timeout_exceeded": {"policy": "fixed", "cooldown": "3s"}}]),
+        "retry_on": rng.choice(
+            [
+                {},
+                {},
+                {"serialization_error": "none"},
+                {"timeout_exceeded": {"policy": "fixed", "cooldown": "3s"}},
+            ]
+        ),
         "ordering": rng.choice(["release"] * 7 + ["strict"] * 2 + ["none"]),
     }
     others: dict[str, list[Any]] = {
@@ -67,5 +76,12 @@ def random_options(rng: random.Random) -> dict[str, Any]:
 
 def random_filter(rng: random.Random) -> DeadFilter:
     return rng.choice(
-        [DeadFilter(), DeadFilter(), DeadFilter(key="x"), DeadFilter(min_attempts=1), DeadFilter(reason="unknown"), DeadFilter(header=("kind", "a"))]
+        [
+            DeadFilter(),
+            DeadFilter(),
+            DeadFilter(key="x"),
+            DeadFilter(min_attempts=1),
+            DeadFilter(reason="unknown"),
+            DeadFilter(header=("kind", "a")),
+        ]
     )

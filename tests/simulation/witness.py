@@ -1,8 +1,8 @@
 """Watches every commit from outside the engine and says which promise it breaks.
 
-The witness knows three things: the facts of each commit, what the driver asked for in the call under way, and the time.
-From them it keeps its own picture of every message and every stream. No message may move without a cause: somebody asked
-for it in this call, a lease ran out, a time came, or a long operation is under way.
+The witness knows three things: the facts of each commit, what the driver asked for in the call under way, and
+the time. From them it keeps its own picture of every message and every stream. No message may move without a
+cause: somebody asked for it in this call, a lease ran out, a time came, or a long operation is under way.
 """
 
 from __future__ import annotations
@@ -70,23 +70,40 @@ class Witness:
             self._new(message, fact.queue_id, message.seq)
 
     def _new(self, message: Message, queue_id: int, seq: int) -> Seen:
-        self.must(message.id not in self.now.messages and message.id not in self.now.gone, f"{show_id(message.id)} is not a new id")
+        self.must(
+            message.id not in self.now.messages and message.id not in self.now.gone,
+            f"{show_id(message.id)} is not a new id",
+        )
         self.must(message.payload not in self.now.payloads, f"{message.payload!r} was enqueued twice")
         self.now.payloads[message.payload] = message.id
         seen = Seen(
-            message.id, queue_id, WAITING if message.due_ms else READY, message.payload, lane_throttle_keys(message.lane),
-            message.stream if seq else "", seq, message.due_ms, message.expires_ms,
+            message.id,
+            queue_id,
+            WAITING if message.due_ms else READY,
+            message.payload,
+            lane_throttle_keys(message.lane),
+            message.stream if seq else "",
+            seq,
+            message.due_ms,
+            message.expires_ms,
         )
         if seq:
             members = self.now.members(queue_id, seen.stream)
-            self.must(not members or members[-1].seq < seq, f"{message.payload!r} did not join the tail of its stream")
+            self.must(
+                not members or members[-1].seq < seq,
+                f"{message.payload!r} did not join the tail of its stream",
+            )
         return self._put(seen)
 
     def _quarantined(self, fact: f.Quarantined) -> None:
         self.must(self.doing.verb == "quarantine", "nobody asked for a quarantine")
         for message, state in zip(fact.messages, fact.states, strict=True):
             seen = self._new(message, fact.queue_id, 0)
-            self._put(seen._replace(ttl_ms=0, failures=1, dead_since=state.dead_since_ms, source=state.source_queue_id))
+            self._put(
+                seen._replace(
+                    ttl_ms=0, failures=1, dead_since=state.dead_since_ms, source=state.source_queue_id
+                )
+            )
             self._check_record(seen._replace(failures=0), state)
 
     def _leased(self, fact: f.Leased) -> None:
@@ -97,30 +114,52 @@ class Witness:
         for lease in leases:
             seen = self._live(lease.id, lease)
             queue = self.now.queues[seen.queue_id]
-            self.must(queue.name in self.doing.claims_from, f"{self.say(seen)} was claimed from {queue.name!r}, which nobody asked for")
+            self.must(
+                queue.name in self.doing.claims_from,
+                f"{self.say(seen)} was claimed from {queue.name!r}, which nobody asked for",
+            )
             self.must(not queue.paused, f"{self.say(seen)} was claimed from a paused queue")
             self.must(seen.where == READY, f"{self.say(seen)} was claimed and is {seen.where}")
-            self.must(lease.deliveries == seen.deliveries + 1, f"{self.say(seen)} is delivered for the {lease.deliveries}. time")
+            self.must(
+                lease.deliveries == seen.deliveries + 1,
+                f"{self.say(seen)} is delivered for the {lease.deliveries}. time",
+            )
             if seen.seq:
                 self._check_order(seen, taken)
         for lease in leases:
             self._put(
                 self._live(lease.id, lease)._replace(
-                    where=LEASED, claim_id=lease.claim_id, consumer=fact.claim.consumer, started=lease.started, expires_ms=lease.expires_ms,
-                    deadline_ms=monotonic_ms + lease.expires_ms - now_ms, deliveries=lease.deliveries,
+                    where=LEASED,
+                    claim_id=lease.claim_id,
+                    consumer=fact.claim.consumer,
+                    started=lease.started,
+                    expires_ms=lease.expires_ms,
+                    deadline_ms=monotonic_ms + lease.expires_ms - now_ms,
+                    deliveries=lease.deliveries,
                 )
             )
 
     def _check_order(self, seen: Seen, taken: set[bytes]) -> None:
-        """No earlier one is being worked on by another claim, or waits, or could have gone, unless this one was let by."""
+        """No earlier one is being worked on by another claim, or waits, or could have gone, unless this one
+        was let by.
+        """
         for earlier in self.now.members(seen.queue_id, seen.stream):
             if earlier.seq >= seen.seq:
                 return
             if earlier.id in taken:
                 continue
-            self.must(earlier.where != LEASED, f"{self.say(seen)} was claimed while {self.say(earlier)} is being worked on")
-            self.must(earlier.where != WAITING or self.now.passes(seen, earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which waits")
-            self.must(earlier.where != READY or not self.now.may_go(earlier), f"{self.say(seen)} overtook {self.say(earlier)}, which could go")
+            self.must(
+                earlier.where != LEASED,
+                f"{self.say(seen)} was claimed while {self.say(earlier)} is being worked on",
+            )
+            self.must(
+                earlier.where != WAITING or self.now.passes(seen, earlier),
+                f"{self.say(seen)} overtook {self.say(earlier)}, which waits",
+            )
+            self.must(
+                earlier.where != READY or not self.now.may_go(earlier),
+                f"{self.say(seen)} overtook {self.say(earlier)}, which could go",
+            )
 
     def _completed(self, fact: f.Completed) -> None:
         for lease in fact.leases:
@@ -137,9 +176,16 @@ class Witness:
         if isinstance(fact.source, (f.InReady, f.InStream)):
             self.must(seen.where == READY, f"{self.say(seen)} was {fact.kind} from ready")
         if isinstance(fact.source, f.InWaiting):
-            self.must(seen.where == WAITING and seen.due_ms == fact.source.due_ms, f"{self.say(seen)} was {fact.kind} from waiting")
+            self.must(
+                seen.where == WAITING and seen.due_ms == fact.source.due_ms,
+                f"{self.say(seen)} was {fact.kind} from waiting",
+            )
         if isinstance(fact.source, f.InDone) or seen.where == DONE:
-            done = isinstance(fact.source, f.InDone) and seen.done_ms == fact.source.done_ms and fact.target is None
+            done = (
+                isinstance(fact.source, f.InDone)
+                and seen.done_ms == fact.source.done_ms
+                and fact.target is None
+            )
             self.must(seen.where == DONE and done, f"{self.say(seen)} was {fact.kind} though it is done")
         check: Callable[[Seen, f.Moved], None] = getattr(self, "_check_" + fact.kind)
         check(seen, fact)
@@ -160,12 +206,19 @@ class Witness:
     def _check_released(self, seen: Seen, fact: f.Moved) -> None:
         self.must(seen.where == LEASED, f"{self.say(seen)} was released and is {seen.where}")
         if self._asked(seen, Release):
-            if seen.seq and any(not item.keep_order for item in self.doing.items if _names(item, seen) and type(item) is Release):
+            if seen.seq and any(
+                not item.keep_order
+                for item in self.doing.items
+                if _names(item, seen) and type(item) is Release
+            ):
                 self._switched.append(seen)
         elif self._asked(seen, Fail):
             self.must(seen.dead_since != 0, f"{self.say(seen)} failed and was released")
         elif self.doing.verb == "goodbye":
-            self.must(seen.consumer == self.doing.consumer, f"{self.say(seen)} was released by the goodbye of another")
+            self.must(
+                seen.consumer == self.doing.consumer,
+                f"{self.say(seen)} was released by the goodbye of another",
+            )
         else:
             self._check_lease_is_over(seen)
             late = not seen.started or seen.dead_since or not self._first_of_run(seen)
@@ -184,16 +237,24 @@ class Witness:
         assert state is not None
         self.must(not seen.dead_since, f"{self.say(seen)} is dead and was buried again")
         # A failure after the end of its life is written down, and so is the end.
-        self._check_record(seen, state, records=2 if state.rule == "ttl" and state.attempts > seen.attempts else 1)
+        self._check_record(
+            seen, state, records=2 if state.rule == "ttl" and state.attempts > seen.attempts else 1
+        )
         if state.rule == "operator":
             self.must(self._operator("bury", seen), f"nobody buried {self.say(seen)}")
             self._same_count(seen, state, records=1)
         elif state.rule == "ttl":
-            self.must(config.expired_to_dead and 0 < seen.ttl_ms <= self.now_ms(), f"{self.say(seen)} died before its time")
+            self.must(
+                config.expired_to_dead and 0 < seen.ttl_ms <= self.now_ms(),
+                f"{self.say(seen)} died before its time",
+            )
             over = seen.where != LEASED or self._lease_ends(seen)
             self.must(over, f"{self.say(seen)} died of age in the hands of its holder")
         elif state.rule == "max_deliveries":
-            self.must(0 < config.max_deliveries <= seen.deliveries, f"{self.say(seen)} was handed out {seen.deliveries} times")
+            self.must(
+                0 < config.max_deliveries <= seen.deliveries,
+                f"{self.say(seen)} was handed out {seen.deliveries} times",
+            )
             self._same_count(seen, state, records=1)
         else:
             self._check_failure(seen, fact, dies=True, due_ms=0)
@@ -211,51 +272,84 @@ class Witness:
         self._same_count(seen, fact.state)
 
     def _check_redriven(self, seen: Seen, fact: f.Moved) -> None:
-        asked = self.doing.verb == "redrive" or self._operator("retry", seen) or self.now.under_way("redrive", seen.queue_id)
-        self.must(bool(seen.dead_since) and seen.where == READY and asked, f"nobody redrives {self.say(seen)}")
+        asked = (
+            self.doing.verb == "redrive"
+            or self._operator("retry", seen)
+            or self.now.under_way("redrive", seen.queue_id)
+        )
+        self.must(
+            bool(seen.dead_since) and seen.where == READY and asked, f"nobody redrives {self.say(seen)}"
+        )
         assert fact.state is not None
         assert fact.target is not None
-        self.must(fact.state.attempts == 0, f"{self.say(seen)} has {fact.state.attempts} attempts in its new life")
+        self.must(
+            fact.state.attempts == 0, f"{self.say(seen)} has {fact.state.attempts} attempts in its new life"
+        )
         self.must(_failures(fact.state) == seen.failures, f"{self.say(seen)} forgot its failures")
         stream, seq = row_stream(_row(fact.target)), row_place(_row(fact.target))
         members = self.now.members(_queue_id(fact.target), stream) if stream else []
-        self.must(not members or members[-1].seq < seq, f"{self.say(seen)} did not join the tail of its stream")
+        self.must(
+            not members or members[-1].seq < seq, f"{self.say(seen)} did not join the tail of its stream"
+        )
 
     def _check_expired(self, seen: Seen, fact: f.Moved) -> None:
         now_ms = self.now_ms()
         if seen.where == DONE:
             kept_ms = self.config(seen.queue_id).retain_completed_ms
-            self.must(not kept_ms or kept_ms <= now_ms - seen.done_ms, f"{self.say(seen)} was not kept long enough")
+            self.must(
+                not kept_ms or kept_ms <= now_ms - seen.done_ms, f"{self.say(seen)} was not kept long enough"
+            )
         elif seen.dead_since:
             kept_ms = self.config(seen.source).dead_retention_ms if seen.source in self.now.queues else 0
-            self.must(seen.where == READY and 0 < kept_ms <= now_ms - seen.dead_since, f"{self.say(seen)} was not kept long enough")
+            self.must(
+                seen.where == READY and 0 < kept_ms <= now_ms - seen.dead_since,
+                f"{self.say(seen)} was not kept long enough",
+            )
         else:
             self.must(0 < seen.ttl_ms <= now_ms, f"{self.say(seen)} expired before its time")
-            self.must(seen.where != LEASED or self._lease_ends(seen), f"{self.say(seen)} expired in the hands of its holder")
+            self.must(
+                seen.where != LEASED or self._lease_ends(seen),
+                f"{self.say(seen)} expired in the hands of its holder",
+            )
 
     def _check_dropped(self, seen: Seen, fact: f.Moved) -> None:
         queue = self.now.queues[seen.queue_id]
         pending = seen.where in (READY, WAITING)
         in_reach = self.doing.verb in ("purge", "drain") and self.doing.queue == queue.name and pending
-        pruned = self.doing.verb == "prune" and (bool(seen.dead_since) or (seen.where == DONE and queue.name == self.doing.queue))
+        pruned = self.doing.verb == "prune" and (
+            bool(seen.dead_since) or (seen.where == DONE and queue.name == self.doing.queue)
+        )
         purged = pending and self.now.under_way("purge", seen.queue_id)
-        self.must(not queue.name or in_reach or pruned or purged or self._operator("drop", seen), f"nobody dropped {self.say(seen)}")
+        self.must(
+            not queue.name or in_reach or pruned or purged or self._operator("drop", seen),
+            f"nobody dropped {self.say(seen)}",
+        )
 
     def _check_completed(self, seen: Seen, fact: f.Moved) -> None:
         said = self._operator("done", seen) and not seen.dead_since
         self.must(said or self._asked(seen, Complete), f"{self.say(seen)} was completed and nobody said so")
         keeps = bool(self.config(seen.queue_id).retain_completed_ms)
-        self.must(keeps == isinstance(fact.target, f.InDone), f"{self.say(seen)} was kept, or not, against what its queue says")
+        self.must(
+            keeps == isinstance(fact.target, f.InDone),
+            f"{self.say(seen)} was kept, or not, against what its queue says",
+        )
         if fact.state is not None:
             self._same_count(seen, fact.state)
-            self.must(fact.state.done_ms == self.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}")
+            self.must(
+                fact.state.done_ms == self.now_ms(), f"{self.say(seen)} was done at {fact.state.done_ms}"
+            )
 
     def _check_failure(self, seen: Seen, fact: f.Moved, *, dies: bool, due_ms: int) -> None:
         """One more attempt, its record, and what the road says about it."""
         state, config = fact.state, self.config(seen.queue_id)
         assert state is not None
-        self.must(seen.where == LEASED and not seen.dead_since, f"{self.say(seen)} failed and is {seen.where}")
-        self.must(state.attempts == seen.attempts + 1, f"{self.say(seen)} failed once more and now has {state.attempts} attempts")
+        self.must(
+            seen.where == LEASED and not seen.dead_since, f"{self.say(seen)} failed and is {seen.where}"
+        )
+        self.must(
+            state.attempts == seen.attempts + 1,
+            f"{self.say(seen)} failed once more and now has {state.attempts} attempts",
+        )
         self._check_record(seen, state)
         item = next((item for item in self.doing.items if _names(item, seen) and type(item) is Fail), None)
         if item is not None or self._operator("fail", seen):
@@ -263,7 +357,10 @@ class Witness:
         else:
             reason, given = "timeout_exceeded", None
             self._check_lease_is_over(seen)
-            self.must(seen.started and self._first_of_run(seen), f"{self.say(seen)} expired, but its work had not begun")
+            self.must(
+                seen.started and self._first_of_run(seen),
+                f"{self.say(seen)} expired, but its work had not begun",
+            )
         retry_in_ms = None if given is None or given.retry_in is None else to_ms(given.retry_in, "retry_in")
         instructed = given is not None and (given.dead or retry_in_ms is not None)
         hook = None
@@ -271,24 +368,44 @@ class Witness:
             hook = self.hooks.answers.get((show_id(seen.id), state.attempts))
             self.must(hook is not None, f"the hook was not asked about {self.say(seen)}")
             hook = hook if hook is not None and hook.outcome == "ran" else None
-        due = road(Try(state.attempts, reason, bool(seen.seq), retry_in_ms, bool(given and given.dead), hook), config)
+        due = road(
+            Try(state.attempts, reason, bool(seen.seq), retry_in_ms, bool(given and given.dead), hook), config
+        )
         rule = state.rule.removesuffix(" + failure_breaker")
-        self.must((rule, dies) == (due.rule, due.dies), f"{self.say(seen)} came under the rule {state.rule!r}, due was {due}")
+        self.must(
+            (rule, dies) == (due.rule, due.dies),
+            f"{self.say(seen)} came under the rule {state.rule!r}, due was {due}",
+        )
         self.must(state.failures[-1].reason == read_reason(reason), f"{self.say(seen)} failed for {reason}")
         if not dies:
             waits_ms = due_ms - self.now_ms()
             longer = rule != state.rule and waits_ms > due.low_ms
-            self.must(longer or due.low_ms <= waits_ms <= due.high_ms, f"{self.say(seen)} waits {waits_ms} ms, due was {due}")
+            self.must(
+                longer or due.low_ms <= waits_ms <= due.high_ms,
+                f"{self.say(seen)} waits {waits_ms} ms, due was {due}",
+            )
 
     def _check_record(self, seen: Seen, state: MessageState, records: int = 1) -> None:
         """Every failure, and every death, is written down with its reason and the rule that decided."""
-        self.must(bool(state.failures) and bool(state.rule) and bool(state.reason), f"{self.say(seen)} has no record of its failure")
+        self.must(
+            bool(state.failures) and bool(state.rule) and bool(state.reason),
+            f"{self.say(seen)} has no record of its failure",
+        )
         last = state.failures[-1]
-        self.must((last.rule, last.at_ms) == (state.rule, self.now_ms()), f"the last record of {self.say(seen)} is {last}")
-        self.must(_failures(state) == seen.failures + records, f"{self.say(seen)} had {seen.failures} failures, now {_failures(state)}")
+        self.must(
+            (last.rule, last.at_ms) == (state.rule, self.now_ms()),
+            f"the last record of {self.say(seen)} is {last}",
+        )
+        self.must(
+            _failures(state) == seen.failures + records,
+            f"{self.say(seen)} had {seen.failures} failures, now {_failures(state)}",
+        )
 
     def _same_count(self, seen: Seen, state: MessageState | None, *, records: int = 0) -> None:
-        kept = state is not None and (state.attempts, _failures(state)) == (seen.attempts, seen.failures + records)
+        kept = state is not None and (state.attempts, _failures(state)) == (
+            seen.attempts,
+            seen.failures + records,
+        )
         self.must(kept, f"{self.say(seen)} did not fail, and has {state}")
 
     # Leases that go on
@@ -305,12 +422,16 @@ class Witness:
             self.must(self._asked(seen, Extend), f"nobody extended {self.say(seen)}")
             left_ms = lease.expires_ms - self.now_ms()
             deadline_ms = self.clock.monotonic_ms() + left_ms
-            self._put(seen._replace(expires_ms=lease.expires_ms, deadline_ms=deadline_ms, started=lease.started))
+            self._put(
+                seen._replace(expires_ms=lease.expires_ms, deadline_ms=deadline_ms, started=lease.started)
+            )
 
     def _started(self, fact: f.Started) -> None:
         for lease in fact.leases:
             seen = self._live(lease.id, lease)
-            self.must(self._asked(seen, Start) or self._asked(seen, Extend), f"nobody started {self.say(seen)}")
+            self.must(
+                self._asked(seen, Start) or self._asked(seen, Extend), f"nobody started {self.say(seen)}"
+            )
             self._put(seen._replace(started=lease.started))
 
     # Queues, streams, long operations
@@ -328,11 +449,17 @@ class Witness:
         del self.now.queues[fact.queue_id]
 
     def _stream_saved(self, fact: f.StreamSaved) -> None:
-        if self.doing.verb == "release_stream" and self.doing.stream == fact.stream and self.now.queues[fact.queue_id].name == self.doing.queue:
+        if (
+            self.doing.verb == "release_stream"
+            and self.doing.stream == fact.stream
+            and self.now.queues[fact.queue_id].name == self.doing.queue
+        ):
             self._open_stream(fact.queue_id, fact.stream)
 
     def _open_stream(self, queue_id: int, name: str) -> None:
-        """The first that waits is passed by all behind it; said again, the next that waits is, and keeps what it was allowed."""
+        """The first that waits is passed by all behind it; said again, the next that waits is, and keeps what
+        it was allowed.
+        """
         stream, members = (queue_id, name), self.now.members(queue_id, name)
         opened = self.now.all_after.get(stream, 0)
         if opened < members[0].seq:
@@ -348,14 +475,20 @@ class Witness:
     def _request_remembered(self, fact: f.RequestRemembered) -> None:
         self.must(self.doing.verb == "exchange", "a request was remembered outside of an exchange")
         self.must(fact.request_id not in self.now.requests, "a request had a second effect")
-        self.must(fact.request_id not in self.now.forgotten, "a request that was answered long ago had a second effect")
+        self.must(
+            fact.request_id not in self.now.forgotten,
+            "a request that was answered long ago had a second effect",
+        )
         self.now.requests[fact.request_id] = self.clock.now_ms()
 
     def _requests_forgotten(self, fact: f.RequestsForgotten) -> None:
         named = {find_id(text) for text in self.doing.answered}
         for request_id in fact.request_ids:
             age_ms = self.clock.now_ms() - id_time_ms(request_id)
-            self.must(request_id in named or age_ms > REQUEST_KEPT_MS, f"{show_id(request_id)} was forgotten, nobody said that it was answered")
+            self.must(
+                request_id in named or age_ms > REQUEST_KEPT_MS,
+                f"{show_id(request_id)} was forgotten, nobody said that it was answered",
+            )
             if self.now.requests.pop(request_id, None) is not None:
                 self.now.forgotten[request_id] = "answered" if request_id in named else "old"
 
@@ -389,11 +522,19 @@ class Witness:
     # Order
 
     def _first_of_run(self, seen: Seen) -> bool:
-        """Was it, when this commit began, the first that is left of its run: of the leases of one claim on one stream?"""
+        """Was it, when this commit began, the first that is left of its run: of the leases of one claim on
+        one stream?
+        """
         if not seen.seq:
             return True
-        claimed = [other for other in self._before.values() if other.where == LEASED and other.claim_id == seen.claim_id]
-        return not any((o.queue_id, o.stream) == (seen.queue_id, seen.stream) and o.seq < seen.seq for o in claimed)
+        claimed = [
+            other
+            for other in self._before.values()
+            if other.where == LEASED and other.claim_id == seen.claim_id
+        ]
+        return not any(
+            (o.queue_id, o.stream) == (seen.queue_id, seen.stream) and o.seq < seen.seq for o in claimed
+        )
 
     # Helpers
 
@@ -411,8 +552,13 @@ class Witness:
     def _live(self, message_id: bytes, lease: Lease | None) -> Seen:
         seen = self.now.messages.get(message_id)
         if seen is None:
-            raise BrokenPromise(f"{show_id(message_id)} moves and is {self.now.gone.get(message_id, 'unknown')} (during {self.doing.verb})")
-        self.must(lease is None or seen.where != LEASED or lease.claim_id == seen.claim_id, f"{self.say(seen)} moves under a stale lease")
+            raise BrokenPromise(
+                f"{show_id(message_id)} moves and is {self.now.gone.get(message_id, 'unknown')} (during {self.doing.verb})"
+            )
+        self.must(
+            lease is None or seen.where != LEASED or lease.claim_id == seen.claim_id,
+            f"{self.say(seen)} moves under a stale lease",
+        )
         return seen
 
     def _put(self, seen: Seen) -> Seen:
@@ -434,7 +580,10 @@ class Witness:
 
     def _check_lease_is_over(self, seen: Seen) -> None:
         early_ms = seen.deadline_ms - self.clock.monotonic_ms()
-        self.must(self.doing.verb != "exchange", f"an exchange ended the lease of {self.say(seen)}; the timer does that")
+        self.must(
+            self.doing.verb != "exchange",
+            f"an exchange ended the lease of {self.say(seen)}; the timer does that",
+        )
         self.must(early_ms <= 0, f"the lease of {self.say(seen)} ended {early_ms} ms early")
 
     def _lease_ends(self, seen: Seen) -> bool:
@@ -449,16 +598,32 @@ def _after(seen: Seen, target: f.Spot, state: MessageState, kind: str) -> Seen:
     seq = seen.seq if kind != "redriven" else row_place(row)
     done = isinstance(target, f.InDone)
     return seen._replace(
-        queue_id=_queue_id(target), where=WAITING if waits else DONE if done else READY, done_ms=state.done_ms,
+        queue_id=_queue_id(target),
+        where=WAITING if waits else DONE if done else READY,
+        done_ms=state.done_ms,
         due_ms=target.due_ms if isinstance(target, f.InWaiting) else 0,
-        stream=row_stream(row), seq=seq if in_stream else 0, ttl_ms=0 if kind in ("buried", "redriven", "completed") else seen.ttl_ms,
-        claim_id=0, consumer="", started=False, attempts=state.attempts, failures=_failures(state), progress=state.progress,
-        deliveries=state.deliveries, dead_since=state.dead_since_ms, source=state.source_queue_id, throttles=lane_throttle_keys(target.lane),  # type: ignore[union-attr]
+        stream=row_stream(row),
+        seq=seq if in_stream else 0,
+        ttl_ms=0 if kind in ("buried", "redriven", "completed") else seen.ttl_ms,
+        claim_id=0,
+        consumer="",
+        started=False,
+        attempts=state.attempts,
+        failures=_failures(state),
+        progress=state.progress,
+        deliveries=state.deliveries,
+        dead_since=state.dead_since_ms,
+        source=state.source_queue_id,
+        throttles=lane_throttle_keys(target.lane),  # type: ignore[union-attr]
     )
 
 
 def _names(item: Any, seen: Seen) -> bool:
-    return item.delivery.id == show_id(seen.id) and seen.where == LEASED and item.delivery.lease == f"{seen.claim_id:x}"
+    return (
+        item.delivery.id == show_id(seen.id)
+        and seen.where == LEASED
+        and item.delivery.lease == f"{seen.claim_id:x}"
+    )
 
 
 def _failures(state: MessageState) -> int:

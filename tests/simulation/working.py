@@ -27,7 +27,10 @@ class Working(Running):
     def messages(self, most: int) -> list[NewMessage]:
         count = self.rng.randint(1, most)
         self.made += count
-        return [random_message(self.rng, b"m%d" % number, self.streams, self.in_streams) for number in range(self.made - count, self.made)]
+        return [
+            random_message(self.rng, b"m%d" % number, self.streams, self.in_streams)
+            for number in range(self.made - count, self.made)
+        ]
 
     def enqueue(self) -> None:
         name, messages = self.any_queue(), self.messages(5)
@@ -50,7 +53,9 @@ class Working(Running):
         names = list(dict.fromkeys([name, *(["q"] if rng.random() < 0.2 else [])]))
         limit, most = rng.choice([1, 3, 30]), rng.choice([1, 2, 10])
         with self.doing("claim", queue=name, claims_from=names, consumer=consumer):
-            got = self.broker.claim(names, limit=limit, max_per_stream=most, consumer=consumer, started=rng.random() < 0.7)
+            got = self.broker.claim(
+                names, limit=limit, max_per_stream=most, consumer=consumer, started=rng.random() < 0.7
+            )
             self._receive(got)
             # A claim over several queues that finds the disk full gives what it has.
             if len(got) < limit and not self.store.struck:
@@ -63,8 +68,22 @@ class Working(Running):
             must((d.id, d.lease) not in self.tokens, f"{d.payload!r} came twice under one lease token")
             self.tokens.add((d.id, d.lease))
             seen = self.witness.now.messages[d.message.id]
-            told = d.attempts, d.deliveries, int(d.progress), len(d.failures), d.seq if seen.seq else 0, d.claim_id
-            known = seen.attempts, seen.deliveries, seen.progress, min(seen.failures, 32), seen.seq, seen.claim_id
+            told = (
+                d.attempts,
+                d.deliveries,
+                int(d.progress),
+                len(d.failures),
+                d.seq if seen.seq else 0,
+                d.claim_id,
+            )
+            known = (
+                seen.attempts,
+                seen.deliveries,
+                seen.progress,
+                min(seen.failures, 32),
+                seen.seq,
+                seen.claim_id,
+            )
             must(told == known, f"{d.payload!r} was delivered with {told}, it has {known}")
         runs: dict[tuple[str, str], int] = {}
         for d in got:
@@ -80,9 +99,18 @@ class Working(Running):
             config = record.config
             if self.witness.now.under_way("purge", record.queue_id):
                 continue
-            if record.name not in names or record.paused or config.max_unsettled_per_consumer or config.max_unsettled_per_key:
+            if (
+                record.name not in names
+                or record.paused
+                or config.max_unsettled_per_consumer
+                or config.max_unsettled_per_key
+            ):
                 continue
-            left = [seen for seen in self.witness.now.claimable(record.queue_id) if not throttled & set(seen.throttles)]
+            left = [
+                seen
+                for seen in self.witness.now.claimable(record.queue_id)
+                if not throttled & set(seen.throttles)
+            ]
             must(not left, f"{[self.witness.say(seen) for seen in left]} could have been claimed")
 
     def settle(self) -> None:
@@ -94,7 +122,10 @@ class Working(Running):
         with self.doing("settle", items=items):
             accepted = self._accepted(items)
             results = self.broker.settle(items)
-            must([result.ok for result in results] == accepted, f"expected {accepted}, got {[result.outcome for result in results]}")
+            must(
+                [result.ok for result in results] == accepted,
+                f"expected {accepted}, got {[result.outcome for result in results]}",
+            )
             self._hear(items, results)
 
     def items(self, most: int) -> list[Settlement]:
@@ -111,7 +142,13 @@ class Working(Running):
         return [self._item(self._named(d, rng.random())) for d in chosen]
 
     def _named(self, d: Delivery, draw: float) -> Any:
-        return d if draw < 0.5 else LeaseRef(d.message.id, d.claim_id) if draw < 0.8 else DeliveryRef(d.id, d.lease)
+        return (
+            d
+            if draw < 0.5
+            else LeaseRef(d.message.id, d.claim_id)
+            if draw < 0.8
+            else DeliveryRef(d.id, d.lease)
+        )
 
     def _holds(self, d: Delivery) -> bool:
         seen = self.witness.now.messages.get(d.message.id)
@@ -124,11 +161,23 @@ class Working(Running):
             reason = rng.choice(["unknown", "unknown", "handler_exception", "serialization_error"])
             dead = rng.random() < 0.1
             retry_in = rng.choice([None, None, None, "0s", "2s"]) if not dead else None
-            return Fail(d, error="no luck", reason=reason, progress=rng.choice([0, 1, 4]), retry_in=retry_in, dead=dead)
+            return Fail(
+                d,
+                error="no luck",
+                reason=reason,
+                progress=rng.choice([0, 1, 4]),
+                retry_in=retry_in,
+                dead=dead,
+            )
         if kind is Release:
             return Release(d, keep_order=rng.random() < 0.3)
         if kind is Extend:
-            return Extend(d, rng.choice([None, "1s", "1m"]), progress=rng.choice([0, 2]), carry=rng.choice([None, b"so far"]))
+            return Extend(
+                d,
+                rng.choice([None, "1s", "1m"]),
+                progress=rng.choice([0, 2]),
+                carry=rng.choice([None, b"so far"]),
+            )
         return kind(d)
 
     def _hear(self, items: Sequence[Settlement], results: Any) -> None:
@@ -141,7 +190,9 @@ class Working(Running):
                 self.completed.add(raw_id)
 
     def _accepted(self, items: list[Settlement], *, in_turns: bool = False) -> list[bool]:
-        """Which items must be accepted: the first word on a delivery that is held. An exchange hears them by their kind."""
+        """Which items must be accepted: the first word on a delivery that is held. An exchange hears them by
+        their kind.
+        """
         over: set[bytes] = set()
         accepted: dict[int, bool] = {}
         for at in sorted(range(len(items)), key=lambda at: TURNS[type(items[at])] if in_turns else 0):
@@ -149,13 +200,17 @@ class Working(Running):
             raw_id = find_id(item.delivery.id) or b""
             seen = self.witness.now.messages.get(raw_id)
             held = seen is not None and seen.where == LEASED and f"{seen.claim_id:x}" == item.delivery.lease
-            accepted[at] = held and raw_id not in over and bool(seen and self.witness.now.queues[seen.queue_id].name)
+            accepted[at] = (
+                held and raw_id not in over and bool(seen and self.witness.now.queues[seen.queue_id].name)
+            )
             if accepted[at] and type(item) in (Complete, Fail, Release):
                 over.add(raw_id)
         return [accepted[at] for at in range(len(items))]
 
     def part_ways(self) -> None:
-        """A worker of a run that fails at its first message and gives back the others: what the switch is for."""
+        """A worker of a run that fails at its first message and gives back the others: what the switch is
+        for.
+        """
         rng = self.rng
         runs: dict[tuple[str, str, str], list[Delivery]] = {}
         for d in [d for d in self.held if self._holds(d) and d.stream]:
@@ -163,7 +218,9 @@ class Working(Running):
         if not runs:
             return
         first, *others = sorted(rng.choice(list(runs.values())), key=lambda d: d.seq)
-        items: list[Settlement] = [Fail(first, retry_in=rng.choice([None, "5s", "1h"])) if rng.random() < 0.8 else Release(first)]
+        items: list[Settlement] = [
+            Fail(first, retry_in=rng.choice([None, "5s", "1h"])) if rng.random() < 0.8 else Release(first)
+        ]
         items += [Release(d, keep_order=rng.random() < 0.4) for d in others if rng.random() < 0.9]
         self._settle(items)
         if rng.random() < 0.3:
@@ -174,14 +231,25 @@ class Working(Running):
             self.say(f"   {self.broker.release_stream(name, stream)}")
 
     def ack_or_nack(self) -> None:
-        leased = [seen for seen in self.witness.now.messages.values() if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name]
+        leased = [
+            seen
+            for seen in self.witness.now.messages.values()
+            if seen.where == LEASED and self.witness.now.queues[seen.queue_id].name
+        ]
         if not leased:
             return
         seen = self.rng.choice(leased)
-        name, ref = self.witness.now.queues[seen.queue_id].name, DeliveryRef(show_id(seen.id), f"{seen.claim_id:x}")
+        name, ref = (
+            self.witness.now.queues[seen.queue_id].name,
+            DeliveryRef(show_id(seen.id), f"{seen.claim_id:x}"),
+        )
         item = self.rng.choice([Complete(ref), Fail(ref)])
         with self.doing("settle", items=[item]):
-            result = self.broker.ack(name, ref.id) if isinstance(item, Complete) else self.broker.nack(name, ref.id)
+            result = (
+                self.broker.ack(name, ref.id)
+                if isinstance(item, Complete)
+                else self.broker.nack(name, ref.id)
+            )
             self._hear([item], [result])
 
     def goodbye(self) -> None:
@@ -200,14 +268,25 @@ class Working(Running):
             self._send_late_copy()
             return
         items = self.items(3)
-        extends, rest = [item for item in items if isinstance(item, Extend)], [item for item in items if not isinstance(item, Extend)]
+        extends, rest = (
+            [item for item in items if isinstance(item, Extend)],
+            [item for item in items if not isinstance(item, Extend)],
+        )
         names = list({self.any_queue() for _ in range(rng.randint(0, 2))})
         call: dict[str, Any] = {
-            "consumer": rng.choice(CONSUMERS), "extend": extends, "settle": rest, "enqueue": {name: self.messages(2) for name in names},
-            "request_id": self._request_id(), "answered": self._acknowledge(),
+            "consumer": rng.choice(CONSUMERS),
+            "extend": extends,
+            "settle": rest,
+            "enqueue": {name: self.messages(2) for name in names},
+            "request_id": self._request_id(),
+            "answered": self._acknowledge(),
         }
         if rng.random() < 0.7:
-            call["claim"] = {"queue": self.any_queue(), "limit": rng.choice([1, 4]), "max_per_stream": rng.choice([1, 3])}
+            call["claim"] = {
+                "queue": self.any_queue(),
+                "limit": rng.choice([1, 4]),
+                "max_per_stream": rng.choice([1, 3]),
+            }
         if call["request_id"] is not None:
             self.requests.append((call, None))
         answer = self._exchange(call)
@@ -219,11 +298,21 @@ class Working(Running):
         items = [*call["extend"], *call["settle"]]
         claims_from = [call["claim"]["queue"]] if "claim" in call else []
         into, answered = list(call["enqueue"]), call["answered"]
-        with self.doing("exchange", items=items, claims_from=claims_from, into=into, consumer=call["consumer"], answered=answered):
+        with self.doing(
+            "exchange",
+            items=items,
+            claims_from=claims_from,
+            into=into,
+            consumer=call["consumer"],
+            answered=answered,
+        ):
             fresh = find_id(call["request_id"]) not in self.witness.now.requests
             accepted = self._accepted(items, in_turns=True)
             answer = self.broker.exchange(**call)
-            must(not fresh or [result.ok for result in answer.settled] == accepted, f"expected {accepted}, got {answer.settled}")
+            must(
+                not fresh or [result.ok for result in answer.settled] == accepted,
+                f"expected {accepted}, got {answer.settled}",
+            )
             self._hear(items, answer.settled)
             for ids in answer.enqueued.values():
                 self._confirm(ids)
@@ -236,7 +325,8 @@ class Working(Running):
         call, before = self.requests[at]
         raw_id = find_id(call["request_id"]) or b""
         if raw_id in self.witness.now.forgotten:
-            # Too old when it was forgotten; a clock set back far enough could make it young again, and no promise covers that.
+            # Too old when it was forgotten; a clock set back far enough could make it young again, and no
+            # promise covers that.
             del self.requests[at]
             return
         known = raw_id in self.witness.now.requests
@@ -244,7 +334,9 @@ class Working(Running):
         try:
             answer = self._exchange(call)
         except RequestExpired:
-            must(abs(self.clock.now_ms() - id_time_ms(raw_id)) > REQUEST_KEPT_MS, "a young request was refused")
+            must(
+                abs(self.clock.now_ms() - id_time_ms(raw_id)) > REQUEST_KEPT_MS, "a young request was refused"
+            )
             return
         if not known:
             must(before is None or not _must_last(call), "an answered request was forgotten")
@@ -252,7 +344,10 @@ class Working(Running):
         else:
             must(self.store.commits == commits, "a repeated request had an effect")
             if before is not None:
-                must((answer.settled, answer.enqueued) == (before.settled, before.enqueued), "a repeated request was answered otherwise")
+                must(
+                    (answer.settled, answer.enqueued) == (before.settled, before.enqueued),
+                    "a repeated request was answered otherwise",
+                )
             for d in answer.deliveries:
                 must(self._holds(d), f"a repeated request gave {d.payload!r}, which is not leased under it")
                 if (d.id, d.lease) not in self.tokens:
@@ -271,7 +366,11 @@ class Working(Running):
     def _send_late_copy(self) -> None:
         """One that was held up on its way while another was carried out and answered: it has no effect."""
         answered = {raw_id for raw_id, why in self.witness.now.forgotten.items() if why == "answered"}
-        late = [call for call, broker in self.acknowledged if broker is self.broker and find_id(call["request_id"]) in answered]
+        late = [
+            call
+            for call, broker in self.acknowledged
+            if broker is self.broker and find_id(call["request_id"]) in answered
+        ]
         if not late:
             return
         commits, call = self.store.commits, self.rng.choice(late)
@@ -291,7 +390,13 @@ class Working(Running):
 
 
 def _must_last(call: dict[str, Any]) -> bool:
-    """A power cut may undo a start, a mere extension or a claim, and what is known of a request that was nothing else."""
+    """A power cut may undo a start, a mere extension or a claim, and what is known of a request that was
+    nothing else.
+    """
     said = [*call["extend"], *call["settle"]]
-    passing = [item for item in said if isinstance(item, Start) or (isinstance(item, Extend) and not item.progress and item.carry is None)]
+    passing = [
+        item
+        for item in said
+        if isinstance(item, Start) or (isinstance(item, Extend) and not item.progress and item.carry is None)
+    ]
     return bool(call["enqueue"]) or len(passing) < len(said)

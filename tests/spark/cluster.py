@@ -1,4 +1,6 @@
-"""A standalone Spark cluster from the pip package: a master and workers, each a process of its own on loopback."""
+"""A standalone Spark cluster from the pip package: a master and workers, each a process of its own on
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +32,58 @@ class Cluster:
         self._worker_memory = worker_memory
         port, self._page_port = free_ports(2)
         self.url = f"spark://127.0.0.1:{port}"
-        self.master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(self._page_port))
-        wait_until(lambda: self._state().get("status") == "ALIVE", "the master to be alive", explain=self.family.report)
+        self.master = self._start(
+            "master",
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            str(self._page_port),
+        )
+        wait_until(
+            lambda: self._state().get("status") == "ALIVE",
+            "the master to be alive",
+            explain=self.family.report,
+        )
 
     def add_worker(self) -> None:
         name = f"worker-{len(self.workers)}"
         work = self.family.logs / name
         worker = self._start(
-            name, "worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", self._worker_memory,
-            "--work-dir", str(work), self.url,
-        )  # fmt: skip
+            name,
+            "worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+            "--cores",
+            "1",
+            "--memory",
+            self._worker_memory,
+            "--work-dir",
+            str(work),
+            self.url,
+        )
         self.workers.append(worker)
 
     def wait_for_workers(self, count: int) -> None:
-        wait_until(lambda: self._state().get("aliveworkers") == count, f"{count} workers to be known", explain=self.family.report)
+        wait_until(
+            lambda: self._state().get("aliveworkers") == count,
+            f"{count} workers to be known",
+            explain=self.family.report,
+        )
 
     def wait_until_free(self) -> None:
         """Until the application before has left and all cores are there for the next."""
-        wait_until(lambda: self._state().get("coresused") == 0, "the last application to leave", explain=self.family.report)
+        wait_until(
+            lambda: self._state().get("coresused") == 0,
+            "the last application to leave",
+            explain=self.family.report,
+        )
 
     def kill_executor(self) -> list[int]:
         """SIGKILL to every executor JVM that runs now."""
@@ -60,14 +96,24 @@ class Cluster:
         home = Path(spark.origin).parent
         for folder in ("conf", "local"):
             (self._directory / folder).mkdir(exist_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "FAIRLEAD_"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SPARK_", "PYSPARK_", "FAIRLEAD_"))
+        }
         environment |= {
-            "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(self._directory / "conf"), "SPARK_LOCAL_DIRS": str(self._directory / "local"),
-            "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_PUBLIC_DNS": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_HOME": str(home),
+            "SPARK_CONF_DIR": str(self._directory / "conf"),
+            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_PUBLIC_DNS": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
             "JDK_JAVA_OPTIONS": SHORT_JOBS,
-        }  # fmt: skip
+        }
         use_java(environ=environment)
-        return self.family.start(name, [home / "bin" / "spark-class", f"org.apache.spark.deploy.{main}", *arguments], environment)
+        return self.family.start(
+            name, [home / "bin" / "spark-class", f"org.apache.spark.deploy.{main}", *arguments], environment
+        )
 
     def _state(self) -> dict[str, Any]:
         died = [process.returncode for process in (self.master, *self.workers) if process.poll() is not None]
@@ -82,7 +128,9 @@ class Cluster:
 
 @contextmanager
 def run_cluster(directory: Path, *, workers: int = 2, worker_memory: str = "1g") -> Iterator[Cluster]:
-    """A cluster whose workers are all known to the master. Nothing of it is left at the end, nor of what ran on it."""
+    """A cluster whose workers are all known to the master. Nothing of it is left at the end, nor of what ran
+    on it.
+    """
     family = Family(directory / "logs")
     try:
         cluster = Cluster(directory, family, worker_memory=worker_memory)

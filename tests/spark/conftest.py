@@ -1,4 +1,6 @@
-"""What the tests on Spark share: one session, and one cluster of processes. Both are made when the first test asks for them."""
+"""What the tests on Spark share: one session, and one cluster of processes. Both are made when the first test
+asks for them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 _CLUSTER = pytest.StashKey[Cluster]()
 
-# The jobs of tests are short: without the JVM's slow compiler each start costs half as much. Every driver of a test inherits this.
+# The jobs of tests are short: without the JVM's slow compiler each start costs half as much. Every driver of
+# a test inherits this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_JOBS)
 
 
@@ -26,13 +29,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """FAIRLEAD_SPARK_MASTER chooses another master than `local[2]`, for example `local-cluster[2,1,1024]`."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     master = os.environ.get(MASTER_VARIABLE, "local[2]")
-    session = fairlead.spark.session("fairlead-tests", master, config={"spark.sql.warehouse.dir": str(warehouse)})
+    session = fairlead.spark.session(
+        "fairlead-tests", master, config={"spark.sql.warehouse.dir": str(warehouse)}
+    )
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+def shared_cluster(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Cluster]:
     with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
         pytestconfig.stash[_CLUSTER] = running
         yield running
@@ -40,7 +47,9 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytes
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Cluster:
-    """A master and two workers of one core each, free for one application. A test that kills workers makes its own: `run_cluster`."""
+    """A master and two workers of one core each, free for one application. A test that kills workers makes
+    its own: `run_cluster`.
+    """
     shared_cluster.wait_until_free()
     return shared_cluster
 

@@ -1,4 +1,6 @@
-"""A Spark driver in a process of its own: a test's program, run against any master, and killed if the test wants it."""
+"""A Spark driver in a process of its own: a test's program, run against any master, and killed if the test
+wants it.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,39 @@ from typing import Any
 
 from tests.spark.processes import PATIENCE_S, Family
 
-#: Where a driver script finds the master it is to use: `fairlead.spark.session(master=os.environ["FAIRLEAD_SPARK_MASTER"])`.
+#: Where a driver script finds the master it is to use:
+#: `fairlead.spark.session(master=os.environ["FAIRLEAD_SPARK_MASTER"])`.
 MASTER_VARIABLE = "FAIRLEAD_SPARK_MASTER"
 
 
 class Driver:
-    """`program` is the text of a Python script. It runs in a directory of its own; tests' modules can be imported as `tests.…`."""
+    """`program` is the text of a Python script. It runs in a directory of its own; tests' modules can be
+    imported as `tests.…`.
+    """
 
     def __init__(
-        self, directory: Path, program: str, master: str, *arguments: object,
-        environment: Mapping[str, str | None] | None = None, name: str = "driver",
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        program: str,
+        master: str,
+        *arguments: object,
+        environment: Mapping[str, str | None] | None = None,
+        name: str = "driver",
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / f"{name}.py"
         script.write_text(program)
         self.family = Family(directory / "logs")
         self._name = name
-        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join(
+            [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
         given = {**os.environ, MASTER_VARIABLE: master, "PYTHONPATH": path, **(environment or {})}
         self.process: subprocess.Popen[bytes] = self.family.start(
-            name, [sys.executable, script, *map(str, arguments)], {key: value for key, value in given.items() if value is not None}, cwd=directory
+            name,
+            [sys.executable, script, *map(str, arguments)],
+            {key: value for key, value in given.items() if value is not None},
+            cwd=directory,
         )
 
     @property
@@ -51,7 +66,9 @@ class Driver:
         try:
             return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver still runs after {PATIENCE_S:.0f} s\n{self.family.report()}") from None
+            raise AssertionError(
+                f"the driver still runs after {PATIENCE_S:.0f} s\n{self.family.report()}"
+            ) from None
 
     def kill(self) -> None:
         """SIGKILL to the driver, its JVM and every Python worker of it; returns when all are gone."""
@@ -60,9 +77,16 @@ class Driver:
 
 
 def run_driver(
-    directory: Path, program: str, master: str, *arguments: object, environment: Mapping[str, str | None] | None = None, name: str = "driver"
+    directory: Path,
+    program: str,
+    master: str,
+    *arguments: object,
+    environment: Mapping[str, str | None] | None = None,
+    name: str = "driver",
 ) -> Driver:
-    """Run it to its end, which must be a good one; the failure shows its logs. A variable that is None is taken out of the environment."""
+    """Run it to its end, which must be a good one; the failure shows its logs. A variable that is None is
+    taken out of the environment.
+    """
     driver = Driver(directory, program, master, *arguments, environment=environment, name=name)
     try:
         code = driver.wait()

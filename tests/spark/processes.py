@@ -1,7 +1,8 @@
-"""Processes that a test starts, and all that they start in turn: JVMs, executors, Python workers. All of them end with the test.
+"""Processes that a test starts, and all that they start in turn: JVMs, executors, Python workers. All of them
+end with the test.
 
-A Python worker is in a process group of its own and outlives a killed JVM for a moment, so neither groups nor parents tell
-who belongs to whom. The environment does: every descendant inherits the mark.
+A Python worker is in a process group of its own and outlives a killed JVM for a moment, so neither groups nor
+parents tell who belongs to whom. The environment does: every descendant inherits the mark.
 """
 
 from __future__ import annotations
@@ -33,12 +34,25 @@ class Family:
         self._children: list[subprocess.Popen[bytes]] = []
         logs.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str], *, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        *,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
         """Its stdout and stderr go to `<name>.out` and `<name>.err`."""
         mark, _, value = self._mark.partition("=")
         with open(self.logs / f"{name}.out", "ab") as out, open(self.logs / f"{name}.err", "ab") as err:
             child = subprocess.Popen(
-                command, env={**environment, mark: value}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=_die_with_parent
+                command,
+                env={**environment, mark: value},
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                preexec_fn=_die_with_parent,
             )
         self._children.append(child)
         return child
@@ -47,7 +61,11 @@ class Family:
         """Those alive now whose command line contains `having`."""
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and self._owns(entry) and having in _read(entry / "cmdline").replace("\0", " "):
+            if (
+                entry.name.isdigit()
+                and self._owns(entry)
+                and having in _read(entry / "cmdline").replace("\0", " ")
+            ):
                 found.append(int(entry.name))
         return sorted(found)
 
@@ -76,7 +94,9 @@ class Family:
         """The last lines of every log below `logs`."""
         parts = []
         for path in sorted(self.logs.rglob("*")):
-            if path.is_file() and (path.suffix in (".out", ".err", ".log") or path.name in ("stdout", "stderr")):
+            if path.is_file() and (
+                path.suffix in (".out", ".err", ".log") or path.name in ("stdout", "stderr")
+            ):
                 tail = path.read_text(errors="replace").splitlines()[-lines:]
                 if tail:
                     parts.append("\n".join([f"--- {path.relative_to(self.logs)}", *tail]))

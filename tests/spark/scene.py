@@ -1,4 +1,6 @@
-"""A server, a client and a new queue for tests that write and settle; streams that run until there is nothing left."""
+"""A server, a client and a new queue for tests that write and settle; streams that run until there is nothing
+left.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +32,41 @@ class Scene:
         return name
 
     def options(self, queue: str, **more: object) -> dict[str, str]:
-        return {"endpoint": self.server.address, "queue": queue, **{name: str(value) for name, value in more.items()}}
+        return {
+            "endpoint": self.server.address,
+            "queue": queue,
+            **{name: str(value) for name, value in more.items()},
+        }
 
     def payloads(self, queue: str) -> list[bytes]:
         """In the order of delivery; they stay leased."""
-        return [delivery.payload for delivery in self.client.claim(queue, limit=100_000, max_per_stream=100_000)]
+        return [
+            delivery.payload for delivery in self.client.claim(queue, limit=100_000, max_per_stream=100_000)
+        ]
 
     def staged(self) -> list[Any]:
         return [write for write in self.client.staging.list() if not write.published]
 
     def reads(self, spark: SparkSession, queue: str, consumer: str, **more: object) -> DataFrame:
-        return spark.readStream.format("fairlead").options(**self.options(queue, consumer=consumer, **more)).load()
+        return (
+            spark.readStream.format("fairlead")
+            .options(**self.options(queue, consumer=consumer, **more))
+            .load()
+        )
 
 
 @contextmanager
 def set_up(folder: Path) -> Iterator[Scene]:
-    with run_server(folder / "data", settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+    with (
+        run_server(folder / "data", settings={"durability": "os"}) as server,
+        fairlead.connect(server.address) as client,
+    ):
         yield Scene(server, client)
 
 
-def run(writer: DataStreamWriter, checkpoint: Path, sink: str | None = "fairlead", **options: str) -> StreamingQuery:
+def run(
+    writer: DataStreamWriter, checkpoint: Path, sink: str | None = "fairlead", **options: str
+) -> StreamingQuery:
     """All there is now, to its end. Raises what ended the query."""
     if sink is not None:
         writer = writer.format(sink).options(**options)
@@ -62,7 +79,9 @@ def run(writer: DataStreamWriter, checkpoint: Path, sink: str | None = "fairlead
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """As if the driver had died after the sink's commit, before Spark wrote its own down: the batch is run again."""
+    """As if the driver had died after the sink's commit, before Spark wrote its own down: the batch is run
+    again.
+    """
     assert (checkpoint / "commits" / str(batch)).exists()
     for name in (f"{batch}", f".{batch}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)

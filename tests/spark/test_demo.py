@@ -18,9 +18,14 @@ from tests.examples.test_demo import end, processes_in
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "TMPDIR": str(folder), "CI": "true"}
     return subprocess.Popen(
-        [sys.executable, "-m", "examples.demo", "--quick", *arguments], cwd=ROOT, env=environment, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, "-m", "examples.demo", "--quick", *arguments],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def test_it_goes_as_told_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -32,7 +32,13 @@ spark.stop()
 def test_the_shared_session_runs_python_on_loopback_in_utc(spark: SparkSession) -> None:
     from pyspark.sql.functions import udf
 
-    total = spark.range(10).select(udf(lambda number: number * 2, "long")("id").alias("n")).groupBy().sum("n").first()
+    total = (
+        spark.range(10)
+        .select(udf(lambda number: number * 2, "long")("id").alias("n"))
+        .groupBy()
+        .sum("n")
+        .first()
+    )
     assert total is not None
     assert total[0] == 90
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"

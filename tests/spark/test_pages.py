@@ -18,7 +18,11 @@ PAGES = [page for page in all_pages() if needs_spark(page)]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
-    spark: SparkSession, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`fairlead.spark.session` in them gives the session that runs."""
     monkeypatch.chdir(tmp_path)
@@ -26,4 +30,10 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_says(
 
 
 def test_the_pages_about_spark_have_examples() -> None:
-    assert {"README.md", "tutorial-spark.md", "tutorial-spark-stream.md", "spark-write.md", "spark-settle.md"} <= {page.name for page in PAGES}
+    assert {
+        "README.md",
+        "tutorial-spark.md",
+        "tutorial-spark-stream.md",
+        "spark-write.md",
+        "spark-settle.md",
+    } <= {page.name for page in PAGES}

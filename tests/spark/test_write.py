@@ -1,4 +1,6 @@
-"""Batch writes on a real session and a real server: what arrives, what is refused, and what a failure leaves behind."""
+"""Batch writes on a real session and a real server: what arrives, what is refused, and what a failure leaves
+behind.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tests.spark.scene import Scene, set_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
@@ -47,7 +50,9 @@ Write = Callable[..., None]
 def write(server: ServerProcess, queue: str) -> Write:
     def write(rows: DataFrame, **options: Any) -> None:
         mode = options.pop("mode", "append")
-        writer = rows.write.format("fairlead").options(**{"endpoint": server.address, "queue": queue, **options})
+        writer = rows.write.format("fairlead").options(
+            **{"endpoint": server.address, "queue": queue, **options}
+        )
         (writer.mode(mode) if mode else writer).save()
 
     return write
@@ -59,7 +64,9 @@ def refusal_of(write: Write, rows: DataFrame, **options: Any) -> str:
     return str(refused.value)
 
 
-def test_every_column_of_a_row_arrives_in_its_message(spark: SparkSession, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_every_column_of_a_row_arrives_in_its_message(
+    spark: SparkSession, client: fairlead.Client, queue: str, write: Write
+) -> None:
     rows = spark.sql("""
         SELECT cast('a' AS binary) AS payload, map('kind', 'x', 'who', 'é') AS headers, 'k' AS fairness_key, 7 AS weight,
                array('t', 'u') AS throttle_keys, 's' AS stream, 'd' AS dedup_key, interval '1' hour AS ttl, '0s' AS delay
@@ -68,7 +75,12 @@ def test_every_column_of_a_row_arrives_in_its_message(spark: SparkSession, clien
     """)
     write(rows.coalesce(1))
     first, second = sorted(client.claim(queue, limit=10), key=lambda delivery: delivery.payload)
-    assert (first.payload, first.headers, first.fairness_key, first.weight) == (b"a", {"kind": "x", "who": "é"}, "k", 7)
+    assert (first.payload, first.headers, first.fairness_key, first.weight) == (
+        b"a",
+        {"kind": "x", "who": "é"},
+        "k",
+        7,
+    )
     assert (first.throttle_keys, first.stream) == (("t", "u"), "s")
     assert (second.payload, second.headers, second.fairness_key, second.weight) == (b"b", {}, "default", 1)
     assert (second.throttle_keys, second.stream) == ((), None)
@@ -85,7 +97,9 @@ def test_rows_come_out_in_the_order_of_partitions_and_of_rows_in_them(
     assert scene.payloads(queue) == [str(number).encode() for number in range(20_000)]
 
 
-def test_a_partition_larger_than_a_chunk_arrives_whole(spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_a_partition_larger_than_a_chunk_arrives_whole(
+    spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write
+) -> None:
     rows = spark.range(0, 3_000, 1, 1).selectExpr("concat(cast(id AS string), repeat('x', 10000)) AS payload")
     write(rows)
     published = [write for write in client.staging.list() if queue == write.queue]
@@ -94,12 +108,18 @@ def test_a_partition_larger_than_a_chunk_arrives_whole(spark: SparkSession, scen
     assert [int(payload[:-10_000]) for payload in found] == [*range(3_000)]
 
 
-def test_the_queue_may_be_named_in_save(spark: SparkSession, scene: Scene, server: ServerProcess, queue: str) -> None:
-    spark.sql("SELECT 'a' AS payload").write.format("fairlead").option("endpoint", server.address).mode("append").save(queue)
+def test_the_queue_may_be_named_in_save(
+    spark: SparkSession, scene: Scene, server: ServerProcess, queue: str
+) -> None:
+    spark.sql("SELECT 'a' AS payload").write.format("fairlead").option("endpoint", server.address).mode(
+        "append"
+    ).save(queue)
     assert scene.payloads(queue) == [b"a"]
 
 
-def test_a_write_without_rows_is_no_failure(spark: SparkSession, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_a_write_without_rows_is_no_failure(
+    spark: SparkSession, client: fairlead.Client, queue: str, write: Write
+) -> None:
     write(spark.sql("SELECT 'a' AS payload WHERE false"))
     write(spark.createDataFrame([], "payload string"))
     assert client.stats(queue).ready == 0
@@ -117,7 +137,9 @@ def test_a_second_write_with_the_same_dedupe_token_does_nothing(
     assert scene.staged() == []
 
 
-def test_a_dedupe_token_is_of_its_queue(spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_a_dedupe_token_is_of_its_queue(
+    spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write
+) -> None:
     """A foreachBatch that writes to two queues gives both the same token."""
     client.create_queue(f"{queue}-other")
     rows = spark.sql("SELECT 'a' AS payload")
@@ -126,7 +148,9 @@ def test_a_dedupe_token_is_of_its_queue(spark: SparkSession, scene: Scene, clien
     assert scene.payloads(f"{queue}-other") == [b"a"]
 
 
-def test_two_writes_without_a_token_are_two(spark: SparkSession, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_two_writes_without_a_token_are_two(
+    spark: SparkSession, client: fairlead.Client, queue: str, write: Write
+) -> None:
     rows = spark.sql("SELECT 'a' AS payload")
     write(rows)
     write(rows)
@@ -146,7 +170,8 @@ def test_a_failing_task_leaves_nothing_to_be_seen_and_nothing_staged(
 ) -> None:
     good = spark.range(0, 10, 1, 1).selectExpr("cast('good' AS binary) AS payload")
     rows = good.union(spark.range(0, 1, 1, 1).mapInArrow(cursed, "payload binary"))
-    # One task: of several, one may go on for a moment after the others were told to stop, and what it stages then goes with its time.
+    # One task: of several, one may go on for a moment after the others were told to stop, and what it stages
+    # then goes with its time.
     assert "this row is cursed" in refusal_of(write, rows.coalesce(1))
     assert client.stats(queue).ready == 0
     assert scene.staged() == []
@@ -186,30 +211,59 @@ def test_a_task_that_is_tried_again_stages_anew_and_what_it_staged_before_is_not
     ("query", "said"),
     [
         ("SELECT 1 AS payload", "expected column 'payload' to be binary or string in rows to write, got int"),
-        ("SELECT 'a' AS payload, '7' AS weight", "expected column 'weight' to be int in rows to write, got string"),
-        ("SELECT 'a' AS payload, 30 AS delay", """expected column 'delay' to be an interval day to second, or text such as "30s" in rows to write"""),
+        (
+            "SELECT 'a' AS payload, '7' AS weight",
+            "expected column 'weight' to be int in rows to write, got string",
+        ),
+        (
+            "SELECT 'a' AS payload, 30 AS delay",
+            """expected column 'delay' to be an interval day to second, or text such as "30s" in rows to write""",
+        ),
         ("SELECT 'a' AS payload, 'k' AS fairnesskey", "got 'fairnesskey'; did you mean 'fairness_key'?"),
         ("SELECT 'k' AS stream", "expected column 'payload' to be there"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused_before_any_task(spark: SparkSession, write: Write, query: str, said: str) -> None:
+def test_a_schema_that_does_not_fit_is_refused_before_any_task(
+    spark: SparkSession, write: Write, query: str, said: str
+) -> None:
     assert said in refusal_of(write, spark.sql(query))
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("SELECT cast(null AS string) AS payload, 'k7' AS fairness_key", "no payload, fairness_key='k7': expected payload to be binary or string"),
-        ("SELECT repeat('x', 16777217) AS payload, 'k7' AS stream", "stream='k7': expected payload to be at most 16777216 bytes, got 16777217 bytes"),
-        ("SELECT 'a' AS payload, repeat('k', 513) AS fairness_key", "expected fairness_key to be at most 512 bytes, got '513 bytes'"),
+        (
+            "SELECT cast(null AS string) AS payload, 'k7' AS fairness_key",
+            "no payload, fairness_key='k7': expected payload to be binary or string",
+        ),
+        (
+            "SELECT repeat('x', 16777217) AS payload, 'k7' AS stream",
+            "stream='k7': expected payload to be at most 16777216 bytes, got 16777217 bytes",
+        ),
+        (
+            "SELECT 'a' AS payload, repeat('k', 513) AS fairness_key",
+            "expected fairness_key to be at most 512 bytes, got '513 bytes'",
+        ),
         ("SELECT 'a' AS payload, '' AS stream", "expected stream to be text that is not empty"),
-        ("SELECT 'a' AS payload, array('t', null) AS throttle_keys", "expected throttle_keys to be text that is not empty"),
+        (
+            "SELECT 'a' AS payload, array('t', null) AS throttle_keys",
+            "expected throttle_keys to be text that is not empty",
+        ),
         ("SELECT 'a' AS payload, 'soon' AS delay", "expected delay to be a duration"),
-        ("SELECT 'a' AS payload, map('a', cast(null AS string)) AS headers", "expected headers['a'] to be text"),
+        (
+            "SELECT 'a' AS payload, map('a', cast(null AS string)) AS headers",
+            "expected headers['a'] to be text",
+        ),
     ],
 )
 def test_a_row_that_is_no_message_fails_the_write_and_is_named_by_its_keys(
-    spark: SparkSession, scene: Scene, client: fairlead.Client, queue: str, write: Write, query: str, said: str
+    spark: SparkSession,
+    scene: Scene,
+    client: fairlead.Client,
+    queue: str,
+    write: Write,
+    query: str,
+    said: str,
 ) -> None:
     good = spark.range(100).selectExpr("'fine' AS payload")
     bad = spark.sql(query)
@@ -237,9 +291,13 @@ def test_refused_rows_go_to_the_rejects_folder_and_the_others_to_the_queue(
         assert kept.count() == 30
         assert client.stats(queue).ready == 970
     assert {field.name: field.dataType.simpleString() for field in kept.schema} == {
-        "payload": "string", "fairness_key": "string", "delay": "interval day to second", "headers": "map<string,string>",
-        "error": "string", "token": "string",
-    }  # fmt: skip
+        "payload": "string",
+        "fairness_key": "string",
+        "delay": "interval day to second",
+        "headers": "map<string,string>",
+        "error": "string",
+        "token": "string",
+    }
     found = {int(row.headers["number"]): row for row in kept.collect()}
     assert {number % 100 for number in found} == {1, 2, 3}
     assert found[101].error == "expected payload to be binary or string, got null"
@@ -270,7 +328,9 @@ def test_rows_of_a_write_that_failed_are_not_kept_as_refused(
 
 
 def test_a_queue_that_is_not_there_is_named(spark: SparkSession, write: Write) -> None:
-    assert "expected queue 'nowhere' to exist" in refusal_of(write, spark.sql("SELECT 'a' AS payload"), queue="nowhere")
+    assert "expected queue 'nowhere' to exist" in refusal_of(
+        write, spark.sql("SELECT 'a' AS payload"), queue="nowhere"
+    )
 
 
 def test_to_overwrite_a_queue_is_refused_with_what_to_do_instead(spark: SparkSession, write: Write) -> None:
@@ -279,7 +339,9 @@ def test_to_overwrite_a_queue_is_refused_with_what_to_do_instead(spark: SparkSes
     assert "fairlead queue purge" in message
 
 
-def test_without_a_mode_spark_itself_says_which_there_are(spark: SparkSession, client: fairlead.Client, queue: str, write: Write) -> None:
+def test_without_a_mode_spark_itself_says_which_there_are(
+    spark: SparkSession, client: fairlead.Client, queue: str, write: Write
+) -> None:
     """Its default is to fail where there is something already; it says so before it asks us anything."""
     message = refusal_of(write, spark.sql("SELECT 'a' AS payload"), mode="")
     assert '"fairlead"' in message
@@ -287,7 +349,9 @@ def test_without_a_mode_spark_itself_says_which_there_are(spark: SparkSession, c
     assert client.stats(queue).ready == 0
 
 
-def test_a_server_that_cannot_be_reached_fails_the_write_once_the_timeout_is_over(spark: SparkSession, write: Write) -> None:
+def test_a_server_that_cannot_be_reached_fails_the_write_once_the_timeout_is_over(
+    spark: SparkSession, write: Write
+) -> None:
     from fairlead.testing.server import free_ports
 
     endpoint = f"127.0.0.1:{free_ports(1)[0]}"
@@ -296,7 +360,9 @@ def test_a_server_that_cannot_be_reached_fails_the_write_once_the_timeout_is_ove
     assert endpoint in message
 
 
-def test_a_key_that_may_not_produce_is_refused_and_a_good_one_writes(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_key_that_may_not_produce_is_refused_and_a_good_one_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with run_server(tmp_path / "data", settings={"durability": "os", "auth.mode": "keys"}) as locked:
         admin = (locked.data / "bootstrap.key").read_text().strip()
         with fairlead.connect(locked.address, api_key=admin) as client:
@@ -310,7 +376,9 @@ def test_a_key_that_may_not_produce_is_refused_and_a_good_one_writes(spark: Spar
 
             def write(key: str) -> None:
                 options = {"endpoint": locked.address, "queue": "orders", "apiKeyFile": str(files[key])}
-                spark.sql("SELECT 'a' AS payload").write.format("fairlead").options(**options).mode("append").save()
+                spark.sql("SELECT 'a' AS payload").write.format("fairlead").options(**options).mode(
+                    "append"
+                ).save()
 
             with pytest.raises(PySparkException, match="expected a key with produce on 'orders'"):
                 write("reader")

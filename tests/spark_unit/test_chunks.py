@@ -10,7 +10,9 @@ from fairlead.spark.data_source.chunks import Chunker, row_sizes
 
 
 def rows(*sizes: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([b"x" * size for size in sizes], pa.binary())], names=["payload"])
+    return pa.RecordBatch.from_arrays(
+        [pa.array([b"x" * size for size in sizes], pa.binary())], names=["payload"]
+    )
 
 
 def cut(batches: list[pa.RecordBatch], most_bytes: int, most_rows: int) -> list[pa.RecordBatch]:
@@ -24,7 +26,9 @@ SIZES = st.lists(st.lists(st.integers(0, 500), max_size=8), max_size=5)
 
 
 @given(SIZES, st.integers(100, 1500), st.integers(1, 6))
-def test_chunks_hold_all_rows_in_order_and_none_is_larger_than_it_may_be(sizes: list[list[int]], most_bytes: int, most_rows: int) -> None:
+def test_chunks_hold_all_rows_in_order_and_none_is_larger_than_it_may_be(
+    sizes: list[list[int]], most_bytes: int, most_rows: int
+) -> None:
     chunks = cut([rows(*batch) for batch in sizes], most_bytes, most_rows)
     lengths = [[len(value) for value in chunk.column("payload").to_pylist()] for chunk in chunks]
     assert [*chain(*lengths)] == [*chain(*sizes)]
@@ -34,7 +38,9 @@ def test_chunks_hold_all_rows_in_order_and_none_is_larger_than_it_may_be(sizes: 
 
 
 @given(SIZES, st.integers(100, 1500), st.integers(1, 6))
-def test_no_chunk_could_have_held_the_first_row_of_the_next(sizes: list[list[int]], most_bytes: int, most_rows: int) -> None:
+def test_no_chunk_could_have_held_the_first_row_of_the_next(
+    sizes: list[list[int]], most_bytes: int, most_rows: int
+) -> None:
     chunks = cut([rows(*batch) for batch in sizes], most_bytes, most_rows)
     for chunk, following in pairwise(chunks):
         grown = int(row_sizes(chunk).sum() + row_sizes(following)[0])
@@ -43,7 +49,13 @@ def test_no_chunk_could_have_held_the_first_row_of_the_next(sizes: list[list[int
 
 def test_the_size_of_a_row_counts_texts_and_lists_and_is_right_in_a_slice() -> None:
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(["a", None, "ccc"]), pa.array([["xx", "y"], None, ["z" * 10]]), pa.nulls(3, pa.binary()), pa.array([1, 2, 3])], names=[*"abcd"]
+        [
+            pa.array(["a", None, "ccc"]),
+            pa.array([["xx", "y"], None, ["z" * 10]]),
+            pa.nulls(3, pa.binary()),
+            pa.array([1, 2, 3]),
+        ],
+        names=[*"abcd"],
     )
     assert row_sizes(batch).tolist() == [64 + 1 + 3, 64, 64 + 3 + 10]
     assert row_sizes(batch.slice(1)).tolist() == [64, 64 + 3 + 10]

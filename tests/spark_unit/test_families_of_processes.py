@@ -10,7 +10,8 @@ import pytest
 from tests.spark.driver import Driver, run_driver
 from tests.spark.processes import Family, wait_until
 
-# As the daemon of Spark's Python workers does: a group of its own, deaf to a polite request, alive when its parent is not.
+# As the daemon of Spark's Python workers does: a group of its own, deaf to a polite request, alive when its
+# parent is not.
 _DAEMON = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -29,7 +30,9 @@ time.sleep(3600)
 def test_a_grandchild_in_a_group_of_its_own_ends_with_its_family(tmp_path: Path) -> None:
     family = Family(tmp_path)
     parent = family.start("parent", [sys.executable, "-c", _PARENT], {})
-    wait_until(lambda: "up" in (tmp_path / "parent.out").read_text(), "the grandchild to run", explain=family.report)
+    wait_until(
+        lambda: "up" in (tmp_path / "parent.out").read_text(), "the grandchild to run", explain=family.report
+    )
     grandchild = int((tmp_path / "parent.out").read_text().split()[1])
     assert family.pids() == sorted([parent.pid, grandchild])
     parent.kill()

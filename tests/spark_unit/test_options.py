@@ -17,8 +17,14 @@ def refusal(given: dict[str, str]) -> str:
 
 
 def test_names_are_read_in_whatever_case_spark_hands_them_over():
-    read = read_options(WHERE | {"maxmessagespertrigger": "500", "TLS.SERVERNAME": "broker", "IncludePayload": "False"})
-    assert (read.max_messages_per_trigger, read.tls_server_name, read.include_payload) == (500, "broker", False)
+    read = read_options(
+        WHERE | {"maxmessagespertrigger": "500", "TLS.SERVERNAME": "broker", "IncludePayload": "False"}
+    )
+    assert (read.max_messages_per_trigger, read.tls_server_name, read.include_payload) == (
+        500,
+        "broker",
+        False,
+    )
     assert read.given == {"endpoint", "queue", "maxMessagesPerTrigger", "tls.serverName", "includePayload"}
 
 
@@ -43,7 +49,10 @@ def test_a_secret_itself_is_refused_and_the_way_to_name_it_is_told(name: str):
 
 
 def test_options_that_spark_adds_for_itself_are_no_concern_of_the_source():
-    assert read_options(WHERE | {"checkpointLocation": "/somewhere", "queryName": "etl"}).given == {"endpoint", "queue"}
+    assert read_options(WHERE | {"checkpointLocation": "/somewhere", "queryName": "etl"}).given == {
+        "endpoint",
+        "queue",
+    }
 
 
 def test_the_path_of_load_is_the_queue():
@@ -91,7 +100,9 @@ def test_a_value_that_cannot_be_meant_is_refused_with_the_option_s_name(name: st
     assert f"option {name} " in refusal(WHERE | {name: value})
 
 
-@pytest.mark.parametrize(("value", "size"), [("100", 100), ("100b", 100), ("64m", 64 << 20), ("64MiB", 64 << 20), ("1 kb", 1024)])
+@pytest.mark.parametrize(
+    ("value", "size"), [("100", 100), ("100b", 100), ("64m", 64 << 20), ("64MiB", 64 << 20), ("1 kb", 1024)]
+)
 def test_sizes_are_read_as_spark_writes_them(value: str, size: int):
     assert read_options(WHERE | {"maxBytesPerTrigger": value}).max_bytes_per_trigger == size
 
@@ -122,7 +133,9 @@ def test_what_a_direction_needs_must_be_given(given: dict[str, str], direction, 
 
 
 def test_an_option_of_another_direction_is_refused_with_where_it_belongs():
-    with pytest.raises(InvalidRequest, match="consumer to be left out of a batch read: it belongs to stream reads"):
+    with pytest.raises(
+        InvalidRequest, match="consumer to be left out of a batch read: it belongs to stream reads"
+    ):
         read_options(WHERE | {"consumer": "etl"}).for_direction("batch read")
 
 
@@ -140,7 +153,11 @@ def test_a_default_that_is_shown_is_the_one_that_counts():
     defaults = Options()
     for option in OPTIONS.values():
         if option.default and " " not in option.default:
-            field = next(name for name in Options.__dataclass_fields__ if name.replace("_", "") == option.name.lower().replace(".", ""))
+            field = next(
+                name
+                for name in Options.__dataclass_fields__
+                if name.replace("_", "") == option.name.lower().replace(".", "")
+            )
             assert option.read(option.name, option.default) == getattr(defaults, field), option.name
 
 

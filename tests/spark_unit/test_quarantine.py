@@ -1,4 +1,6 @@
-"""What a task of `quarantine` does with its partition, in one process and without a JVM, against a real server."""
+"""What a task of `quarantine` does with its partition, in one process and without a JVM, against a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,17 @@ Make = Callable[..., Sift]
 
 @pytest.fixture
 def make(server: ServerProcess, queue: str) -> Make:
-    def make(check: Any = is_even, *, run: str | None = "load-7", name: str = "check", hidden: tuple[str, ...] = (), **connection: str) -> Sift:
-        options = read_options({"endpoint": server.address, "queue": queue, **connection}).for_direction("quarantine")
+    def make(
+        check: Any = is_even,
+        *,
+        run: str | None = "load-7",
+        name: str = "check",
+        hidden: tuple[str, ...] = (),
+        **connection: str,
+    ) -> Sift:
+        options = read_options({"endpoint": server.address, "queue": queue, **connection}).for_direction(
+            "quarantine"
+        )
         judge = judge_by(check, "validation_failure") if callable(check) else check
         return Sift(options, judge, SCHEMA, ("__fairlead_partition", *hidden), run, name, {"job": "nightly"})
 
@@ -75,11 +86,23 @@ def work() -> Iterator[Callable[..., list[int]]]:
     """One attempt of a task; gives the ids of the good rows."""
 
     def work(
-        task: Sift, *batches: list[int], partition: int = 0, attempt: int = 0, query: str = "", batch: int = 0, behind: bytes = MARK, **hidden: Any
+        task: Sift,
+        *batches: list[int],
+        partition: int = 0,
+        attempt: int = 0,
+        query: str = "",
+        batch: int = 0,
+        behind: bytes = MARK,
+        **hidden: Any,
     ) -> list[int]:
         properties = {QUERY_ID: query, BATCH_ID: str(batch)} if query else {}
         TaskContext._setTaskContext(None)
-        TaskContext(partitionId=90, attemptNumber=attempt, taskAttemptId=partition + 10 * attempt, localProperties=properties)
+        TaskContext(
+            partitionId=90,
+            attemptNumber=attempt,
+            taskAttemptId=partition + 10 * attempt,
+            localProperties=properties,
+        )
         try:
             rows = iter([rows_of(ids, partition, **hidden) for ids in batches])
             given = _WORKER(pickle.loads(pickle.dumps(task)), rows, io.BufferedReader(io.BytesIO(behind)))
@@ -112,31 +135,45 @@ def dead_ids(client: fairlead.Client, queue: str) -> list[int]:
 Work = Callable[..., list[int]]
 
 
-def test_good_rows_flow_on_and_bad_ones_are_dead_letters_that_say_why(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_good_rows_flow_on_and_bad_ones_are_dead_letters_that_say_why(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     assert work(make(), [1, 2, 3], [4], [5], partition=3) == [2, 4]
     found = dead(client, queue)
-    assert [json.loads(one.payload) for one in found] == [{"id": number, "name": f"n{number}"} for number in (1, 3, 5)]
+    assert [json.loads(one.payload) for one in found] == [
+        {"id": number, "name": f"n{number}"} for number in (1, 3, 5)
+    ]
     assert [one.failures[-1].error for one in found] == ["1 is odd", "3 is odd", "5 is odd"]
-    assert {fairlead.FailureReason(one.failures[-1].reason) for one in found} == {fairlead.FailureReason.VALIDATION_FAILURE}
+    assert {fairlead.FailureReason(one.failures[-1].reason) for one in found} == {
+        fairlead.FailureReason.VALIDATION_FAILURE
+    }
     assert found[0].headers == {"job": "nightly", "fairlead-run": "load-7", "fairlead-partition": "3"}
     assert client.stats(queue).ready == 0
 
 
-def test_the_same_work_done_again_changes_nothing_also_in_another_order(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_the_same_work_done_again_changes_nothing_also_in_another_order(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     assert work(make(), [1, 2, 3], [5]) == [2]
     assert work(make(), [5, 2], [3, 1], attempt=1) == [2]
     assert dead_ids(client, queue) == [1, 3, 5]
     assert not [write for write in client.staging.list() if queue == write.queue and not write.published]
 
 
-def test_work_that_turns_out_otherwise_loses_no_row(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
-    """A check that depends on the weather, or a partition that is cut otherwise: what is in no good row is a dead letter."""
+def test_work_that_turns_out_otherwise_loses_no_row(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
+    """A check that depends on the weather, or a partition that is cut otherwise: what is in no good row is a
+    dead letter.
+    """
     work(make(), [1, 2])
     work(make(), [1, 2, 3])
     assert dead_ids(client, queue) == [1, 1, 3]
 
 
-def test_equal_rows_of_two_partitions_and_of_two_checks_are_all_there(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_equal_rows_of_two_partitions_and_of_two_checks_are_all_there(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     work(make(), [1], partition=0)
     work(make(), [1], partition=1)
     work(make(name="other"), [1], partition=0)
@@ -144,7 +181,9 @@ def test_equal_rows_of_two_partitions_and_of_two_checks_are_all_there(client: fa
     assert dead_ids(client, queue) == [1, 1, 1, 1, 1]
 
 
-def test_equal_rows_of_two_queues_are_in_both(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_equal_rows_of_two_queues_are_in_both(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     other = f"{queue}-too"
     client.create_queue(other)
     work(make(), [1])
@@ -155,11 +194,15 @@ def test_equal_rows_of_two_queues_are_in_both(client: fairlead.Client, queue: st
 def test_the_longest_names_make_a_token(client: fairlead.Client, work: Work, make: Make) -> None:
     queue = "q" * (MAX_QUEUE_NAME - len(".dlq"))
     client.create_queue(queue)
-    work(make(queue=queue, run="t" * _MOST_TOKEN_BYTES, name="n" * _MOST_NAME_BYTES), [1], partition=2**31 - 1)
+    work(
+        make(queue=queue, run="t" * _MOST_TOKEN_BYTES, name="n" * _MOST_NAME_BYTES), [1], partition=2**31 - 1
+    )
     assert dead_ids(client, queue) == [1]
 
 
-def test_a_task_that_is_cut_short_leaves_nothing(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_task_that_is_cut_short_leaves_nothing(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     for behind in (b"", b"\0\0\0\4"):
         with pytest.raises(CutShort):
             work(make(), [1, 2], behind=behind)
@@ -211,26 +254,42 @@ def test_rows_that_do_not_fit_in_memory_wait_in_a_file(
     assert made[0]._file.closed
 
 
-def test_many_rows_with_long_errors_of_their_own_fit_into_a_request(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_many_rows_with_long_errors_of_their_own_fit_into_a_request(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     assert work(make(complain), list(range(bad_rows._CHUNK_ROWS))) == []
     found = dead(client, queue)
     assert len(found) == bad_rows._CHUNK_ROWS
     assert found[17].failures[-1].error.startswith(f"{json.loads(found[17].payload)['id']} éé")
 
 
-def test_a_row_that_no_message_can_carry_ends_the_task_with_what_to_do(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_row_that_no_message_can_carry_ends_the_task_with_what_to_do(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     task = make(hidden=("__fairlead_payload",))
     with pytest.raises(RowsRefused, match="payload= what a dead letter is to carry"):
         work(task, [1], __fairlead_payload=lambda _: b"x" * (MAX_PAYLOAD_BYTES + 1))
     assert dead_ids(client, queue) == []
 
 
-def test_a_dead_letter_may_carry_a_column_and_have_a_key(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_dead_letter_may_carry_a_column_and_have_a_key(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     keys = {1: "ann", 3: None, 5: "", 7: "é" * MAX_KEY_BYTES}
     task = make(hidden=("__fairlead_key", "__fairlead_payload"))
-    work(task, [1, 2, 3, 5, 7], __fairlead_key=lambda n: keys.get(n, "x"), __fairlead_payload=lambda n: b"raw %d" % n)
+    work(
+        task,
+        [1, 2, 3, 5, 7],
+        __fairlead_key=lambda n: keys.get(n, "x"),
+        __fairlead_payload=lambda n: b"raw %d" % n,
+    )
     found = {one.payload: one.fairness_key for one in dead(client, queue)}
-    assert found == {b"raw 1": "ann", b"raw 3": "default", b"raw 5": "default", b"raw 7": "é" * (MAX_KEY_BYTES // 2)}
+    assert found == {
+        b"raw 1": "ann",
+        b"raw 3": "default",
+        b"raw 5": "default",
+        b"raw 7": "é" * (MAX_KEY_BYTES // 2),
+    }
 
 
 def as_spark_has_it(raw: bytes) -> Any:
@@ -238,37 +297,53 @@ def as_spark_has_it(raw: bytes) -> Any:
     return pa.array([raw], pa.binary()).view(pa.utf8())[0]
 
 
-def test_a_bad_row_with_text_that_is_not_utf_8_is_a_dead_letter(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_bad_row_with_text_that_is_not_utf_8_is_a_dead_letter(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     condition = make(ByColumn("id <> 3", "unknown"), hidden=("__fairlead_said", "__fairlead_key"))
-    given = {"name": lambda n: as_spark_has_it(b"n\xff%d" % n), "__fairlead_key": lambda n: as_spark_has_it(b"k\xff%d" % n)}
+    given = {
+        "name": lambda n: as_spark_has_it(b"n\xff%d" % n),
+        "__fairlead_key": lambda n: as_spark_has_it(b"k\xff%d" % n),
+    }
     assert work(condition, [1, 3], __fairlead_said=lambda n: n != 3, **given) == [1]
     [found] = dead(client, queue)
     assert (json.loads(found.payload), found.fairness_key) == ({"id": 3, "name": "n\ufffd3"}, "k\ufffd3")
 
 
-def test_a_row_that_a_function_cannot_be_shown_is_a_dead_letter(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_row_that_a_function_cannot_be_shown_is_a_dead_letter(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     assert work(make(), [2, 4], name=lambda n: as_spark_has_it(b"\xff" if n == 2 else b"four")) == [4]
     [found] = dead(client, queue)
     assert json.loads(found.payload) == {"id": 2, "name": "\ufffd"}
     assert found.failures[-1].error.startswith("Python cannot hold this row")
 
 
-def test_a_verdict_with_half_a_character_is_published(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_verdict_with_half_a_character_is_published(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     assert work(make(stammer), [1]) == []
     assert [one.failures[-1].error for one in dead(client, queue)] == ["half ?"]
 
 
-def test_a_payload_of_its_own_is_carried_byte_for_byte(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_payload_of_its_own_is_carried_byte_for_byte(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     task = make(hidden=("__fairlead_payload",))
     work(task, [1], name=lambda n: as_spark_has_it(b"\xff"), __fairlead_payload=lambda n: b"\xff\0")
     assert [one.payload for one in dead(client, queue)] == [b"\xff\0"]
 
 
-def test_a_condition_that_spark_has_looked_at_is_not_asked_again(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_a_condition_that_spark_has_looked_at_is_not_asked_again(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     task = make(ByColumn("id <> 3", "poison_message"), hidden=("__fairlead_said",))
     said = {3: False, 4: None}
     assert work(task, [1, 2, 3, 4], [5], __fairlead_said=lambda n: said.get(n, True)) == [1, 2, 5]
-    assert {(one.failures[-1].reason, one.failures[-1].error) for one in dead(client, queue)} == {(7, "id <> 3 is false"), (7, "id <> 3 is null")}
+    assert {(one.failures[-1].reason, one.failures[-1].error) for one in dead(client, queue)} == {
+        (7, "id <> 3 is false"),
+        (7, "id <> 3 is null"),
+    }
 
 
 def test_a_task_fails_while_the_broker_is_away(make: Make, work: Work) -> None:
@@ -284,8 +359,18 @@ def test_it_takes_the_right_to_quarantine_and_no_other(tmp_path: Path, work: Wor
 
             def task(grant: str) -> Sift:
                 (tmp_path / grant).write_text(client.keys.create(grant, grants=[f"{grant}:orders"]).secret)
-                options = read_options({"endpoint": locked.address, "queue": "orders", "apiKeyFile": str(tmp_path / grant)})
-                return Sift(options, judge_by(is_even, "unknown"), SCHEMA, ("__fairlead_partition",), "load-7", "check", {})
+                options = read_options(
+                    {"endpoint": locked.address, "queue": "orders", "apiKeyFile": str(tmp_path / grant)}
+                )
+                return Sift(
+                    options,
+                    judge_by(is_even, "unknown"),
+                    SCHEMA,
+                    ("__fairlead_partition",),
+                    "load-7",
+                    "check",
+                    {},
+                )
 
             for grant in ("produce", "consume"):
                 with pytest.raises(Forbidden, match="quarantine on 'orders'"):
@@ -295,7 +380,9 @@ def test_it_takes_the_right_to_quarantine_and_no_other(tmp_path: Path, work: Wor
         forget_clients()
 
 
-def test_what_the_broker_refuses_fails_the_task(client: fairlead.Client, queue: str, make: Make, work: Work) -> None:
+def test_what_the_broker_refuses_fails_the_task(
+    client: fairlead.Client, queue: str, make: Make, work: Work
+) -> None:
     client.delete_queue(queue)
     with pytest.raises(FairleadError, match=queue):
         work(make(), [1])

@@ -4,7 +4,15 @@ import pickle
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from fairlead.errors import InvalidRequest
 from fairlead.spark.data_source.schema import check_read_schema, read_schema
@@ -18,14 +26,19 @@ def refusal(schema: StructType, view: str = "messages") -> str:
 
 
 def changed(column: str, **changes: object) -> StructType:
-    fields = [{"name": f.name, "dataType": f.dataType} | (changes if f.name == column else {}) for f in read_schema().fields]
+    fields = [
+        {"name": f.name, "dataType": f.dataType} | (changes if f.name == column else {})
+        for f in read_schema().fields
+    ]
     return StructType([StructField(**field) for field in fields])
 
 
 def test_a_schema_like_the_source_s_own_is_accepted():
     check_read_schema(read_schema())
     check_read_schema(read_schema("dead"), "dead")
-    without_nulls = StructType([StructField(f.name, f.dataType, nullable=False) for f in read_schema().fields])
+    without_nulls = StructType(
+        [StructField(f.name, f.dataType, nullable=False) for f in read_schema().fields]
+    )
     check_read_schema(without_nulls)
 
 
@@ -69,7 +82,11 @@ def test_the_source_refuses_a_wrong_schema_before_anything_is_read():
         source.reader(changed("attempts", dataType=BinaryType()))
     streaming = FairleadDataSource({"endpoint": "127.0.0.1:1", "queue": "orders", "consumer": "etl"})
     refused = pickle.loads(pickle.dumps(streaming.streamReader(changed("attempts", dataType=BinaryType()))))
-    for ask in (refused.initialOffset, lambda: refused.latestOffset({}, ReadAllAvailable()), lambda: refused.partitions({}, {})):
+    for ask in (
+        refused.initialOffset,
+        lambda: refused.latestOffset({}, ReadAllAvailable()),
+        lambda: refused.partitions({}, {}),
+    ):
         with pytest.raises(InvalidRequest, match="'attempts'"):
             ask()
 

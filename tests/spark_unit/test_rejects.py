@@ -26,7 +26,11 @@ def stage(folder: Path, token: str, name: str, *keys: str) -> str:
 
 def kept(folder: Path) -> list[str]:
     """As a reader of Parquet sees the folder."""
-    return sorted(pq.read_table(folder).column("fairness_key").to_pylist()) if [*folder.glob("token=*/*.parquet")] else []
+    return (
+        sorted(pq.read_table(folder).column("fairness_key").to_pylist())
+        if [*folder.glob("token=*/*.parquet")]
+        else []
+    )
 
 
 def test_refused_rows_are_seen_once_the_write_is_kept_with_their_columns_and_why(tmp_path: Path) -> None:
@@ -53,7 +57,9 @@ def test_a_commit_that_was_cut_short_is_done_again_whole(tmp_path: Path) -> None
     name = stage(tmp_path, "t", "one", "a")
     (tmp_path / "token=t").mkdir()
     (tmp_path / "_staged" / "t" / name).rename(tmp_path / "token=t" / name)
-    RejectsFolder(str(tmp_path), "t").keep([stage(tmp_path, "t", "again-1", "a"), stage(tmp_path, "t", "again-2", "b")])
+    RejectsFolder(str(tmp_path), "t").keep(
+        [stage(tmp_path, "t", "again-1", "a"), stage(tmp_path, "t", "again-2", "b")]
+    )
     assert kept(tmp_path) == ["a", "b"]
 
 
@@ -72,8 +78,13 @@ def test_a_task_that_refuses_nothing_leaves_no_file(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_that_the_driver_does_not_share_is_noticed_before_anything_is_published(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"a folder that driver and executors share; .*one\.parquet cannot be seen from the driver"):
+def test_a_folder_that_the_driver_does_not_share_is_noticed_before_anything_is_published(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        InvalidRequest,
+        match=r"a folder that driver and executors share; .*one\.parquet cannot be seen from the driver",
+    ):
         RejectsFolder(str(tmp_path), "t").check(["one.parquet"])
 
 

@@ -24,7 +24,15 @@ AT = datetime.fromtimestamp(AT_MS / 1000, UTC)
 IDS = IdSource().next(AT_MS, 5)
 
 
-def delivery(n: int, *, payload: bytes = b"x", headers: bytes = b"", stream: str = "", seq: int = 0, state: MessageState | None = None) -> Delivery:
+def delivery(
+    n: int,
+    *,
+    payload: bytes = b"x",
+    headers: bytes = b"",
+    stream: str = "",
+    seq: int = 0,
+    state: MessageState | None = None,
+) -> Delivery:
     lane = pack_lane("acme", ("gpu",) if n % 2 else ())
     message = Message(IDS[n], 0, lane, 1, headers, payload, AT_MS, 0, 0, 0, "", 0, False, stream, seq)
     return Delivery(message, state, "orders", 7, AT_MS, 1, None)
@@ -41,19 +49,33 @@ def rows_of(deliveries: list[Delivery], **options) -> list[dict]:
 def test_a_plain_delivery_has_its_defaults():
     assert rows_of([delivery(0)]) == [
         {
-            "id": show_id(IDS[0]), "queue": "orders", "fairness_key": "acme", "weight": 1, "throttle_keys": [], "stream": None, "seq": None,
-            "payload": b"x", "headers": {}, "attempts": 0, "deliveries": 1, "progress": 0, "carry": None, "enqueued_at": AT,
+            "id": show_id(IDS[0]),
+            "queue": "orders",
+            "fairness_key": "acme",
+            "weight": 1,
+            "throttle_keys": [],
+            "stream": None,
+            "seq": None,
+            "payload": b"x",
+            "headers": {},
+            "attempts": 0,
+            "deliveries": 1,
+            "progress": 0,
+            "carry": None,
+            "enqueued_at": AT,
             "receipt": "etl/3/12/7",
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_rows_with_and_without_headers_keys_and_streams_stand_side_by_side():
-    found = rows_of([
-        delivery(0),
-        delivery(1, headers=pack_headers({"trace": "1", "tenant": "a"}), stream="s", seq=4),
-        delivery(2, headers=pack_headers({"trace": "2"})),
-    ])
+    found = rows_of(
+        [
+            delivery(0),
+            delivery(1, headers=pack_headers({"trace": "1", "tenant": "a"}), stream="s", seq=4),
+            delivery(2, headers=pack_headers({"trace": "2"})),
+        ]
+    )
     assert [row["headers"] for row in found] == [{}, {"trace": "1", "tenant": "a"}, {"trace": "2"}]
     assert [row["throttle_keys"] for row in found] == [[], ["gpu"], []]
     assert [(row["stream"], row["seq"]) for row in found] == [(None, None), ("s", 4), (None, None)]
@@ -88,23 +110,52 @@ def test_ids_are_shown_as_everywhere_else_also_of_a_part_of_a_batch(start: int, 
 
 def info(n: int = 0, **changes: object) -> MessageInfo:
     plain = MessageInfo(
-        id=show_id(IDS[n]), queue="orders.dlq", where="ready", payload=b"x", headers={}, fairness_key="acme", weight=1, throttle_keys=(),
-        enqueued_at=AT_MS, attempts=2, deliveries=2, progress=Progress.NONE, dead_since=AT_MS + 9, source="orders", rule="max_attempts",
-        reason=None, failures=(), place=1, stream=None, seq=0, carry=b"c", failures_cut=0, due_at=None, expires_at=None, lease_until=None,
+        id=show_id(IDS[n]),
+        queue="orders.dlq",
+        where="ready",
+        payload=b"x",
+        headers={},
+        fairness_key="acme",
+        weight=1,
+        throttle_keys=(),
+        enqueued_at=AT_MS,
+        attempts=2,
+        deliveries=2,
+        progress=Progress.NONE,
+        dead_since=AT_MS + 9,
+        source="orders",
+        rule="max_attempts",
+        reason=None,
+        failures=(),
+        place=1,
+        stream=None,
+        seq=0,
+        carry=b"c",
+        failures_cut=0,
+        due_at=None,
+        expires_at=None,
+        lease_until=None,
         consumer=None,
-    )  # fmt: skip
+    )
     return replace(plain, **changes)
 
 
 def test_what_the_server_may_not_show_is_null_and_not_empty():
     hidden = info(0, payload=b"", headers={"trace": ""}, carry=b"", hidden=("payload", "headers", "carry"))
-    partly = info(1, payload=b'{"card": "[redacted]"}', headers={"trace": "t"}, hidden=("payload $.card", "header cookie"))
+    partly = info(
+        1,
+        payload=b'{"card": "[redacted]"}',
+        headers={"trace": "t"},
+        hidden=("payload $.card", "header cookie"),
+    )
     made = Rows(read_schema(), "orders").of(fill_defaults(encode_browsed([hidden, partly, info(2)]), BROWSED))
     made.validate(full=True)
     rows = made.to_pylist(maps_as_pydicts="strict")
     assert [(row["payload"], row["headers"], row["carry"]) for row in rows] == [
-        (None, None, None), (b'{"card": "[redacted]"}', {"trace": "t"}, b"c"), (b"x", {}, b"c"),
-    ]  # fmt: skip
+        (None, None, None),
+        (b'{"card": "[redacted]"}', {"trace": "t"}, b"c"),
+        (b"x", {}, b"c"),
+    ]
 
 
 def test_a_dead_letter_tells_how_it_died():
@@ -118,10 +169,19 @@ def test_a_dead_letter_tells_how_it_died():
     made.validate(full=True)
     (row,) = made.to_pylist(maps_as_pydicts="strict")
     assert (row["reason"], row["error"], row["rule"], row["source"], row["receipt"]) == (
-        "handler_exception", "boom", "max_attempts", "orders", None,
-    )  # fmt: skip
+        "handler_exception",
+        "boom",
+        "max_attempts",
+        "orders",
+        None,
+    )
     assert row["failures"][0] == {
-        "at": AT, "attempt": 1, "reason": "timeout_exceeded", "error": "slow", "consumer": "w1", "rule": "exponential",
+        "at": AT,
+        "attempt": 1,
+        "reason": "timeout_exceeded",
+        "error": "slow",
+        "consumer": "w1",
+        "rule": "exponential",
         "due": datetime.fromtimestamp((AT_MS + 5) / 1000, UTC),
-    }  # fmt: skip
+    }
     assert row["failures"][1]["due"] is None

@@ -1,4 +1,6 @@
-"""Which functions count as the same check: its bad rows are published once, so two that differ must not pass for one."""
+"""Which functions count as the same check: its bad rows are published once, so two that differ must not pass
+for one.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ PAIRS: dict[str, tuple[Check, Check]] = {
     "constants": (lambda row: row["a"] > 0, lambda row: row["b"] > 0),
     "operators": (lambda row: row["a"] > 0, lambda row: row["a"] < 0),
     "attributes": (lambda row: row.lower(), lambda row: row.upper()),
-    "inner functions": (lambda row: any(one > 0 for one in row["a"]), lambda row: any(one < 0 for one in row["a"])),
+    "inner functions": (
+        lambda row: any(one > 0 for one in row["a"]),
+        lambda row: any(one < 0 for one in row["a"]),
+    ),
     "defaults": (lambda row, n=1: row["a"] > n, lambda row, n=2: row["a"] > n),
     "keyword defaults": (lambda row, *, n=1: row["a"] > n, lambda row, *, n=2: row["a"] > n),
     "lines": (
@@ -118,7 +123,9 @@ def test_another_process_says_the_same() -> None:
 
     def said(seed: str, program: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
 
     first = said("1", PROGRAM)
     assert first == said("2", PROGRAM) == said("3", PROGRAM.replace("5000", "2"))

@@ -19,7 +19,12 @@ RAW = [find_id(text) or b"" for text in IDS]
 
 
 def batch(**columns: object) -> pa.RecordBatch:
-    given = {"id": IDS, "receipt": ["q:etl/2/7/31"] * 3, "outcome": ["complete", "fail", "release"], **columns}
+    given = {
+        "id": IDS,
+        "receipt": ["q:etl/2/7/31"] * 3,
+        "outcome": ["complete", "fail", "release"],
+        **columns,
+    }
     arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in given.values()]
     return pa.RecordBatch.from_arrays(arrays, names=[*given])
 
@@ -32,9 +37,13 @@ def faults_of(**columns: object) -> dict[int, str]:
 
 def test_every_column_becomes_the_settlement_it_speaks_of() -> None:
     rows = batch(
-        reason=[None, "poison_message", None], error=["", "broken", None], retry_in=pa.array([None, timedelta(seconds=3), None], pa.duration("us")),
-        dead=[False, False, None], progress=pa.array([4, 1, 0], pa.int32()), keep_order=[None, False, True],
-    )  # fmt: skip
+        reason=[None, "poison_message", None],
+        error=["", "broken", None],
+        retry_in=pa.array([None, timedelta(seconds=3), None], pa.duration("us")),
+        dead=[False, False, None],
+        progress=pa.array([4, 1, 0], pa.int32()),
+        keep_order=[None, False, True],
+    )
     assert set(rows.schema.names) == set(SETTLED)
     ((receipt, sent),), faults = to_settlements(rows)
     assert (receipt, faults) == (Receipt("etl", "q", 2, 7), {})
@@ -53,7 +62,9 @@ def test_the_three_needed_columns_are_enough() -> None:
 
 
 def test_rows_of_several_claims_are_sent_apart_each_with_its_own_lease() -> None:
-    sent, _ = to_settlements(batch(receipt=["q:etl/2/7/31", "p/q:a/b:c/3/1/2", "q:etl/2/7/32"], outcome=["complete"] * 3))
+    sent, _ = to_settlements(
+        batch(receipt=["q:etl/2/7/31", "p/q:a/b:c/3/1/2", "q:etl/2/7/32"], outcome=["complete"] * 3)
+    )
     assert [(receipt, decode_settlements(rows)) for receipt, rows in sent] == [
         (Receipt("etl", "q", 2, 7), [Complete(LeaseRef(RAW[0], 0x1F)), Complete(LeaseRef(RAW[2], 0x20))]),
         (Receipt("a/b:c", "p/q", 3, 1), [Complete(LeaseRef(RAW[1], 2))]),
@@ -73,18 +84,28 @@ def test_rows_that_cannot_be_settled_are_named_by_what_is_wrong() -> None:
     assert faults[1] == "expected receipt to be as it was read, got 'etl'"
     assert "a batch read claims nothing" in faults[2]
     assert faults.keys() == {1, 2}
-    assert faults_of(reason=[None, "bad luck", None])[1].startswith("expected reason to be one of transport_unavailable, ")
+    assert faults_of(reason=[None, "bad luck", None])[1].startswith(
+        "expected reason to be one of transport_unavailable, "
+    )
     assert faults_of(progress=[0, -1, 0]) == {1: "expected progress to be 64 bit flags, 0 or greater, got -1"}
     assert faults_of(retry_in=[None, "soon", None]).keys() == {1}
 
 
 def test_what_an_outcome_has_nothing_to_do_with_is_refused_and_not_lost() -> None:
-    assert faults_of(error=["why", "why", "why"]) == dict.fromkeys((0, 2), "expected error to be null unless the outcome is fail")
+    assert faults_of(error=["why", "why", "why"]) == dict.fromkeys(
+        (0, 2), "expected error to be null unless the outcome is fail"
+    )
     assert faults_of(dead=[True, True, False]) == {0: "expected dead to be null unless the outcome is fail"}
     assert faults_of(retry_in=["1s", "1s", ""]).keys() == {0, 2}
-    assert faults_of(progress=[1, 1, 1]) == {2: "expected progress to be null unless the outcome is complete or fail"}
-    assert faults_of(keep_order=[True, False, True]) == {0: "expected keep_order to be null unless the outcome is release"}
-    assert faults_of(dead=[None, True, None], retry_in=[None, "1s", None]) == {1: "expected retry_in to be null where dead is true"}
+    assert faults_of(progress=[1, 1, 1]) == {
+        2: "expected progress to be null unless the outcome is complete or fail"
+    }
+    assert faults_of(keep_order=[True, False, True]) == {
+        0: "expected keep_order to be null unless the outcome is release"
+    }
+    assert faults_of(dead=[None, True, None], retry_in=[None, "1s", None]) == {
+        1: "expected retry_in to be null where dead is true"
+    }
 
 
 def test_an_error_text_is_cut_as_everywhere() -> None:
@@ -96,15 +117,26 @@ def test_an_error_text_is_cut_as_everywhere() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"receipt": StringType(), "outcome": StringType()}, "expected column 'id' to be there, as string, in rows that settle"),
-        ({"id": StringType(), "outcome": StringType()}, "expected column 'receipt' to be there, as string, as it was read, in rows that settle"),
+        (
+            {"receipt": StringType(), "outcome": StringType()},
+            "expected column 'id' to be there, as string, in rows that settle",
+        ),
+        (
+            {"id": StringType(), "outcome": StringType()},
+            "expected column 'receipt' to be there, as string, as it was read, in rows that settle",
+        ),
         ({"id": LongType()}, "expected column 'id' to be string in rows that settle, got bigint"),
-        ({"id": StringType(), "dead": StringType()}, "expected column 'dead' to be boolean in rows that settle, got string"),
+        (
+            {"id": StringType(), "dead": StringType()},
+            "expected column 'dead' to be boolean in rows that settle, got string",
+        ),
         ({"id": StringType(), "keep_oder": BooleanType()}, "did you mean 'keep_order'?"),
         ({"id": StringType(), "payload": StringType()}, "leave it out with .drop('payload')"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused_with_the_column_and_what_was_expected(columns: dict[str, DataType], said: str) -> None:
+def test_a_schema_that_does_not_fit_is_refused_with_the_column_and_what_was_expected(
+    columns: dict[str, DataType], said: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_settled(StructType([StructField(name, kind) for name, kind in columns.items()]))
     assert said in str(refused.value)

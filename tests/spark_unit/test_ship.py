@@ -25,7 +25,16 @@ def shipped(folder: Path) -> list[str]:
 
 def test_steps_travel_and_what_tools_have_made_stays(tmp_path: Path) -> None:
     make(tmp_path, "runbook.toml", "steps.py", "lib/parse.py", "bin/mail.sh")
-    make(tmp_path, ".git/config", ".env", ".venv/x.py", "lib/__pycache__/parse.pyc", "node_modules/a.js", "own/pyvenv.cfg", "own/lib.py")
+    make(
+        tmp_path,
+        ".git/config",
+        ".env",
+        ".venv/x.py",
+        "lib/__pycache__/parse.pyc",
+        "node_modules/a.js",
+        "own/pyvenv.cfg",
+        "own/lib.py",
+    )
     assert shipped(tmp_path) == ["runbook.toml", "steps.py", "bin/mail.sh", "lib/parse.py"]
 
 
@@ -36,7 +45,9 @@ def test_what_is_large_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 2), ("MOST_BYTES", 20)])
-def test_a_folder_that_is_more_than_steps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+def test_a_folder_that_is_more_than_steps_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
     make(tmp_path, "a_step.py", "b_step.py", "c_step.py")
     monkeypatch.setattr(ship, limit, most)
     with pytest.raises(InvalidRequest, match="a folder of their own"):
@@ -79,7 +90,13 @@ def test_the_same_files_have_the_same_name_and_others_another(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("given", "used"),
-    [("local", "local[1,4]"), ("local[2]", "local[2,4]"), ("local[*]", "local[*,4]"), ("local[2,1]", "local[2,1]"), ("spark://a:7077", "spark://a:7077")],
+    [
+        ("local", "local[1,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("spark://a:7077", "spark://a:7077"),
+    ],
 )
 def test_a_task_that_crashes_on_a_local_master_is_tried_again_as_on_a_cluster(given: str, used: str) -> None:
     assert tries_tasks_again(given) == used

@@ -1,4 +1,6 @@
-"""The Crew of a task over slices of a numbered claim, against a broker in this process: what a Spark worker does, without Spark."""
+"""The Crew of a task over slices of a numbered claim, against a broker in this process: what a Spark worker
+does, without Spark.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def living(job: Job, consumers: Any) -> Iterator[Resident]:
         crew.stop()
 
 
-def test_every_message_of_a_claim_is_worked_once_and_done_when_it_is_closed(broker: Broker, journal: str) -> None:
+def test_every_message_of_a_claim_is_worked_once_and_done_when_it_is_closed(
+    broker: Broker, journal: str
+) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(300)))
     run = Run(broker, runbook(step("first", "noted"), step("second", "noted"), concurrency=2), slices=3)
     run.claim()
@@ -100,16 +104,22 @@ def test_every_message_of_a_claim_is_worked_once_and_done_when_it_is_closed(brok
     assert broker.stats(QUEUE).leased == 300
     assert run.close() == {"completed": 300}
     lines = [line for line in read_journal(journal) if line["word"] == "begin"]
-    assert sorted((line["n"], line["step"]) for line in lines) == sorted((n, name) for n in range(300) for name in ("first", "second"))
+    assert sorted((line["n"], line["step"]) for line in lines) == sorted(
+        (n, name) for n in range(300) for name in ("first", "second")
+    )
 
 
-def test_one_that_fails_is_told_with_its_reason_and_comes_again_with_what_it_had_done(broker: Broker, journal: str) -> None:
+def test_one_that_fails_is_told_with_its_reason_and_comes_again_with_what_it_had_done(
+    broker: Broker, journal: str
+) -> None:
     push(broker, *({"n": n, "journal": journal, "failures": 1 if n % 3 == 0 else 0} for n in range(30)))
     run = Run(broker, runbook(step("first", "noted"), step("second", "fails"), step("third", "noted")))
     run.claim()
     done = run.work()
     assert sum(one.said.failed for one in done) == 10
-    assert sum((one.said.reasons for one in done), start=type(done[0].said.reasons)()) == {"dependency_failure": 10}
+    assert sum((one.said.reasons for one in done), start=type(done[0].said.reasons)()) == {
+        "dependency_failure": 10
+    }
     assert run.close() == {"completed": 20, "retry": 10}
     assert run.work_off() == [{"completed": 10}]
     begun = [(line["n"], line["step"]) for line in read_journal(journal) if line["word"] == "begin"]
@@ -126,10 +136,19 @@ def test_a_message_that_never_goes_well_ends_as_a_dead_letter(broker: Broker) ->
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_stream_is_worked_in_order_and_what_is_behind_a_failure_waits_for_it(broker: Broker, journal: str, concurrency: int) -> None:
-    items = [{"n": n, "stream": f"s{s}", "journal": journal, "failures": (n + s) % 5 == 0} for n in range(8) for s in range(40)]
+def test_a_stream_is_worked_in_order_and_what_is_behind_a_failure_waits_for_it(
+    broker: Broker, journal: str, concurrency: int
+) -> None:
+    items = [
+        {"n": n, "stream": f"s{s}", "journal": journal, "failures": (n + s) % 5 == 0}
+        for n in range(8)
+        for s in range(40)
+    ]
     push(broker, *items)
-    run = Run(broker, runbook(step("first", "noted"), step("second", "fails"), concurrency=concurrency, isolate="thread"))
+    run = Run(
+        broker,
+        runbook(step("first", "noted"), step("second", "fails"), concurrency=concurrency, isolate="thread"),
+    )
     closed = run.work_off()
     assert sum(one.get("completed", 0) for one in closed) == len(items)
     assert sum(one.get("released", 0) for one in closed) > 0
@@ -137,7 +156,9 @@ def test_a_stream_is_worked_in_order_and_what_is_behind_a_failure_waits_for_it(b
     for line in read_journal(journal):
         streams.setdefault(line["stream"], []).append(line)
     for name, lines in streams.items():
-        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(8)), f"stream {name}: {lines}"
+        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(8)), (
+            f"stream {name}: {lines}"
+        )
 
 
 def test_with_continue_those_behind_a_failure_have_leave_to_pass_it(broker: Broker, journal: str) -> None:
@@ -219,7 +240,9 @@ def test_while_the_broker_is_away_a_slice_waits_for_it(broker: Broker, journal: 
     assert run.close() == {"completed": 5}
 
 
-def test_whoever_is_taken_over_ends_and_records_nothing_more(broker: Broker, journal: str, tmp_path: Path) -> None:
+def test_whoever_is_taken_over_ends_and_records_nothing_more(
+    broker: Broker, journal: str, tmp_path: Path
+) -> None:
     gate, wire = tmp_path / "gate", Wire(broker)
     push(broker, *held(journal, gate, 3, held_at=0))
     run = Run(broker, runbook(step("first", "noted")), slices=1)
@@ -250,7 +273,9 @@ def test_whoever_is_taken_over_ends_and_records_nothing_more(broker: Broker, jou
 
 
 @pytest.mark.parametrize(("ending", "error"), [("release", ClaimReleased), ("close", ClaimClosed)])
-def test_a_claim_that_ends_without_it_ends_the_slice(broker: Broker, journal: str, tmp_path: Path, ending: str, error: type[Exception]) -> None:
+def test_a_claim_that_ends_without_it_ends_the_slice(
+    broker: Broker, journal: str, tmp_path: Path, ending: str, error: type[Exception]
+) -> None:
     gate = tmp_path / "gate"
     push(broker, *held(journal, gate, 3, held_at=0))
     run = Run(broker, runbook(step("first", "noted")), slices=1)
@@ -279,7 +304,9 @@ def test_after_a_crash_each_message_is_started_before_it_begins(broker: Broker, 
     push(broker, *({"n": n, "journal": journal} for n in range(20)))
     run = Run(broker, runbook(step("first", "noted"), isolate="thread"), slices=1)
     run.claim()
-    broker.consumers.take_up(NAME, QUEUE, run.info.generation, run.number)  # by one that died before it did anything
+    broker.consumers.take_up(
+        NAME, QUEUE, run.info.generation, run.number
+    )  # by one that died before it did anything
     wire = Wire(broker)
     run.work(wire)
     said = [item for items in wire.recorded for item in items]
@@ -311,11 +338,15 @@ def test_a_crew_stays_for_the_same_work_and_is_replaced_for_another(broker: Brok
 
 
 @pytest.mark.parametrize("isolate", ["thread", "process"])
-def test_steps_of_the_same_name_in_another_folder_are_others(broker: Broker, tmp_path: Path, isolate: str) -> None:
+def test_steps_of_the_same_name_in_another_folder_are_others(
+    broker: Broker, tmp_path: Path, isolate: str
+) -> None:
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "desk_of_slices.py").write_text(f"import pathlib\ndef work(item): pathlib.Path({str(folder / 'done')!r}).touch()\n")
+        (folder / "desk_of_slices.py").write_text(
+            f"import pathlib\ndef work(item): pathlib.Path({str(folder / 'done')!r}).touch()\n"
+        )
         push(broker, {"n": 0})
         run = Run(broker, runbook(StepSpec("work", run="desk_of_slices:work"), isolate=isolate), slices=1)
         run.claim()
@@ -343,14 +374,18 @@ def test_what_is_refused_is_lost_and_not_counted(broker: Broker) -> None:
     target.begin(run.part(0))
     first, second = target.claim(QUEUE, limit=2, wait=None, consumer="", max_per_stream=1, started=False)
     Run(broker, runbook(step("nothing")))  # takes over
-    assert [result.outcome for result in target.settle([Complete(first), Start(second)])] == ["lost_lease"] * 2
+    assert [result.outcome for result in target.settle([Complete(first), Start(second)])] == [
+        "lost_lease"
+    ] * 2
     with pytest.raises(StaleConsumer):
         target.wait(0)
     assert target.end().completed == 0
     assert [result.outcome for result in target.settle([Complete(first)])] == ["lost_lease"]
 
 
-def test_errors_are_cut_before_a_claim_could_not_hold_them(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_cut_before_a_claim_could_not_hold_them(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slice_target, "_ERROR_BYTES", 5_000)
     push(broker, *({"n": n} for n in range(4)))
     run = Run(broker, runbook(step("nothing")), slices=1)
@@ -379,7 +414,9 @@ def test_after_its_time_a_slice_hands_out_nothing_more(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("crashes", "deliveries"), [(0, 3), (1, 2), (2, 3)])
-def test_what_came_back_without_a_word_looks_so_to_the_crew(broker: Broker, crashes: int, deliveries: int) -> None:
+def test_what_came_back_without_a_word_looks_so_to_the_crew(
+    broker: Broker, crashes: int, deliveries: int
+) -> None:
     push(broker, {"n": 0})
     run = Run(broker, runbook(step("nothing")), slices=1)
     run.claim()
@@ -409,7 +446,9 @@ def test_a_target_hands_out_one_run_of_a_stream_at_a_time(broker: Broker) -> Non
     out = {json.loads(one.payload)["n"]: one for one in first}
     target.settle([Complete(out[0]), Extend(out[1])])
     assert claim() == []
-    assert [result.outcome for result in target.settle([Extend(out[1]), Start(out[1]), Complete(out[1])])] == ["extended", "started", "completed"]
+    assert [
+        result.outcome for result in target.settle([Extend(out[1]), Start(out[1]), Complete(out[1])])
+    ] == ["extended", "started", "completed"]
     second = claim()
     assert numbers(second) == [2, 3]
     results = target.settle([Fail(second[0], "odd"), Release(second[1])])

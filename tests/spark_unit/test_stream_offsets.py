@@ -1,5 +1,6 @@
-"""Which calls the streaming reader makes when, in the orders in which Spark was seen to ask it. The broker is a stand-in here;
-tests/spark has the same against a real one."""
+"""Which calls the streaming reader makes when, in the orders in which Spark was seen to ask it. The broker is
+a stand-in here; tests/spark has the same against a real one.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class Consumers:
         self._info("ceiling", generation)
         return 99
 
-    def claim(self, name: str, queue: str, generation: int, number: int, *, limit: int, **asked: Any) -> NumberedClaim:
+    def claim(
+        self, name: str, queue: str, generation: int, number: int, *, limit: int, **asked: Any
+    ) -> NumberedClaim:
         self._info(f"claim {number}", generation)
         self.asked = asked | {"limit": limit}
         if number != self.last_closed + 1:
@@ -89,20 +92,34 @@ class Consumers:
         if generation is not None and generation != self.generation:
             raise StaleConsumer("etl", generation, self.generation)
         return ConsumerInfo(
-            name="etl", queue="orders", generation=self.generation, last_closed=self.last_closed, open=self.open[0] if self.open else 0,
-            lost=self.lost, ttl_ms=1, seen_at=0, expires_at=1,
-        )  # fmt: skip
+            name="etl",
+            queue="orders",
+            generation=self.generation,
+            last_closed=self.last_closed,
+            open=self.open[0] if self.open else 0,
+            lost=self.lost,
+            ttl_ms=1,
+            seen_at=0,
+            expires_at=1,
+        )
 
 
 @pytest.fixture
 def consumers(monkeypatch: pytest.MonkeyPatch) -> Consumers:
     made = Consumers()
-    monkeypatch.setattr(stream_read, "client_for", lambda options: SimpleNamespace(consumers=made, stats=made.stats))
+    monkeypatch.setattr(
+        stream_read, "client_for", lambda options: SimpleNamespace(consumers=made, stats=made.stats)
+    )
     return made
 
 
 def reader(**options: str) -> StreamReader:
-    given = {"endpoint": "127.0.0.1:5556", "queue": "orders", "consumer": "etl", "numPartitions": "2"} | options
+    given = {
+        "endpoint": "127.0.0.1:5556",
+        "queue": "orders",
+        "consumer": "etl",
+        "numPartitions": "2",
+    } | options
     _readers.append(StreamReader(read_options(given).for_direction("stream read"), read_schema()))
     return _readers[-1]
 
@@ -125,13 +142,18 @@ def at(number: int, **more: int) -> dict[str, Any]:
 LIMIT = ReadMaxRows(10)
 
 
-def test_the_first_batches_call_the_broker_in_the_order_that_closes_only_what_spark_has_committed(consumers: Consumers):
+def test_the_first_batches_call_the_broker_in_the_order_that_closes_only_what_spark_has_committed(
+    consumers: Consumers,
+):
     consumers.waiting = 25
     source = reader()
     assert source.initialOffset() == at(0, initial=True)
     assert source.latestOffset(at(0, initial=True), LIMIT) == at(1)
     assert source.initialOffset() == at(0, initial=True)
-    assert source.partitions(at(0, initial=True), at(1)) == [Slice("etl", 1, 1, 0, 2), Slice("etl", 1, 1, 1, 2)]
+    assert source.partitions(at(0, initial=True), at(1)) == [
+        Slice("etl", 1, 1, 0, 2),
+        Slice("etl", 1, 1, 1, 2),
+    ]
     assert source.latestOffset(at(1), LIMIT) == at(2)
     source.commit(at(1))
     source.partitions(at(1), at(2))
@@ -139,7 +161,9 @@ def test_the_first_batches_call_the_broker_in_the_order_that_closes_only_what_sp
     source.stop()
 
 
-def test_a_first_batch_without_a_message_is_empty_also_when_it_is_run_again_and_the_next_has_what_came(consumers: Consumers):
+def test_a_first_batch_without_a_message_is_empty_also_when_it_is_run_again_and_the_next_has_what_came(
+    consumers: Consumers,
+):
     consumers.last_closed = 5
     source = reader()
     start = source.initialOffset()
@@ -154,7 +178,9 @@ def test_a_first_batch_without_a_message_is_empty_also_when_it_is_run_again_and_
     again.stop()
 
 
-def test_a_query_that_began_behind_a_released_claim_and_found_nothing_goes_on_when_it_is_started_again(consumers: Consumers):
+def test_a_query_that_began_behind_a_released_claim_and_found_nothing_goes_on_when_it_is_started_again(
+    consumers: Consumers,
+):
     consumers.last_closed = consumers.lost = 5
     start = at(5, initial=True)
     consumers.waiting = 3
@@ -311,7 +337,10 @@ def test_a_checkpoint_of_another_consumer_is_refused(consumers: Consumers):
 
 
 def test_a_checkpoint_of_a_consumer_of_another_queue_is_refused(consumers: Consumers):
-    for ask in (lambda offset: reader().latestOffset(offset, LIMIT), lambda offset: reader().partitions(at(2), offset)):
+    for ask in (
+        lambda offset: reader().latestOffset(offset, LIMIT),
+        lambda offset: reader().partitions(at(2), offset),
+    ):
         with pytest.raises(InvalidRequest, match="expected option queue to be 'elsewhere'"):
             ask(at(3) | {"queue": "elsewhere"})
     assert consumers.calls == []
@@ -334,7 +363,9 @@ def test_a_released_claim_ends_the_query_that_would_read_it_again(consumers: Con
         reader().partitions(at(0), at(1))
 
 
-def test_without_fail_on_data_loss_a_released_claim_reads_as_empty_with_a_warning(consumers: Consumers, caplog: pytest.LogCaptureFixture):
+def test_without_fail_on_data_loss_a_released_claim_reads_as_empty_with_a_warning(
+    consumers: Consumers, caplog: pytest.LogCaptureFixture
+):
     released_within_a_batch(consumers)
     source = reader(failOnDataLoss="false")
     assert source.partitions(at(0), at(1)) == []

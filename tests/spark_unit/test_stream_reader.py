@@ -1,4 +1,6 @@
-"""The streaming reader as a plain object against a real server: what tests/spark shows with queries, without the price of a JVM."""
+"""The streaming reader as a plain object against a real server: what tests/spark shows with queries, without
+the price of a JVM.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import fairlead
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, InvalidRequest, QueueNotFound, StaleConsumer
+from fairlead.errors import (
+    ClaimClosed,
+    ClaimNotNext,
+    ClaimReleased,
+    InvalidRequest,
+    QueueNotFound,
+    StaleConsumer,
+)
 from fairlead.spark.data_source.schema import arrow_schema, read_schema
 from fairlead.spark.data_source.stream_read import StreamReader
 from fairlead.spark.options import read_options
@@ -29,7 +38,12 @@ def reader(server: ServerProcess, queue: str) -> Iterator[Make]:
     made = []
 
     def reader(**options: str) -> StreamReader:
-        given = {"endpoint": server.address, "queue": queue, "consumer": queue, "numPartitions": "2"} | options
+        given = {
+            "endpoint": server.address,
+            "queue": queue,
+            "consumer": queue,
+            "numPartitions": "2",
+        } | options
         made.append(StreamReader(read_options(given).for_direction("stream read"), read_schema()))
         return made[-1]
 
@@ -39,7 +53,9 @@ def reader(server: ServerProcess, queue: str) -> Iterator[Make]:
 
 
 def put(client: fairlead.Client, queue: str, count: int) -> None:
-    client.enqueue_many(queue, [fairlead.NewMessage(str(n).encode(), stream=f"s{n % 7}") for n in range(count)])
+    client.enqueue_many(
+        queue, [fairlead.NewMessage(str(n).encode(), stream=f"s{n % 7}") for n in range(count)]
+    )
 
 
 def rows_of(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -56,7 +72,9 @@ def flat(slices: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return [row for rows in slices for row in rows]
 
 
-def test_batch_after_batch_is_closed_when_the_next_is_asked_for_and_the_last_when_there_is_none(reader: Make, client: fairlead.Client, queue: str):
+def test_batch_after_batch_is_closed_when_the_next_is_asked_for_and_the_last_when_there_is_none(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 25)
     source, at, seen, completed = reader(), {}, [], []
     at = source.initialOffset()
@@ -83,7 +101,9 @@ def test_a_batch_has_hardly_more_bytes_than_asked_for(reader: Make, client: fair
     assert shown == {(None, None)}
 
 
-def test_a_replay_reads_the_same_rows_in_the_same_order_however_it_is_cut(reader: Make, client: fairlead.Client, queue: str, server: ServerProcess):
+def test_a_replay_reads_the_same_rows_in_the_same_order_however_it_is_cut(
+    reader: Make, client: fairlead.Client, queue: str, server: ServerProcess
+):
     put(client, queue, 70)
     first = reader()
     start = first.initialOffset()
@@ -94,16 +114,30 @@ def test_a_replay_reads_the_same_rows_in_the_same_order_however_it_is_cut(reader
     after = rows_of(reader(numPartitions="5"), start, end)
     assert len(after) == 5
     for name in {row["stream"] for row in flat(before)}:
-        (was,) = [[row["payload"] for row in rows if row["stream"] == name] for rows in before if any(row["stream"] == name for row in rows)]
-        (now,) = [[row["payload"] for row in rows if row["stream"] == name] for rows in after if any(row["stream"] == name for row in rows)]
+        (was,) = [
+            [row["payload"] for row in rows if row["stream"] == name]
+            for rows in before
+            if any(row["stream"] == name for row in rows)
+        ]
+        (now,) = [
+            [row["payload"] for row in rows if row["stream"] == name]
+            for rows in after
+            if any(row["stream"] == name for row in rows)
+        ]
         assert was == now == sorted(was, key=int)
     without = ("receipt",)
-    assert sorted(({key: row[key] for key in row if key not in without} for row in flat(after)), key=lambda row: row["id"]) == sorted(
-        ({key: row[key] for key in row if key not in without} for row in flat(before)), key=lambda row: row["id"]
+    assert sorted(
+        ({key: row[key] for key in row if key not in without} for row in flat(after)),
+        key=lambda row: row["id"],
+    ) == sorted(
+        ({key: row[key] for key in row if key not in without} for row in flat(before)),
+        key=lambda row: row["id"],
     )
 
 
-def test_a_reader_that_was_taken_over_is_told_whatever_it_asks(reader: Make, client: fairlead.Client, queue: str):
+def test_a_reader_that_was_taken_over_is_told_whatever_it_asks(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 5)
     old = reader()
     start = old.initialOffset()
@@ -119,7 +153,9 @@ def test_a_reader_that_was_taken_over_is_told_whatever_it_asks(reader: Make, cli
     assert new.latestOffset(start, LIMIT) == end
 
 
-def test_a_released_claim_is_told_to_tasks_to_replays_and_to_who_would_close_it(reader: Make, client: fairlead.Client, queue: str):
+def test_a_released_claim_is_told_to_tasks_to_replays_and_to_who_would_close_it(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 5)
     source = reader()
     start = source.initialOffset()
@@ -127,7 +163,11 @@ def test_a_released_claim_is_told_to_tasks_to_replays_and_to_who_would_close_it(
     (part, other) = source.partitions(start, end)
     client.consumers.release(queue, queue)
     assert [*reader(failOnDataLoss="false").read(other)] == []
-    for lost in (lambda: [*source.read(part)], lambda: reader().partitions(start, end), lambda: reader().latestOffset(end, LIMIT)):
+    for lost in (
+        lambda: [*source.read(part)],
+        lambda: reader().partitions(start, end),
+        lambda: reader().latestOffset(end, LIMIT),
+    ):
         with pytest.raises(ClaimReleased) as told:
             lost()
         assert "failOnDataLoss" in told.value.__notes__[0]
@@ -137,7 +177,9 @@ def test_a_released_claim_is_told_to_tasks_to_replays_and_to_who_would_close_it(
     assert len(flat(rows_of(soft, end, again))) == 5
 
 
-def test_a_claim_released_before_spark_knew_of_it_is_made_anew_without_a_word(reader: Make, client: fairlead.Client, queue: str):
+def test_a_claim_released_before_spark_knew_of_it_is_made_anew_without_a_word(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 5)
     source = reader()
     start = source.latestOffset(source.initialOffset(), LIMIT)
@@ -150,7 +192,9 @@ def test_a_claim_released_before_spark_knew_of_it_is_made_anew_without_a_word(re
     assert len(flat(rows_of(again, start, end))) == 5
 
 
-def test_a_checkpoint_that_is_older_than_the_broker_knows_is_refused(reader: Make, client: fairlead.Client, queue: str):
+def test_a_checkpoint_that_is_older_than_the_broker_knows_is_refused(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 25)
     source = reader()
     first = source.initialOffset()
@@ -164,7 +208,9 @@ def test_a_checkpoint_that_is_older_than_the_broker_knows_is_refused(reader: Mak
         old.latestOffset(second, LIMIT)
 
 
-def test_a_dropped_consumer_is_refused_and_made_anew_gives_offsets_never_seen(reader: Make, client: fairlead.Client, queue: str):
+def test_a_dropped_consumer_is_refused_and_made_anew_gives_offsets_never_seen(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 5)
     source = reader()
     at = source.latestOffset(source.initialOffset(), LIMIT)
@@ -182,7 +228,9 @@ def test_a_dropped_consumer_is_refused_and_made_anew_gives_offsets_never_seen(re
     assert client.stats(queue).totals.completed == 10
 
 
-def test_what_comes_after_the_start_is_left_for_the_next_run_when_only_what_is_there_is_wanted(reader: Make, client: fairlead.Client, queue: str):
+def test_what_comes_after_the_start_is_left_for_the_next_run_when_only_what_is_there_is_wanted(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 15)
     source = reader()
     source.prepareForTriggerAvailableNow()
@@ -196,19 +244,28 @@ def test_what_comes_after_the_start_is_left_for_the_next_run_when_only_what_is_t
     assert client.stats(queue).ready == 15
 
 
-def test_a_reader_at_work_keeps_its_claim_beyond_the_time_to_live(reader: Make, client: fairlead.Client, queue: str):
+def test_a_reader_at_work_keeps_its_claim_beyond_the_time_to_live(
+    reader: Make, client: fairlead.Client, queue: str
+):
     put(client, queue, 20)
     source = reader(consumerTtl="3s")
     end = source.latestOffset(source.initialOffset(), LIMIT)
     other = client.consumers.register(f"{queue}-other", queue, ttl="3s")
     assert client.consumers.claim(other.name, queue, other.generation, 1).count > 0
-    wait_until("the one that nobody keeps alive is over", lambda: client.consumers.show(other.name, queue).lost == 1)
+    wait_until(
+        "the one that nobody keeps alive is over", lambda: client.consumers.show(other.name, queue).lost == 1
+    )
     assert client.consumers.show(queue, queue).open == end["number"]
     source.stop()
-    wait_until("it is over too once nobody keeps it alive", lambda: client.consumers.show(queue, queue).lost == end["number"])
+    wait_until(
+        "it is over too once nobody keeps it alive",
+        lambda: client.consumers.show(queue, queue).lost == end["number"],
+    )
 
 
-def test_a_name_in_another_queue_is_another_consumer_and_a_queue_that_is_not_there_is_told(reader: Make, client: fairlead.Client, queue: str):
+def test_a_name_in_another_queue_is_another_consumer_and_a_queue_that_is_not_there_is_told(
+    reader: Make, client: fairlead.Client, queue: str
+):
     other = f"{queue}-else"
     client.create_queue(other)
     put(client, queue, 20)

@@ -24,7 +24,9 @@ def test_it_is_where_caches_are_and_only_for_its_user(tmp_path: Path) -> None:
     assert found == tmp_path / ".cache" / "fairlead"
 
 
-def test_without_a_home_it_is_among_the_temporary_files_under_the_users_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_it_is_among_the_temporary_files_under_the_users_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert user_cache({"HOME": "/nonexistent"}) == tmp_path / f"fairlead-{os.geteuid()}"
 
@@ -35,7 +37,9 @@ def test_one_that_others_could_enter_is_closed_to_them(tmp_path: Path) -> None:
     assert mode(user_cache({"XDG_CACHE_HOME": str(tmp_path)})) == 0o700
 
 
-def test_a_link_or_the_directory_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_or_the_directory_of_somebody_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PermissionError, match="is not a directory"):
@@ -46,7 +50,9 @@ def test_a_link_or_the_directory_of_somebody_else_is_not_used(tmp_path: Path, mo
         private_directory(mine)
 
 
-def test_where_none_can_be_made_the_error_names_every_place_and_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_can_be_made_the_error_names_every_place_and_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     with pytest.raises(SparkNotReady) as refused:
@@ -69,7 +75,12 @@ def test_a_kept_file_that_is_right_is_not_written_again(tmp_path: Path) -> None:
 def test_many_at_once_leave_one_whole_file_and_no_drafts(tmp_path: Path) -> None:
     content = "x" * 100_000
     with ThreadPoolExecutor(8) as pool:
-        paths = list(pool.map(lambda _: kept_file(private_directory(tmp_path / "d"), "f", content).read_text() == content, range(40)))
+        paths = list(
+            pool.map(
+                lambda _: kept_file(private_directory(tmp_path / "d"), "f", content).read_text() == content,
+                range(40),
+            )
+        )
     assert all(paths)
     assert os.listdir(tmp_path / "d") == ["f"]
 

@@ -23,7 +23,11 @@ def verdicts(check: Any, rows: pa.RecordBatch = ROWS) -> dict[int, Verdict]:
 
 def test_none_and_true_are_good_false_and_a_text_are_bad() -> None:
     answers = {0: None, 1: True, 2: False, 3: "three", 4: np.bool_(False)}
-    assert verdicts(lambda row: answers[row["id"]]) == {2: NO, 3: Verdict("validation_failure", "three"), 4: NO}
+    assert verdicts(lambda row: answers[row["id"]]) == {
+        2: NO,
+        3: Verdict("validation_failure", "three"),
+        4: NO,
+    }
     assert verdicts(lambda row: np.bool_(True)) == {}
     assert verdicts(lambda row: "", ROWS.slice(0, 1)) == {0: NO}
 
@@ -77,7 +81,10 @@ def test_a_row_that_python_cannot_hold_is_bad_and_its_neighbours_are_asked() -> 
 
 def test_a_map_is_shown_as_a_dict() -> None:
     seen: list[Any] = []
-    verdicts(seen.append, pa.RecordBatch.from_pydict({"m": pa.array([[("a", 1)], None], pa.map_(pa.utf8(), pa.int64()))}))
+    verdicts(
+        seen.append,
+        pa.RecordBatch.from_pydict({"m": pa.array([[("a", 1)], None], pa.map_(pa.utf8(), pa.int64()))}),
+    )
     assert seen == [{"m": {"a": 1}}, {"m": None}]
 
 
@@ -140,14 +147,20 @@ def test_a_function_of_batches_has_an_answer_for_each_row(answer: Any) -> None:
 
 def test_a_mask_that_is_null_is_not_true_and_a_text_that_is_null_says_nothing() -> None:
     assert of_batches(pa.array([True, False, None, True, True])) == {1: NO, 2: NO}
-    assert of_batches(pa.chunked_array([["zero", None], [None, None, None]])) == {0: Verdict("validation_failure", "zero")}
+    assert of_batches(pa.chunked_array([["zero", None], [None, None, None]])) == {
+        0: Verdict("validation_failure", "zero")
+    }
     assert of_batches(None) == {}
 
 
 def test_a_text_that_is_not_utf_8_says_what_it_can() -> None:
     """Put together by Arrow of what is in the row, which may be any bytes."""
     texts = pa.array([None, b"no \xff", None, b"", None], pa.binary()).view(pa.utf8())
-    assert of_batches(texts) == of_batches(pa.chunked_array([texts])) == {1: Verdict("validation_failure", "no \ufffd"), 3: NO}
+    assert (
+        of_batches(texts)
+        == of_batches(pa.chunked_array([texts]))
+        == {1: Verdict("validation_failure", "no \ufffd"), 3: NO}
+    )
 
 
 @pytest.mark.parametrize("answer", [[True], "xxxxx", 5, np.bool_(True)], ids=repr)

@@ -34,7 +34,9 @@ Jobs = Callable[[RunSlice], Sequence[SliceRow]]
 
 
 class JobsHere:
-    """`SliceJobs` with one job at a time in a thread of its own. `does` is what each does, in turn; the last goes on for all others."""
+    """`SliceJobs` with one job at a time in a thread of its own. `does` is what each does, in turn; the last
+    goes on for all others.
+    """
 
     does: list[Jobs]
     seen: list[RunSlice]
@@ -112,11 +114,22 @@ class Scene:
     def worker(self, *does: Jobs, book: Runbook | None = None, **options: Any) -> SparkWorker:
         JobsHere.does, JobsHere.seen = list(does) or [whole], []
         job = Job.of(book or runbook(step("fails"), isolate="thread"), "worker", str(ROOT), engine=None)
-        given: dict[str, Any] = {"consumer": self.queue, "ttl": "10m", "slices": lambda: 2, "max_messages": 50_000, "burst": True} | options
+        given: dict[str, Any] = {
+            "consumer": self.queue,
+            "ttl": "10m",
+            "slices": lambda: 2,
+            "max_messages": 50_000,
+            "burst": True,
+        } | options
         return SparkWorker(
-            None, _at(job, self.queue), Options(endpoint=self.server.address),  # type: ignore[arg-type]
-            stop=self.stop, hurry=self.hurry, on_progress=self.told.append, **given,
-        )  # fmt: skip
+            None,
+            _at(job, self.queue),
+            Options(endpoint=self.server.address),  # type: ignore[arg-type]
+            stop=self.stop,
+            hurry=self.hurry,
+            on_progress=self.told.append,
+            **given,
+        )
 
     @property
     def begun(self) -> list[int]:
@@ -167,7 +180,9 @@ def test_a_job_that_fails_is_run_again_without_what_is_settled_and_by_a_new_gene
     assert second.generation == first.generation + 1
 
 
-def test_a_session_that_has_ended_ends_the_worker_and_the_next_run_goes_on_with_the_claim(scene: Scene) -> None:
+def test_a_session_that_has_ended_ends_the_worker_and_the_next_run_goes_on_with_the_claim(
+    scene: Scene,
+) -> None:
     def gone(work: RunSlice) -> Sequence[SliceRow]:
         list(work([1]))
         raise SparkNotReady("a session", "none", "start again")
@@ -180,7 +195,9 @@ def test_a_session_that_has_ended_ends_the_worker_and_the_next_run_goes_on_with_
     assert scene.begun == list(range(20))
 
 
-def test_a_claim_that_an_operator_lets_go_of_is_gone_on_without(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_claim_that_an_operator_lets_go_of_is_gone_on_without(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     def let_go(work: RunSlice) -> Sequence[SliceRow]:
         scene.client.consumers.release(work.consumer, scene.queue)
         return whole(work)
@@ -230,7 +247,9 @@ def test_a_second_run_ends_the_first_even_while_its_job_runs(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("in_a_hurry", [True, False], ids=["hurry", "grace is over"])
-def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_not_settled(scene: Scene, in_a_hurry: bool) -> None:
+def test_a_stop_that_does_not_wait_cancels_the_job_and_gives_back_what_it_had_not_settled(
+    scene: Scene, in_a_hurry: bool
+) -> None:
     over = threading.Event()
 
     def half(work: RunSlice) -> Sequence[SliceRow]:
@@ -276,7 +295,18 @@ def test_with_continue_later_messages_of_a_stream_pass_the_failed_one_in_the_nex
 
 
 def test_another_pipeline_is_gone_on_with_between_claims(scene: Scene) -> None:
-    changed = iter([None, (_at(Job.of(runbook(step("other", "noted"), isolate="thread"), "worker", str(ROOT)), scene.queue), "")])
+    changed = iter(
+        [
+            None,
+            (
+                _at(
+                    Job.of(runbook(step("other", "noted"), isolate="thread"), "worker", str(ROOT)),
+                    scene.queue,
+                ),
+                "",
+            ),
+        ]
+    )
     scene.push(*({"n": n} for n in range(8)))
     scene.worker(max_messages=4, changed=lambda: next(changed, None)).run()
     steps = [line["step"] for line in read_journal(scene.journal) if line["word"] == "begin"]
@@ -305,7 +335,9 @@ def test_a_failed_job_does_not_take_the_consumer_back_from_a_newer_run(scene: Sc
     assert scene.begun == []
 
 
-def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_beside_a_new_generation_does_not_end_its_own_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     never = threading.Event()
 
     def long(work: RunSlice) -> Sequence[SliceRow]:
@@ -341,7 +373,9 @@ def test_a_job_that_fails_while_stopping_leaves_no_task_that_may_speak(scene: Sc
         scene.client.consumers.take_up(scene.queue, scene.queue, work.generation, 1)
 
 
-def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_heard_while_a_failed_job_waits_to_be_run_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_loop, "_LONGEST_PAUSE_S", 3600.0)
 
     def fails(work: RunSlice) -> Sequence[SliceRow]:
@@ -377,7 +411,9 @@ def test_a_task_that_could_not_reach_the_broker_ends_the_worker_only_if_none_eve
     assert scene.left == (1, 0, 0, 0)
 
 
-def test_a_claim_is_sized_by_what_its_tasks_took_and_not_by_what_spark_takes_besides(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_sized_by_what_its_tasks_took_and_not_by_what_spark_takes_besides(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     took: list[float] = []
 
     def seen(asked: int, done: int, took_s: float, **bounds: int) -> int:

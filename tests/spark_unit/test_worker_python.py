@@ -18,7 +18,13 @@ def test_it_is_this_python_with_all_of_the_path_but_the_zips_of_spark(tmp_path: 
     kept = [str(tmp_path / "my steps"), str(tmp_path / "*"), "/jobs/pyspark.zip.d", "/jobs/theirs.zip"]
     given = ["/spark/python/lib/pyspark.zip", *kept[:2], "/spark/python/lib/py4j-0.10.9.9-src.zip", *kept[2:]]
     environment = {**os.environ, "PYTHONPATH": ":".join(given)}
-    said = subprocess.run([command, "-c", _SAY, "two words", "*"], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True)
+    said = subprocess.run(
+        [command, "-c", _SAY, "two words", "*"],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     executable, path, variable, arguments = json.loads(said.stdout)
     assert executable == sys.executable
     assert path[1 : 1 + len(kept)] == kept

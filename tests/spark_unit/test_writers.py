@@ -1,4 +1,6 @@
-"""The sinks as Spark calls them, in one process and without a JVM: `write` as a task, `commit` and `abort` as the driver."""
+"""The sinks as Spark calls them, in one process and without a JVM: `write` as a task, `commit` and `abort` as
+the driver.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from fairlead.spark.options import read_options
 from fairlead.testing import ServerProcess
 
 ROWS = StructType([StructField("payload", StringType()), StructField("fairness_key", StringType())])
-SETTLES = StructType([StructField("id", StringType()), StructField("receipt", StringType()), StructField("outcome", StringType())])
+SETTLES = StructType(
+    [
+        StructField("id", StringType()),
+        StructField("receipt", StringType()),
+        StructField("outcome", StringType()),
+    ]
+)
 
 
 Task = Callable[..., Any]
@@ -31,10 +39,22 @@ Task = Callable[..., Any]
 def task() -> Iterator[Task]:
     """Calls a writer's `write` as one attempt of a task, with a copy of it, as Spark does."""
 
-    def run(writer: Any, *batches: pa.RecordBatch, partition: int = 0, attempt: int = 0, query: str = "", batch: int = 0) -> Any:
+    def run(
+        writer: Any,
+        *batches: pa.RecordBatch,
+        partition: int = 0,
+        attempt: int = 0,
+        query: str = "",
+        batch: int = 0,
+    ) -> Any:
         properties = {QUERY_ID: query, BATCH_ID: str(batch)} if query else {}
         TaskContext._setTaskContext(None)
-        TaskContext(partitionId=partition, attemptNumber=attempt, taskAttemptId=partition + 10 * attempt, localProperties=properties)
+        TaskContext(
+            partitionId=partition,
+            attemptNumber=attempt,
+            taskAttemptId=partition + 10 * attempt,
+            localProperties=properties,
+        )
         message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
         TaskContext._setTaskContext(None)
         return pickle.loads(pickle.dumps(message))
@@ -45,7 +65,9 @@ def task() -> Iterator[Task]:
 
 
 def rows(*payloads: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(payloads, pa.utf8()), pa.array(["k"] * len(payloads))], names=["payload", "fairness_key"])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(payloads, pa.utf8()), pa.array(["k"] * len(payloads))], names=["payload", "fairness_key"]
+    )
 
 
 @pytest.fixture
@@ -75,7 +97,9 @@ def test_nothing_is_seen_before_the_commit_and_then_all_in_the_order_of_partitio
     assert payloads(client, queue) == ["a", "b", "c", "d"]
 
 
-def test_of_two_attempts_only_the_one_that_is_committed_counts(client: fairlead.Client, queue: str, task: Task, options: Any) -> None:
+def test_of_two_attempts_only_the_one_that_is_committed_counts(
+    client: fairlead.Client, queue: str, task: Task, options: Any
+) -> None:
     writer = ProduceWriter(options(), ROWS)
     task(writer, rows("a", "b"), attempt=0)
     writer.commit([task(writer, rows("a", "b"), attempt=1)])
@@ -88,22 +112,35 @@ def test_a_late_task_of_a_dead_driver_cannot_replace_what_its_successor_staged(
 ) -> None:
     """Both have the same numbers: a new driver counts its tasks from 0, and may cut the batch in another way."""
     writer = ProduceStreamWriter(options("stream write"), ROWS)
-    new = task(writer, rows("a"), partition=0, query="q", batch=1), task(writer, rows("b"), partition=1, query="q", batch=1)
+    new = (
+        task(writer, rows("a"), partition=0, query="q", batch=1),
+        task(writer, rows("b"), partition=1, query="q", batch=1),
+    )
     task(writer, rows("a", "b"), partition=0, query="q", batch=1)
     writer.commit(new, 1)
     assert payloads(client, queue) == ["a", "b"]
 
 
-def test_a_micro_batch_is_published_once_whichever_tasks_it_had(client: fairlead.Client, queue: str, task: Task, options: Any) -> None:
+def test_a_micro_batch_is_published_once_whichever_tasks_it_had(
+    client: fairlead.Client, queue: str, task: Task, options: Any
+) -> None:
     for _ in range(2):
         writer = ProduceStreamWriter(options("stream write"), ROWS)
         writer.commit([task(writer, rows("a", "b"), query="once", batch=1)], 1)
-    writer.commit([task(writer, rows("a"), query="once", batch=1), task(writer, rows("b"), partition=1, query="once", batch=1)], 1)
+    writer.commit(
+        [
+            task(writer, rows("a"), query="once", batch=1),
+            task(writer, rows("b"), partition=1, query="once", batch=1),
+        ],
+        1,
+    )
     writer.commit([task(writer, rows("c"), query="once", batch=2)], 2)
     assert payloads(client, queue) == ["a", "b", "c"]
 
 
-def test_an_abort_discards_a_batch_write_without_a_single_message(client: fairlead.Client, queue: str, task: Task, options: Any) -> None:
+def test_an_abort_discards_a_batch_write_without_a_single_message(
+    client: fairlead.Client, queue: str, task: Task, options: Any
+) -> None:
     writer = ProduceWriter(options(), ROWS)
     message = task(writer, rows("a"))
     assert staged_tokens(client, queue) == [message.token]
@@ -114,7 +151,9 @@ def test_an_abort_discards_a_batch_write_without_a_single_message(client: fairle
     assert client.stats(queue).ready == 0
 
 
-def test_an_abort_after_the_publish_takes_nothing_back(client: fairlead.Client, queue: str, task: Task, options: Any) -> None:
+def test_an_abort_after_the_publish_takes_nothing_back(
+    client: fairlead.Client, queue: str, task: Task, options: Any
+) -> None:
     """Spark aborts a write whose commit it has heard nothing of."""
     writer = ProduceWriter(options(), ROWS)
     message = task(writer, rows("a"))
@@ -123,7 +162,9 @@ def test_an_abort_after_the_publish_takes_nothing_back(client: fairlead.Client, 
     assert payloads(client, queue) == ["a"]
 
 
-def test_an_abort_of_a_stream_discards_what_its_messages_tell_of(client: fairlead.Client, queue: str, task: Task, options: Any) -> None:
+def test_an_abort_of_a_stream_discards_what_its_messages_tell_of(
+    client: fairlead.Client, queue: str, task: Task, options: Any
+) -> None:
     writer = ProduceStreamWriter(options("stream write"), ROWS)
     message = task(writer, rows("a"), query="aborted", batch=3)
     writer.abort([None, message], 3)
@@ -149,13 +190,17 @@ def test_a_refused_row_fails_the_task_or_is_kept_when_the_write_is_published(
 
     with pytest.raises(RowsRefused) as refused:
         task(ProduceWriter(options(), ROWS), rows("a", None))
-    assert refused.value.shown == ["no payload, fairness_key='k': expected payload to be binary or string, got null"]
+    assert refused.value.shown == [
+        "no payload, fairness_key='k': expected payload to be binary or string, got null"
+    ]
     writer = ProduceWriter(options(rejects=str(tmp_path)), ROWS)
     messages = [task(writer, rows("a", None)), task(writer, rows("b"), partition=1)]
     assert not [*tmp_path.glob("token=*")]
     writer.commit(messages)
     assert payloads(client, queue) == ["a", "b"]
-    assert pq.read_table(tmp_path).column("error").to_pylist() == ["expected payload to be binary or string, got null"]
+    assert pq.read_table(tmp_path).column("error").to_pylist() == [
+        "expected payload to be binary or string, got null"
+    ]
 
 
 def test_nothing_is_published_while_refused_rows_are_out_of_sight(
@@ -200,15 +245,26 @@ class Claimed:
         client.enqueue_many(queue, [fairlead.NewMessage(payload) for payload in (b"a", b"b", b"c")])
         self.consumer = client.consumers.register(f"{queue}-etl", queue)
         client.consumers.claim(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
-        self.ids = [delivery.id for delivery in client.consumers.read(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)]
-        (batch, *_) = client.consumers.read_batches(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
+        self.ids = [
+            delivery.id
+            for delivery in client.consumers.read(
+                self.consumer.name, self.consumer.queue, self.consumer.generation, 1
+            )
+        ]
+        (batch, *_) = client.consumers.read_batches(
+            self.consumer.name, self.consumer.queue, self.consumer.generation, 1
+        )
         self.receipt = f"{self.consumer.queue}:{self.consumer.name}/{self.consumer.generation}/1/{batch.column('lease')[0]}"
 
     def rows(self, **outcomes: str) -> pa.RecordBatch:
         at = {"a": 0, "b": 1, "c": 2}
-        return pa.RecordBatch.from_pydict({
-            "id": [self.ids[at[name]] for name in outcomes], "receipt": [self.receipt] * len(outcomes), "outcome": [*outcomes.values()],
-        })  # fmt: skip
+        return pa.RecordBatch.from_pydict(
+            {
+                "id": [self.ids[at[name]] for name in outcomes],
+                "receipt": [self.receipt] * len(outcomes),
+                "outcome": [*outcomes.values()],
+            }
+        )
 
     def close(self) -> dict[str, int]:
         self.client.consumers.close(self.consumer.name, self.consumer.queue, self.consumer.generation, 1)
@@ -227,7 +283,11 @@ def test_outcomes_of_the_attempts_that_count_take_effect_when_the_claim_is_close
 ) -> None:
     writer = kind(options(operation="settle"), SETTLES)
     task(writer, claimed.rows(a="fail", b="fail", c="fail"), attempt=0)
-    messages = [task(writer, claimed.rows(a="fail"), attempt=1), task(writer, claimed.rows(b="release"), partition=1), task(writer, partition=2)]
+    messages = [
+        task(writer, claimed.rows(a="fail"), attempt=1),
+        task(writer, claimed.rows(b="release"), partition=1),
+        task(writer, partition=2),
+    ]
     writer.commit(messages, *([7] if kind is SettleStreamWriter else []))
     assert client.stats(queue).leased == 3
     assert claimed.close() == {"completed": 1, "failed": 1, "ready": 2}
@@ -240,7 +300,9 @@ def test_a_second_write_adds_to_what_the_first_has_said(claimed: Claimed, task: 
     assert claimed.close() == {"completed": 1, "failed": 1, "ready": 2}
 
 
-def test_what_was_recorded_and_never_committed_does_not_count(claimed: Claimed, task: Task, options: Any) -> None:
+def test_what_was_recorded_and_never_committed_does_not_count(
+    claimed: Claimed, task: Task, options: Any
+) -> None:
     writer = SettleStreamWriter(options(operation="settle"), SETTLES)
     writer.abort([task(writer, claimed.rows(a="fail", b="release"))], 0)
     assert claimed.close() == {"completed": 3, "failed": 0, "ready": 0}

@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fairlead
-from fairlead import Complete, DeadFilter, DeliveryRef, Extend, Fail, FailureReason, NewMessage, Release, SettleResult, Start, errors
+from fairlead import (
+    Complete,
+    DeadFilter,
+    DeliveryRef,
+    Extend,
+    Fail,
+    FailureReason,
+    NewMessage,
+    Release,
+    SettleResult,
+    Start,
+    errors,
+)
 from fairlead.broker.broker import Broker
 from fairlead.model.checks import check_messages
 from fairlead.model.delivery import Delivery
@@ -23,7 +35,13 @@ from fairlead.wire.deliveries import decode_deliveries, encode_deliveries, runs_
 from fairlead.wire.faults import Fault, error_of, fault_of
 from fairlead.wire.messages import decode_ids, decode_messages, encode_ids, encode_messages
 from fairlead.wire.schemas import OUTCOMES
-from fairlead.wire.settlements import decode_results, decode_settlements, encode_results, encode_settlements, settlement_rows
+from fairlead.wire.settlements import (
+    decode_results,
+    decode_settlements,
+    encode_results,
+    encode_settlements,
+    settlement_rows,
+)
 from fairlead.wire.statuses import STATUSES, status_of
 from fairlead.wire.views import ADMIN, decode_arguments, decode_result, encode_arguments, encode_result
 
@@ -62,7 +80,16 @@ def test_ids_arrive(ids: list[str]) -> None:
     assert decode_ids(encode_ids(ids)) == ids
 
 
-failures = st.builds(FailureRecord, st.integers(0, 2**50), st.integers(1, 9), st.sampled_from([1, 99]), text, text, text, st.integers(0, 2**50))
+failures = st.builds(
+    FailureRecord,
+    st.integers(0, 2**50),
+    st.integers(1, 9),
+    st.sampled_from([1, 99]),
+    text,
+    text,
+    text,
+    st.integers(0, 2**50),
+)
 states = st.none() | st.builds(
     MessageState,
     queue_id=st.just(0),
@@ -90,11 +117,22 @@ messages = st.builds(
     seq=st.integers(0, 2**40),
 )
 deliveries = st.builds(
-    Delivery, messages, states, st.sampled_from(["a", "b.dlq"]), st.integers(0, 2**64 - 1), st.integers(0, 2**50), st.integers(1, 2**31 - 1),
+    Delivery,
+    messages,
+    states,
+    st.sampled_from(["a", "b.dlq"]),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**50),
+    st.integers(1, 2**31 - 1),
     st.none() | text,
 )
 #: What a consumer can see of a delivery.
-SEEN = [name for name, _ in inspect.getmembers(Delivery, lambda part: isinstance(part, property))] + ["queue", "deliveries", "source", "lease_until"]
+SEEN = [name for name, _ in inspect.getmembers(Delivery, lambda part: isinstance(part, property))] + [
+    "queue",
+    "deliveries",
+    "source",
+    "lease_until",
+]
 
 
 @given(st.lists(deliveries, max_size=6))
@@ -125,12 +163,21 @@ def test_settlements_arrive(items: list[fairlead.model.settle.Settlement]) -> No
     assert [type(item) for item in arrived] == [type(item) for item in items]
     for got, sent in zip(arrived, items, strict=True):
         assert (got.delivery.id, got.delivery.lease) == (sent.delivery.id, sent.delivery.lease)
-        assert [getattr(got, name) for name in got.__struct_fields__[1:]] == [getattr(sent, name) for name in sent.__struct_fields__[1:]]
+        assert [getattr(got, name) for name in got.__struct_fields__[1:]] == [
+            getattr(sent, name) for name in sent.__struct_fields__[1:]
+        ]
 
 
 def test_an_item_that_cannot_be_sent_has_its_result_and_spoils_no_other() -> None:
     ref = DeliveryRef(show_id(bytes(16)), "1")
-    wrong = [Fail(ref, reason="tired"), Complete("x"), "nothing", Fail(ref, error=1), Extend(ref, "soon"), Complete(ref, -1)]  # type: ignore[arg-type,list-item]
+    wrong = [
+        Fail(ref, reason="tired"),
+        Complete("x"),
+        "nothing",
+        Fail(ref, error=1),
+        Extend(ref, "soon"),
+        Complete(ref, -1),
+    ]  # type: ignore[arg-type,list-item]
     rows, refused = settlement_rows([Complete(ref), *wrong, Start(ref)])  # type: ignore[list-item]
     assert [row.action for row in rows] == [0, 4]
     assert sorted(refused) == [1, 2, 3, 4, 5, 6]
@@ -138,14 +185,21 @@ def test_an_item_that_cannot_be_sent_has_its_result_and_spoils_no_other() -> Non
 
 
 def test_a_lease_token_that_is_none_of_ours_still_travels_and_fences() -> None:
-    rows, refused = settlement_rows([Complete(DeliveryRef(show_id(bytes(16)), "not hex")), Complete(DeliveryRef(show_id(bytes(16)), "-5"))])
+    rows, refused = settlement_rows(
+        [
+            Complete(DeliveryRef(show_id(bytes(16)), "not hex")),
+            Complete(DeliveryRef(show_id(bytes(16)), "-5")),
+        ]
+    )
     assert refused == {}
     assert [row.lease for row in rows] == [2**64 - 1] * 2
 
 
 times = st.integers(0, 2**50)
 maybe_text = st.just("") | text
-results = st.builds(SettleResult, st.just(b"") | raw_ids, st.sampled_from(OUTCOMES), maybe_text, times, times, maybe_text)
+results = st.builds(
+    SettleResult, st.just(b"") | raw_ids, st.sampled_from(OUTCOMES), maybe_text, times, times, maybe_text
+)
 
 
 @given(st.lists(results, max_size=8))
@@ -163,8 +217,17 @@ def every_error(kind: type[errors.FairleadError] = errors.FairleadError) -> list
 
 
 def example_of(kind: type[errors.FairleadError]) -> errors.FairleadError:
-    values = {"int": 7, "str": "some text", "list[str]": ["a", "b"], "int | None": None, "object": "anything",
-              "Sequence[tuple[str, int | None, str, str]]": [["a.toml", 3, "queue.a", "wrong"], ["b.toml", None, "", "too"]]}  # fmt: skip
+    values = {
+        "int": 7,
+        "str": "some text",
+        "list[str]": ["a", "b"],
+        "int | None": None,
+        "object": "anything",
+        "Sequence[tuple[str, int | None, str, str]]": [
+            ["a.toml", 3, "queue.a", "wrong"],
+            ["b.toml", None, "", "too"],
+        ],
+    }
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     return kind(*[values[parameter.annotation] for parameter in parameters])
 
@@ -173,7 +236,9 @@ def example_of(kind: type[errors.FairleadError]) -> errors.FairleadError:
 NEVER_SENT = {errors.RunbookInvalid}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in every_error() if kind not in NEVER_SENT], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in every_error() if kind not in NEVER_SENT], ids=lambda kind: kind.__name__
+)
 def test_an_error_arrives_as_the_class_it_left_as_with_its_fields(kind: type[errors.FairleadError]) -> None:
     sent = example_of(kind)
     got = error_of(fault_of(sent))
@@ -201,16 +266,32 @@ def test_a_stranger_learns_nothing_from_an_error_that_is_not_ours() -> None:
 
 def test_the_table_of_verbs_names_what_the_broker_has() -> None:
     hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange"}
-    only_in_process = {"close", "run_due", "interrupt_waits", "observe", "measures", "clock", "now_ms", "answering"}
+    only_in_process = {
+        "close",
+        "run_due",
+        "interrupt_waits",
+        "observe",
+        "measures",
+        "clock",
+        "now_ms",
+        "answering",
+    }
     for_those_who_guard = {"queues_of", "queue_names", "full_id"}
-    verbs = {name for name in dir(Broker) if not name.startswith("_")} - hot - only_in_process - for_those_who_guard
+    verbs = (
+        {name for name in dir(Broker) if not name.startswith("_")}
+        - hot
+        - only_in_process
+        - for_those_who_guard
+    )
     assert {verb for verb in ADMIN if "." not in verb} == verbs
 
 
 def test_arguments_arrive_as_the_engine_takes_them() -> None:
     sent = {
         "queue": "orders",
-        "filter": DeadFilter(reason=FailureReason.UNKNOWN, header=("a", "b"), older_than=timedelta(seconds=3)),
+        "filter": DeadFilter(
+            reason=FailureReason.UNKNOWN, header=("a", "b"), older_than=timedelta(seconds=3)
+        ),
         "messages": [NewMessage(b"\xff", headers={"a": "b"}, delay="3s")],
         "older_than": timedelta(milliseconds=1500),
         "ids": ("a", "b"),
@@ -224,14 +305,23 @@ def test_arguments_arrive_as_the_engine_takes_them() -> None:
 def test_the_views_of_a_living_broker_arrive(tmp_path: pytest.TempPathFactory) -> None:
     with fairlead.open(tmp_path / "data", durability="os") as broker:  # type: ignore[operator]
         broker.create_queue("q", retry={"policy": "fixed", "cooldown": "1m", "attempts": 3})
-        ids = broker.enqueue_many("q", [NewMessage(b"\x00\xff", headers={"h": "v"}, stream="s"), NewMessage(b"2", fairness_key="k")])
+        ids = broker.enqueue_many(
+            "q", [NewMessage(b"\x00\xff", headers={"h": "v"}, stream="s"), NewMessage(b"2", fairness_key="k")]
+        )
         (held, *_) = broker.claim("q", limit=2)
         broker.settle([Fail(held, error="no", reason="dependency_failure", progress=5)])
         broker.quarantine("q", [NewMessage(b"dead")], error="bad")
         calls = {
-            "queues": broker.queues(), "stats": broker.stats("q", keys=True), "find": broker.find(ids[0]), "peek": broker.peek("q.dlq"),
-            "failure_metrics": broker.failure_metrics("q"), "explain": broker.explain(ids[0]), "explain_queue": broker.explain_queue("q"),
-            "retry": broker.retry("q", filter=DeadFilter()), "redrive": broker.redrive("q", dry_run=True), "ack": broker.ack("q", ids[1]),
+            "queues": broker.queues(),
+            "stats": broker.stats("q", keys=True),
+            "find": broker.find(ids[0]),
+            "peek": broker.peek("q.dlq"),
+            "failure_metrics": broker.failure_metrics("q"),
+            "explain": broker.explain(ids[0]),
+            "explain_queue": broker.explain_queue("q"),
+            "retry": broker.retry("q", filter=DeadFilter()),
+            "redrive": broker.redrive("q", dry_run=True),
+            "ack": broker.ack("q", ids[1]),
         }
         for verb, value in calls.items():
             assert decode_result(verb, encode_result(value)) == value, verb

@@ -14,8 +14,22 @@ from fairlead.model.settle import Settlement
 from fairlead.wire import schemas
 from fairlead.wire.calls import Answer, EnqueueCall, SettleCall, decode, encode
 from fairlead.wire.deliveries import decode_deliveries, encode_deliveries, runs_of
-from fairlead.wire.rows import DeliveryRow, MessageRow, delivery_rows, message_rows, read_delivery_rows, read_message_rows
-from fairlead.wire.settlements import Row, decode_settlements, encode_settlements, read_results, read_settlement_rows, settlement_rows
+from fairlead.wire.rows import (
+    DeliveryRow,
+    MessageRow,
+    delivery_rows,
+    message_rows,
+    read_delivery_rows,
+    read_message_rows,
+)
+from fairlead.wire.settlements import (
+    Row,
+    decode_settlements,
+    encode_settlements,
+    read_results,
+    read_settlement_rows,
+    settlement_rows,
+)
 from tests.wire.test_round_trips import deliveries, new_messages, results, settlements
 
 
@@ -44,8 +58,22 @@ def test_deliveries_arrive_in_rows_as_in_a_batch(given_out: list[Delivery]) -> N
 
 def _seen(delivery: Delivery) -> list[object]:
     """Without a stream nothing is ordered, whatever the number says."""
-    names = ["id", "lease", "lease_until", "queue", "payload", "headers", "fairness_key", "weight", "throttle_keys", "stream", "enqueued_at"]
-    names += ["deliveries", "attempts", "progress", "carry", "failures", "dead_since", "source"] + (["seq"] if delivery.stream else [])
+    names = [
+        "id",
+        "lease",
+        "lease_until",
+        "queue",
+        "payload",
+        "headers",
+        "fairness_key",
+        "weight",
+        "throttle_keys",
+        "stream",
+        "enqueued_at",
+    ]
+    names += ["deliveries", "attempts", "progress", "carry", "failures", "dead_since", "source"] + (
+        ["seq"] if delivery.stream else []
+    )
     return [getattr(delivery, name) for name in names]
 
 
@@ -65,8 +93,22 @@ def test_results_arrive_in_rows(given_back: list[SettleResult]) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [[["text"]], [[b"x", None, 5]], [[b"x", b"not a map"]], [[b"x", None, "k", 1, [], None, 2**63]], [[]], "none"],
-    ids=["payload is text", "key is a number", "headers are no map", "delay of 292 million years", "nothing in it", "no list"],
+    [
+        [["text"]],
+        [[b"x", None, 5]],
+        [[b"x", b"not a map"]],
+        [[b"x", None, "k", 1, [], None, 2**63]],
+        [[]],
+        "none",
+    ],
+    ids=[
+        "payload is text",
+        "key is a number",
+        "headers are no map",
+        "delay of 292 million years",
+        "nothing in it",
+        "no list",
+    ],
 )
 def test_rows_that_make_no_sense_are_refused(rows: object) -> None:
     raw = msgspec.msgpack.encode({"queues": [["q", 1]], "rows": rows})

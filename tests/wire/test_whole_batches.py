@@ -43,7 +43,17 @@ infos = st.builds(
     progress=st.integers(0, 2**63 - 1).map(Progress),
     carry=st.binary(max_size=9),
     failures=st.lists(
-        st.builds(FailureRecord, st.integers(0, 2**50), st.integers(1, 9), st.just(2), text, text, text, st.integers(0, 9)), max_size=2
+        st.builds(
+            FailureRecord,
+            st.integers(0, 2**50),
+            st.integers(1, 9),
+            st.just(2),
+            text,
+            text,
+            text,
+            st.integers(0, 9),
+        ),
+        max_size=2,
     ).map(tuple),
     failures_cut=st.integers(0, 99),
     reason=st.none() | st.sampled_from(FailureReason),
@@ -59,8 +69,21 @@ infos = st.builds(
 )
 
 
-def delivery(payload: bytes = b"p", *, lane: bytes | None = None, state: MessageState | None = None, stream: str = "") -> Delivery:
-    message = Message(bytes(16), 1, lane or pack_lane("default"), 1, b"", payload, 5, 1, stream=stream, seq=1 if stream else 0)
+def delivery(
+    payload: bytes = b"p", *, lane: bytes | None = None, state: MessageState | None = None, stream: str = ""
+) -> Delivery:
+    message = Message(
+        bytes(16),
+        1,
+        lane or pack_lane("default"),
+        1,
+        b"",
+        payload,
+        5,
+        1,
+        stream=stream,
+        seq=1 if stream else 0,
+    )
     return Delivery(message, state, "q", 7, 9, 1)
 
 
@@ -92,22 +115,54 @@ def test_defaults_that_travelled_as_nulls_are_filled_in() -> None:
     plain = fill_defaults(encode_deliveries([delivery(), delivery()]), DELIVERIES)
     assert plain.schema.equals(DELIVERIES)
     row = plain.to_pylist()[1]
-    assert {name: row[name] for name in ("weight", "throttle_keys", "deliveries", "attempts", "progress", "fairness_key", "payload")} == {
-        "weight": 1, "throttle_keys": [], "deliveries": 1, "attempts": 0, "progress": 0, "fairness_key": "default", "payload": b"p",
-    }  # fmt: skip
-    assert {name for name, value in row.items() if value is None} == {"headers", "stream", "seq", "carry", "failures", "dead_since", "source"}
+    assert {
+        name: row[name]
+        for name in (
+            "weight",
+            "throttle_keys",
+            "deliveries",
+            "attempts",
+            "progress",
+            "fairness_key",
+            "payload",
+        )
+    } == {
+        "weight": 1,
+        "throttle_keys": [],
+        "deliveries": 1,
+        "attempts": 0,
+        "progress": 0,
+        "fairness_key": "default",
+        "payload": b"p",
+    }
+    assert {name for name, value in row.items() if value is None} == {
+        "headers",
+        "stream",
+        "seq",
+        "carry",
+        "failures",
+        "dead_since",
+        "source",
+    }
 
 
 def test_defaults_are_filled_in_among_rows_that_differ() -> None:
     keyed = delivery(lane=pack_lane("k", ("a", "b")), state=MessageState(0, attempts=3, progress=4, weight=9))
     rows = fill_defaults(encode_deliveries([delivery(), keyed, delivery()]), DELIVERIES).to_pylist()
     assert [row["throttle_keys"] for row in rows] == [[], ["a", "b"], []]
-    assert [(row["attempts"], row["progress"], row["weight"]) for row in rows] == [(0, 0, 1), (3, 4, 9), (0, 0, 1)]
+    assert [(row["attempts"], row["progress"], row["weight"]) for row in rows] == [
+        (0, 0, 1),
+        (3, 4, 9),
+        (0, 0, 1),
+    ]
 
 
 def test_a_null_list_that_hides_values_is_empty_all_the_same() -> None:
     hiding = pa.ListArray.from_buffers(
-        pa.list_(pa.utf8()), 2, [pa.py_buffer(b"\x02"), pa.array([0, 1, 2], pa.int32()).buffers()[1]], children=[pa.array(["secret", "b"])]
+        pa.list_(pa.utf8()),
+        2,
+        [pa.py_buffer(b"\x02"), pa.array([0, 1, 2], pa.int32()).buffers()[1]],
+        children=[pa.array(["secret", "b"])],
     )
     batch = pa.RecordBatch.from_arrays([hiding], names=["throttle_keys"])
     assert fill_defaults(batch, DELIVERIES).column("throttle_keys").to_pylist() == [[], ["b"]]
@@ -165,4 +220,7 @@ def test_what_is_no_batch_is_refused() -> None:
     with pytest.raises(errors.InvalidRequest, match="RecordBatch"):
         fit({"payload": [b"x"]}, MESSAGES)
     with pytest.raises(errors.InvalidRequest, match="once"):
-        fit(pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"y"])], names=["payload", "payload"]), MESSAGES)
+        fit(
+            pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"y"])], names=["payload", "payload"]),
+            MESSAGES,
+        )

@@ -1,4 +1,6 @@
-"""Batch steps for the tests. What a row does is in its item; each call writes to the journal what it was given."""
+"""Batch steps for the tests. What a row does is in its item; each call writes to the journal what it was
+given.
+"""
 
 from __future__ import annotations
 
@@ -93,4 +95,7 @@ def streamed(items: list[dict[str, Any]], step: fairlead.BatchStep) -> list[Any]
     """Each fails as often as it says; then it goes well."""
     note(items, step.name, streams=step.streams, attempts=step.attempts)
     again = [attempts < item["failures"] for item, attempts in zip(items, step.attempts, strict=True)]
-    return [fairlead.StepFailed("as it was told", reason="dependency_failure") if fails else None for fails in again]
+    return [
+        fairlead.StepFailed("as it was told", reason="dependency_failure") if fails else None
+        for fails in again
+    ]

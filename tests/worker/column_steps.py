@@ -31,4 +31,7 @@ def frame(batch: pd.DataFrame) -> Iterator[Any]:
 def rows_of(rows: list[dict[str, Any]]) -> list[Any]:
     items = [json.loads(row["payload"]) for row in rows]
     misbehave(items)
-    return [outcome(item) if row["value"] is None else {"before": json.loads(row["value"])} for item, row in zip(items, rows, strict=True)]
+    return [
+        outcome(item) if row["value"] is None else {"before": json.loads(row["value"])}
+        for item, row in zip(items, rows, strict=True)
+    ]

@@ -11,7 +11,9 @@ from tests.worker.scene import QUEUE
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """With one queue, whose messages die on their first failure as those of a runbook queue do unless it says otherwise."""
+    """With one queue, whose messages die on their first failure as those of a runbook queue do unless it says
+    otherwise.
+    """
     with Broker(MemoryStore(), durability="os") as broker:
         broker.create_queue(QUEUE, retry={"policy": "none"}, retry_in_stream={"policy": "none"})
         yield broker

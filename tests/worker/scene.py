@@ -1,4 +1,6 @@
-"""A runbook with one worker, and ways to run it: here in this process, or by the command line in one that can be killed."""
+"""A runbook with one worker, and ways to run it: here in this process, or by the command line in one that can
+be killed.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,19 @@ def command(name: str, *argv: str, **options: Any) -> StepSpec:
 
 def runbook(*steps: StepSpec, **worker: Any) -> Runbook:
     spec = WorkerSpec("worker", QUEUE, "pipeline", **worker)
-    return Runbook(None, {QUEUE: QueueSpec(QUEUE)}, {"pipeline": PipelineSpec("pipeline", steps)}, {"worker": spec})
+    return Runbook(
+        None, {QUEUE: QueueSpec(QUEUE)}, {"pipeline": PipelineSpec("pipeline", steps)}, {"worker": spec}
+    )
 
 
 def push(target: Any, *items: dict[str, Any], **fields: Any) -> list[str]:
-    return target.enqueue_many(QUEUE, [fairlead.NewMessage(json.dumps(item).encode(), stream=item.get("stream"), **fields) for item in items])
+    return target.enqueue_many(
+        QUEUE,
+        [
+            fairlead.NewMessage(json.dumps(item).encode(), stream=item.get("stream"), **fields)
+            for item in items
+        ],
+    )
 
 
 @contextmanager
@@ -79,8 +89,12 @@ class WorkerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         self.process = subprocess.Popen(
             [*_FAIRLEAD, "-o", "json", "worker", "run", "--addr", address, "--file", str(file), *options],
-            env={**environment, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

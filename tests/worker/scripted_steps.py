@@ -1,4 +1,6 @@
-"""Steps that do what is written in their item: fail in some way while there have been fewer tries than it says, then go well."""
+"""Steps that do what is written in their item: fail in some way while there have been fewer tries than it
+says, then go well.
+"""
 
 from __future__ import annotations
 

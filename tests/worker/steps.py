@@ -13,7 +13,16 @@ import fairlead
 
 def note(item: dict[str, Any], word: str, step: str, attempts: int = 0) -> None:
     """One line, written at once and appended whole, so that it survives the death of its process."""
-    line = json.dumps({"n": item.get("n"), "stream": item.get("stream"), "step": step, "word": word, "attempts": attempts, "pid": os.getpid()})
+    line = json.dumps(
+        {
+            "n": item.get("n"),
+            "stream": item.get("stream"),
+            "step": step,
+            "word": word,
+            "attempts": attempts,
+            "pid": os.getpid(),
+        }
+    )
     out = os.open(item["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(out, line.encode() + b"\n")

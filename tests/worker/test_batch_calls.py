@@ -30,8 +30,17 @@ def base(tmp_path: Path) -> Iterator[Path]:
     sys.path.remove(str(tmp_path))
 
 
-def call(base: Path, code: str, rows: list[Any] = ROWS, *, values: list[bytes] | None = None, reasons: dict[str, str] | None = None) -> Any:
-    """The answer of `step` in a module of this code, which is the second of its pipeline if there are values of a first one."""
+def call(
+    base: Path,
+    code: str,
+    rows: list[Any] = ROWS,
+    *,
+    values: list[bytes] | None = None,
+    reasons: dict[str, str] | None = None,
+) -> Any:
+    """The answer of `step` in a module of this code, which is the second of its pipeline if there are values
+    of a first one.
+    """
     module = f"batch_module_{next(_NUMBERS)}"
     (base / f"{module}.py").write_text(code)
     steps = (StepSpec("first", command=("true",)), StepSpec("only", run=f"{module}:step", batch=True))
@@ -59,8 +68,14 @@ def reasons_of(result: Any) -> dict[int, str]:
     ("code", "kind"),
     [
         (IMPORTS + "def step(b: pa.RecordBatch): return [type(b).__name__] * b.num_rows", "RecordBatch"),
-        (HEAD + IMPORTS + "def step(b: pa.RecordBatch): return [type(b).__name__] * b.num_rows", "RecordBatch"),
-        (HEAD + "from pyarrow import Table\ndef step(b: Table): return [type(b).__name__] * b.num_rows", "Table"),
+        (
+            HEAD + IMPORTS + "def step(b: pa.RecordBatch): return [type(b).__name__] * b.num_rows",
+            "RecordBatch",
+        ),
+        (
+            HEAD + "from pyarrow import Table\ndef step(b: Table): return [type(b).__name__] * b.num_rows",
+            "Table",
+        ),
         (IMPORTS + "def step(b: 'pd.DataFrame'): return [type(b).__name__] * len(b)", "DataFrame"),
         (HEAD + IMPORTS + "def step(b: 'pd.DataFrame'): return [type(b).__name__] * len(b)", "DataFrame"),
         # Imported for the type checker alone.
@@ -69,11 +84,23 @@ def reasons_of(result: Any) -> dict[int, str]:
         (HEAD + "def step(b: pyarrow.Table): return [type(b).__name__] * len(b)", "Table"),
         ("def step(b): return [type(b).__name__] * len(b)", "list"),
         ("def step(b: list[dict[str, int]]): return [type(b).__name__] * len(b)", "list"),
-        (HEAD + "from typing import Any, Sequence\ndef step(b: Sequence[Any]): return [type(b).__name__] * len(b)", "list"),
+        (
+            HEAD
+            + "from typing import Any, Sequence\ndef step(b: Sequence[Any]): return [type(b).__name__] * len(b)",
+            "list",
+        ),
         (HEAD + "def step(b: list[Order]): return [type(b).__name__] * len(b)", "list"),
         (IMPORTS + "async def step(b: pa.Table): return [type(b).__name__] * len(b)", "Table"),
-        (IMPORTS + "class S:\n  def __call__(self, b: pa.Table): return [type(b).__name__] * len(b)\nstep = S()", "Table"),
-        (IMPORTS + "class S:\n  def of(self, b: pa.Table): return [type(b).__name__] * len(b)\nstep = S().of", "Table"),
+        (
+            IMPORTS
+            + "class S:\n  def __call__(self, b: pa.Table): return [type(b).__name__] * len(b)\nstep = S()",
+            "Table",
+        ),
+        (
+            IMPORTS
+            + "class S:\n  def of(self, b: pa.Table): return [type(b).__name__] * len(b)\nstep = S().of",
+            "Table",
+        ),
     ],
 )
 def test_what_it_takes_is_said_by_its_annotation(base: Path, code: str, kind: str) -> None:
@@ -90,14 +117,18 @@ def test_what_it_takes_is_said_by_its_annotation(base: Path, code: str, kind: st
         (IMPORTS + "def step(b: pa.Table | None): ...", "Union"),
     ],
 )
-def test_an_annotation_that_nobody_knows_is_refused_with_what_to_write(base: Path, code: str, got: str) -> None:
+def test_an_annotation_that_nobody_knows_is_refused_with_what_to_write(
+    base: Path, code: str, got: str
+) -> None:
     with pytest.raises(StepNotLoaded) as refused:
         call(base, code)
     assert "pyarrow.RecordBatch, pyarrow.Table, pandas.DataFrame or list, or not at all" in str(refused.value)
     assert got in str(refused.value)
 
 
-def test_a_package_that_is_not_there_is_named_before_anything_is_claimed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_there_is_named_before_anything_is_claimed(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(StepNotLoaded, match=r"takes a pandas\.DataFrame, and pandas cannot be imported"):
         call(base, HEAD + "def step(b: pd.DataFrame): ...")
@@ -111,7 +142,9 @@ def test_one_without_parameters_is_refused(base: Path) -> None:
 @pytest.mark.parametrize("kind", ["pa.RecordBatch", "pa.Table", "pd.DataFrame"])
 def test_columns_have_the_payload_as_it_came_and_what_is_known_of_each_row(base: Path, kind: str) -> None:
     rows = "b.to_pylist()" if kind.startswith("pa") else "b.to_dict('records')"
-    code = f"{IMPORTS}def step(b: {kind}): return [{{**row, 'payload': row['payload'].hex()}} for row in {rows}]"
+    code = (
+        f"{IMPORTS}def step(b: {kind}): return [{{**row, 'payload': row['payload'].hex()}} for row in {rows}]"
+    )
     found = values_of(call(base, code, [b"\xff", b"", b"{}"], values=[b'{"a":1}', b"null", b'"x"']))
     assert found == [
         {"id": show_id(bytes(16)), "payload": "ff", "stream": None, "attempts": 0, "value": '{"a":1}'},
@@ -121,12 +154,16 @@ def test_columns_have_the_payload_as_it_came_and_what_is_known_of_each_row(base:
 
 
 def test_columns_of_a_first_step_have_no_values(base: Path) -> None:
-    assert values_of(call(base, IMPORTS + "def step(b: pa.Table): return [str(b.schema.field('value').type)] + [None] * 2")) == ["string", None, None]
+    assert values_of(
+        call(base, IMPORTS + "def step(b: pa.Table): return [str(b.schema.field('value').type)] + [None] * 2")
+    ) == ["string", None, None]
 
 
 def test_the_second_argument_says_which_step_it_is_and_what_is_known_of_each_row(base: Path) -> None:
-    code = "def step(items, step): return [[step.name, step.pipeline, step.queue, len(step), *row] for row in " \
-        "zip(step.ids, step.streams, step.attempts, step.headers, step.values)]"  # fmt: skip
+    code = (
+        "def step(items, step): return [[step.name, step.pipeline, step.queue, len(step), *row] for row in "
+        "zip(step.ids, step.streams, step.attempts, step.headers, step.values)]"
+    )
     found = values_of(call(base, code, values=[b"1", b"null", b"[]"]))
     assert found[1] == ["only", "p", "work", 3, show_id(bytes(15) + b"\1"), "s", 1, {}, None]
     assert [row[-1] for row in found] == [1, None, []]
@@ -166,10 +203,15 @@ def test_it_returns_nothing_or_one_entry_for_each_row(base: Path, returned: str,
         ("np.float64(3)", "got float64"),
     ],
 )
-def test_anything_else_fails_every_row_and_says_what_was_expected(base: Path, returned: str, got: str) -> None:
+def test_anything_else_fails_every_row_and_says_what_was_expected(
+    base: Path, returned: str, got: str
+) -> None:
     result = call(base, f"{IMPORTS}def step(items): return {returned}")
     assert reasons_of(result) == dict.fromkeys(range(3), "serialization_error")
-    assert all("one entry for each of its 3 rows" in failure.error and got in failure.error for failure in result.failed)
+    assert all(
+        "one entry for each of its 3 rows" in failure.error and got in failure.error
+        for failure in result.failed
+    )
 
 
 def test_each_row_fails_for_itself(base: Path) -> None:
@@ -192,18 +234,31 @@ def test_each_row_fails_for_itself(base: Path) -> None:
         11: "serialization_error",
     }
     by_row = {failure.ticket: failure for failure in result.failed}
-    assert (by_row[2].dead, by_row[8].retry_in_ms, by_row[0].dead, by_row[0].retry_in_ms) == (True, 90_000, False, None)
+    assert (by_row[2].dead, by_row[8].retry_in_ms, by_row[0].dead, by_row[0].retry_in_ms) == (
+        True,
+        90_000,
+        False,
+        None,
+    )
     assert [value for value in result.values if value] == [b"7"]
     assert "step 'only': ValueError: odd" in by_row[0].error
 
 
 def test_one_exception_is_the_failure_of_all(base: Path) -> None:
-    result = call(base, IMPORTS + "def step(items): return fairlead.StepFailed('the bank is closed', reason='dependency_failure', retry_in='1m')")
+    result = call(
+        base,
+        IMPORTS
+        + "def step(items): return fairlead.StepFailed('the bank is closed', reason='dependency_failure', retry_in='1m')",
+    )
     assert reasons_of(result) == dict.fromkeys(range(3), "dependency_failure")
-    assert all(failure.retry_in_ms == 60_000 and "the bank is closed" in failure.error for failure in result.failed)
+    assert all(
+        failure.retry_in_ms == 60_000 and "the bank is closed" in failure.error for failure in result.failed
+    )
 
 
-@pytest.mark.parametrize("how", ["raise ValueError('odd')", "sys.exit(3)", "yield 1; raise ValueError('odd')"])
+@pytest.mark.parametrize(
+    "how", ["raise ValueError('odd')", "sys.exit(3)", "yield 1; raise ValueError('odd')"]
+)
 def test_what_is_raised_says_nothing_about_any_one_row(base: Path, how: str) -> None:
     result = call(base, f"import sys\ndef step(items):\n    {how}")
     assert isinstance(result, Failed)
@@ -224,17 +279,30 @@ BAD = [b"{", {"n": 1}, b"\xff", {"n": 3}, b""]
 
 
 def test_a_row_that_is_no_json_fails_alone_and_is_not_in_the_list(base: Path) -> None:
-    code = "def step(items, step): return [[item['n'], id[-1], attempts, value] for item, id, attempts, value in " \
-        "zip(items, step.ids, step.attempts, step.values, strict=True)]"  # fmt: skip
+    code = (
+        "def step(items, step): return [[item['n'], id[-1], attempts, value] for item, id, attempts, value in "
+        "zip(items, step.ids, step.attempts, step.values, strict=True)]"
+    )
     result = call(base, code, BAD, values=[b"0", b"1", b"2", b"3", b"4"])
     assert reasons_of(result) == dict.fromkeys([0, 2, 4], "serialization_error")
     assert all("expected the payload to be JSON" in failure.error for failure in result.failed)
-    assert [json.loads(value) if value else None for value in result.values] == [None, [1, "1", 1, 1], None, [3, "3", 3, 3], None]
+    assert [json.loads(value) if value else None for value in result.values] == [
+        None,
+        [1, "1", 1, 1],
+        None,
+        [3, "3", 3, 3],
+        None,
+    ]
 
 
 def test_beside_rows_that_are_no_json_others_fail_in_their_own_places(base: Path) -> None:
     result = call(base, "def step(items): return [None, ValueError('third')]", BAD)
-    assert reasons_of(result) == {0: "serialization_error", 2: "serialization_error", 3: "handler_exception", 4: "serialization_error"}
+    assert reasons_of(result) == {
+        0: "serialization_error",
+        2: "serialization_error",
+        3: "handler_exception",
+        4: "serialization_error",
+    }
     result = call(base, "def step(items): return [None]", BAD)
     assert reasons_of(result) == dict.fromkeys(range(5), "serialization_error")
     assert "each of its 2 rows, got 1" in result.failed[-1].error

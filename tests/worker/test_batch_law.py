@@ -1,6 +1,8 @@
-"""The law of batches: however messages share calls, each ends as it would have alone, one step after the other.
+"""The law of batches: however messages share calls, each ends as it would have alone, one step after the
+other.
 
-Random pipelines of steps for one and for many, random trouble. The oracle runs each message by itself, on paper.
+Random pipelines of steps for one and for many, random trouble. The oracle runs each message by itself, on
+paper.
 """
 
 from __future__ import annotations
@@ -75,9 +77,14 @@ def pipelines() -> st.SearchStrategy[list[StepSpec]]:
 
 
 def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
-    trouble = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(ways), st.integers(1, 2)), max_size=2)
+    trouble = st.dictionaries(
+        st.sampled_from(NAMES), st.tuples(st.sampled_from(ways), st.integers(1, 2)), max_size=2
+    )
     draft = st.builds(
-        Draft, st.sampled_from([None, None, "x", "y", "z"]), st.one_of(st.just({}), st.just({}), trouble), st.sampled_from([False] * 9 + [True])
+        Draft,
+        st.sampled_from([None, None, "x", "y", "z"]),
+        st.one_of(st.just({}), st.just({}), trouble),
+        st.sampled_from([False] * 9 + [True]),
     )
     return st.lists(draft, min_size=1, max_size=most)
 
@@ -89,7 +96,10 @@ def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency:
         journal = str(Path(folder) / "journal.jsonl")
         again = {"policy": "immediate", "attempts": ATTEMPTS}
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
-        messages = [fairlead.NewMessage(payload(draft, n, names, journal), stream=draft.stream) for n, draft in enumerate(drafts)]
+        messages = [
+            fairlead.NewMessage(payload(draft, n, names, journal), stream=draft.stream)
+            for n, draft in enumerate(drafts)
+        ]
         ids = broker.enqueue_many(QUEUE, messages)
         tally = burst(broker, runbook(*steps, isolate=isolate, concurrency=concurrency)).tally
         dead = {letter.id: letter for letter in broker.peek(f"{QUEUE}.dlq", limit=1000)}
@@ -100,8 +110,12 @@ def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency:
     assert set(dead) == {message for message, ending in zip(ids, endings, strict=True) if ending.dead}
     for message, ending in zip(ids, endings, strict=True):
         if ending.dead:
-            assert [FailureReason(failure.reason).word for failure in dead[message].failures] == ending.reasons
-            assert read_carry("pipeline", dead[message].carry) == {name: json.dumps(value).encode() for name, value in ending.done.items()}
+            assert [
+                FailureReason(failure.reason).word for failure in dead[message].failures
+            ] == ending.reasons
+            assert read_carry("pipeline", dead[message].carry) == {
+                name: json.dumps(value).encode() for name, value in ending.done.items()
+            }
     check_calls(calls, drafts, endings, names)
 
 
@@ -114,8 +128,12 @@ def payload(draft: Draft, n: int, names: tuple[str, ...], journal: str) -> bytes
     return b"\xff" if draft.broken else json.dumps({"n": n, "journal": journal, "script": script}).encode()
 
 
-def check_calls(calls: list[dict[str, Any]], drafts: list[Draft], endings: list[Ending], names: tuple[str, ...]) -> None:
-    """Called where the oracle says and nowhere else, with what the step before returned; no confirmed step again; streams in order."""
+def check_calls(
+    calls: list[dict[str, Any]], drafts: list[Draft], endings: list[Ending], names: tuple[str, ...]
+) -> None:
+    """Called where the oracle says and nowhere else, with what the step before returned; no confirmed step
+    again; streams in order.
+    """
     tries = [
         (n, call["step"], attempts, value)
         for call in calls
@@ -124,7 +142,9 @@ def check_calls(calls: list[dict[str, Any]], drafts: list[Draft], endings: list[
     for n, ending in enumerate(endings):
         own = [(step, attempts, value) for row, step, attempts, value in tries if row == n]
         assert set(own) == ending.calls, f"message {n}"
-        assert [names.index(step) for step, _, _ in own] == sorted(names.index(step) for step, _, _ in own), f"message {n}: {own}"
+        assert [names.index(step) for step, _, _ in own] == sorted(names.index(step) for step, _, _ in own), (
+            f"message {n}: {own}"
+        )
     for stream in {draft.stream for draft in drafts if draft.stream}:
         begun = [n for n, *_ in tries if drafts[n].stream == stream]
         assert begun == sorted(begun), f"stream {stream}: {begun}"
@@ -139,11 +159,15 @@ _FEW = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_lar
 
 @settings(max_examples=25, **_FEW)  # type: ignore[arg-type]
 @given(steps=pipelines(), drafts=drafts(["raise", "exit", "say", "nan"], 40), concurrency=st.integers(1, 3))
-def test_in_threads_each_message_ends_as_it_would_have_alone(steps: list[StepSpec], drafts: list[Draft], concurrency: int) -> None:
+def test_in_threads_each_message_ends_as_it_would_have_alone(
+    steps: list[StepSpec], drafts: list[Draft], concurrency: int
+) -> None:
     check(steps, drafts, "thread", concurrency)
 
 
 @settings(max_examples=6, **_FEW)  # type: ignore[arg-type]
 @given(steps=pipelines(), drafts=drafts(sorted(WAYS), 25), concurrency=st.integers(1, 2))
-def test_in_processes_that_die_each_message_ends_as_it_would_have_alone(steps: list[StepSpec], drafts: list[Draft], concurrency: int) -> None:
+def test_in_processes_that_die_each_message_ends_as_it_would_have_alone(
+    steps: list[StepSpec], drafts: list[Draft], concurrency: int
+) -> None:
     check(steps, drafts, "process", concurrency)

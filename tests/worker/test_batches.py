@@ -1,4 +1,6 @@
-"""A worker with steps that take batches: one bad row never fails its neighbours, whatever it does to the call it is in."""
+"""A worker with steps that take batches: one bad row never fails its neighbours, whatever it does to the call
+it is in.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def batch(name: str, function: str = "rows", **options: Any) -> StepSpec:
 
 def dead_letters(broker: Broker) -> dict[str, list[str]]:
     """The reasons of each, first to last."""
-    return {dead.id: [FailureReason(failure.reason).word for failure in dead.failures] for dead in broker.peek(f"{QUEUE}.dlq", limit=1000)}
+    return {
+        dead.id: [FailureReason(failure.reason).word for failure in dead.failures]
+        for dead in broker.peek(f"{QUEUE}.dlq", limit=1000)
+    }
 
 
 def error_of(broker: Broker) -> str:
@@ -56,9 +61,18 @@ def test_a_batch_is_as_large_as_it_may_be_and_no_larger(broker: Broker, journal:
 
 
 @MODES
-def test_steps_for_one_and_for_many_hand_each_other_what_they_return(broker: Broker, journal: str, isolate: str) -> None:
+def test_steps_for_one_and_for_many_hand_each_other_what_they_return(
+    broker: Broker, journal: str, isolate: str
+) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(200)))
-    book = runbook(batch("first"), step("second", "check_double"), batch("third"), batch("fourth", "frame"), isolate=isolate, concurrency=2)
+    book = runbook(
+        batch("first"),
+        step("second", "check_double"),
+        batch("third"),
+        batch("fourth", "frame"),
+        isolate=isolate,
+        concurrency=2,
+    )
     workers = burst(broker, book)
     assert (workers.tally.completed, workers.tally.steps) == (200, 800)
     lines = read_journal(journal)
@@ -73,7 +87,9 @@ def test_what_a_row_returned_is_kept_with_it(broker: Broker) -> None:
     good, bad = push(broker, {"n": 1}, {"n": 2, "how": "connection"})
     burst(broker, runbook(batch("first", "values"), step("second", "raises"), isolate="thread"))
     for message, n in ((good, 1), (bad, 2)):
-        assert read_carry("pipeline", broker.find(message).carry) == {"first": json.dumps({"n": n}, separators=(",", ":")).encode()}
+        assert read_carry("pipeline", broker.find(message).carry) == {
+            "first": json.dumps({"n": n}, separators=(",", ":")).encode()
+        }
 
 
 @pytest.mark.parametrize(
@@ -92,11 +108,15 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
     broker: Broker, journal: str, how: str, reason: str, text: str
 ) -> None:
     broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 2})
-    ids = push(broker, *({"n": n, "journal": journal, **({"how": how} if n == 333 else {})} for n in range(1000)))
+    ids = push(
+        broker, *({"n": n, "journal": journal, **({"how": how} if n == 333 else {})} for n in range(1000))
+    )
     book = runbook(
-        batch("only", timeout_ms=300 if how == "sleep" else 60_000), concurrency=2, memory_limit_bytes=500_000_000,
+        batch("only", timeout_ms=300 if how == "sleep" else 60_000),
+        concurrency=2,
+        memory_limit_bytes=500_000_000,
         reasons={"OutOfPaper": "dependency_failure"},
-    )  # fmt: skip
+    )
     workers = burst(broker, book)
     assert (workers.tally.completed, workers.tally.failed, workers.tally.dead) == (999, 1, 1)
     assert dead_letters(broker) == {ids[333]: [reason, reason]}
@@ -108,7 +128,11 @@ def test_one_that_takes_its_whole_batch_with_it_is_found_out_and_the_others_have
     assert guilty[:5] == [1000, 125, 16, 2, 1]
     assert guilty[5:] == [1] if costly else len(guilty) == 6
     assert workers.tally.restarts == (6 if how in ("die", "segfault", "sleep") else 0)
-    assert all(line["attempts"] == [0] * len(line["rows"]) for line in read_journal(journal) if 333 not in line["rows"])
+    assert all(
+        line["attempts"] == [0] * len(line["rows"])
+        for line in read_journal(journal)
+        if 333 not in line["rows"]
+    )
     assert len(calls) < 50
 
 
@@ -121,7 +145,9 @@ def test_when_each_row_is_bad_each_has_failed_once(broker: Broker) -> None:
 @MODES
 def test_a_row_that_failed_comes_again_with_others(broker: Broker, journal: str, isolate: str) -> None:
     broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 3})
-    push(broker, *({"n": n, "journal": journal, **({"says": "invalid"} if n < 10 else {})} for n in range(20)))
+    push(
+        broker, *({"n": n, "journal": journal, **({"says": "invalid"} if n < 10 else {})} for n in range(20))
+    )
     workers = burst(broker, runbook(batch("only"), isolate=isolate))
     assert (workers.tally.completed, workers.tally.failed, workers.tally.dead) == (10, 20, 10)
     lines = read_journal(journal)
@@ -139,5 +165,8 @@ def test_a_payload_that_is_no_json_fails_alone(broker: Broker, journal: str) -> 
 
 def test_values_that_do_not_fit_with_the_message_are_its_own_failure(broker: Broker) -> None:
     ids = push(broker, {"n": 1}, {"n": 2, "says": "large"}, {"n": 3})
-    assert burst(broker, runbook(batch("first"), batch("second", "nothing"), isolate="thread")).tally.completed == 2
+    assert (
+        burst(broker, runbook(batch("first"), batch("second", "nothing"), isolate="thread")).tally.completed
+        == 2
+    )
     assert dead_letters(broker) == {ids[1]: ["serialization_error"]}

@@ -1,4 +1,6 @@
-"""Batches while they wait, are under way, or come back: stops, kills, lost leases, streams, changes of the pipeline."""
+"""Batches while they wait, are under way, or come back: stops, kills, lost leases, streams, changes of the
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,16 @@ class TestWhatCameBack:
         assert watched.started() == ids
 
     @pytest.mark.parametrize(
-        ("reason", "calls"), [("poison_message", [[1, 2, 3], [0]]), ("timeout_exceeded", [[1, 2, 3], [0]]), ("unknown", [[1, 2, 3, 0]])]
+        ("reason", "calls"),
+        [
+            ("poison_message", [[1, 2, 3], [0]]),
+            ("timeout_exceeded", [[1, 2, 3], [0]]),
+            ("unknown", [[1, 2, 3, 0]]),
+        ],
     )
-    def test_what_has_cost_a_process_or_a_time_limit_comes_alone(self, broker: Broker, journal: str, reason: str, calls: list[list[int]]) -> None:
+    def test_what_has_cost_a_process_or_a_time_limit_comes_alone(
+        self, broker: Broker, journal: str, reason: str, calls: list[list[int]]
+    ) -> None:
         broker.update_queue(QUEUE, retry={"policy": "immediate", "attempts": 5})
         push(broker, *({"n": n, "journal": journal} for n in range(4)))
         broker.settle([fairlead.Fail(delivery, reason=reason) for delivery in broker.claim(QUEUE, limit=1)])
@@ -129,13 +138,17 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_not_failed(server: ServerProcess, tmp_path: Path, journal: str) -> None:
+def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_not_failed(
+    server: ServerProcess, tmp_path: Path, journal: str
+) -> None:
     file = tmp_path / "runbook.toml"
     file.write_text(RUNBOOK)
     with fairlead.connect(server.address) as client:
         for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
             pass
-        push(client, *({"n": n, "journal": journal, **({"how": "die"} if n == 20 else {})} for n in range(40)))
+        push(
+            client, *({"n": n, "journal": journal, **({"how": "die"} if n == 20 else {})} for n in range(40))
+        )
         deaths = 0
         while client.stats(QUEUE).dead == 0:
             with worker_process(server.address, file) as worker:
@@ -144,26 +157,49 @@ def test_one_that_kills_its_whole_worker_is_found_out_and_its_neighbours_have_no
         with worker_process(server.address, file):
             until(lambda: client.stats(QUEUE).totals.completed == 39, "the others")
         (dead,) = client.peek(f"{QUEUE}.dlq")
-        assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == ["timeout_exceeded"] * 2
-    # With all, in a small batch, then alone as often as its policy allows; a lease that runs out on a slow machine counts as one, too.
+        assert [fairlead.FailureReason(failure.reason).word for failure in dead.failures] == [
+            "timeout_exceeded"
+        ] * 2
+    # With all, in a small batch, then alone as often as its policy allows; a lease that runs out on a slow
+    # machine counts as one, too.
     assert deaths <= 4
-    # The small batch is left out when a claim of the dead worker still waited, was answered, and its answer taken back: that counts as handed out.
-    assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] in ([40, 2, 1, 1], [40, 1, 1])
-    assert {attempts for line in read_journal(journal) if 20 not in line["rows"] for attempts in line["attempts"]} == {0}
+    # The small batch is left out when a claim of the dead worker still waited, was answered, and its answer
+    # taken back: that counts as handed out.
+    assert [len(line["rows"]) for line in read_journal(journal) if 20 in line["rows"]] in (
+        [40, 2, 1, 1],
+        [40, 1, 1],
+    )
+    assert {
+        attempts for line in read_journal(journal) if 20 not in line["rows"] for attempts in line["attempts"]
+    } == {0}
 
 
 class Scene:
-    """Two steps, for one and for many, in one slot: some messages wait for the second, while one more stands still in the first."""
+    """Two steps, for one and for many, in one slot: some messages wait for the second, while one more stands
+    still in the first.
+    """
 
     def __init__(self, broker: Broker, journal: str, gate: Path, waiting: int = 5) -> None:
         hold = {"step": "first", "gate": str(gate)}
         self.journal, self.gate, self.waiting = journal, gate, waiting
-        self.ids = push(broker, *({"n": n, "journal": journal, "hold": hold if n == waiting else None} for n in range(waiting + 1)))
+        self.ids = push(
+            broker,
+            *(
+                {"n": n, "journal": journal, "hold": hold if n == waiting else None}
+                for n in range(waiting + 1)
+            ),
+        )
         self.book = runbook(step("first", "noted"), batch("second"), isolate="thread")
 
     def await_standstill(self) -> None:
-        until(lambda: sum(line.get("word") == "end" for line in read_journal(self.journal)) == self.waiting, "some to wait")
-        until(lambda: any(line["n"] == self.waiting for line in read_journal(self.journal)), "the last one to stand still")
+        until(
+            lambda: sum(line.get("word") == "end" for line in read_journal(self.journal)) == self.waiting,
+            "some to wait",
+        )
+        until(
+            lambda: any(line["n"] == self.waiting for line in read_journal(self.journal)),
+            "the last one to stand still",
+        )
 
     def batches(self) -> list[list[int]]:
         return [line["rows"] for line in read_journal(self.journal) if "rows" in line]
@@ -239,7 +275,9 @@ class TestWaiting:
             assert workers.tally.completed == 6
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_a_stop_begins_none_while_a_claim_waits_at_the_broker(self, broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+    def test_a_stop_begins_none_while_a_claim_waits_at_the_broker(
+        self, broker: Broker, journal: str, tmp_path: Path, isolate: str
+    ) -> None:
         gate, held = tmp_path / "gate", HeldClaims(broker)
         push(broker, *({"n": n, "journal": journal, "gate": str(gate)} for n in range(4)))
         with working(held, runbook(batch("only", "gated", batch_size=2), isolate=isolate)) as workers:
@@ -261,24 +299,50 @@ class TestWaiting:
             scene.gate.touch()
             until(lambda: workers.tally.completed + workers.tally.dead == 2, "both of them")
             assert workers.tally.dead == 0
-        second = [line for line in read_journal(scene.journal) if line["step"] == "second" and line.get("word") == "end"]
-        assert sorted(line["n"] for line in second) + [row for rows in scene.batches() for row in rows] == [0, 1]
+        second = [
+            line
+            for line in read_journal(scene.journal)
+            if line["step"] == "second" and line.get("word") == "end"
+        ]
+        assert sorted(line["n"] for line in second) + [row for rows in scene.batches() for row in rows] == [
+            0,
+            1,
+        ]
 
-    def test_rows_of_a_batch_under_way_are_not_counted_as_items_at_a_time(self, broker: Broker, journal: str, tmp_path: Path) -> None:
+    def test_rows_of_a_batch_under_way_are_not_counted_as_items_at_a_time(
+        self, broker: Broker, journal: str, tmp_path: Path
+    ) -> None:
         gate = tmp_path / "gate"
-        push(broker, *({"n": n, "journal": journal, **({"gate": str(gate)} if n == 0 else {})} for n in range(3)))
-        with working(broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", concurrency=2)) as workers:
-            until(lambda: any(0 in line.get("rows", ()) for line in read_journal(journal)), "a batch that stands still")
+        push(
+            broker,
+            *({"n": n, "journal": journal, **({"gate": str(gate)} if n == 0 else {})} for n in range(3)),
+        )
+        with working(
+            broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", concurrency=2)
+        ) as workers:
+            until(
+                lambda: any(0 in line.get("rows", ()) for line in read_journal(journal)),
+                "a batch that stands still",
+            )
             push(broker, {"n": 3, "journal": journal})
-            until(lambda: any(3 in line.get("rows", ()) for line in read_journal(journal)), "one that goes past it")
+            until(
+                lambda: any(3 in line.get("rows", ()) for line in read_journal(journal)),
+                "one that goes past it",
+            )
             gate.touch()
             until(lambda: workers.tally.completed == 4, "all of them")
 
-    @pytest.mark.parametrize("second", [batch("second", "nothing"), step("second", "noted")], ids=["for many", "for one"])
-    def test_nor_are_those_of_a_pipeline_that_was_changed(self, broker: Broker, journal: str, tmp_path: Path, second: StepSpec) -> None:
+    @pytest.mark.parametrize(
+        "second", [batch("second", "nothing"), step("second", "noted")], ids=["for many", "for one"]
+    )
+    def test_nor_are_those_of_a_pipeline_that_was_changed(
+        self, broker: Broker, journal: str, tmp_path: Path, second: StepSpec
+    ) -> None:
         gate = tmp_path / "gate"
         push(broker, *({"n": n, "journal": journal, "gate": str(gate)} for n in range(3)))
-        with working(broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", prefetch=1)) as workers:
+        with working(
+            broker, runbook(step("first", "noted"), batch("second", "gated"), isolate="thread", prefetch=1)
+        ) as workers:
             until(lambda: any("rows" in line for line in read_journal(journal)), "a batch that stands still")
             workers.change(runbook(step("first", "noted"), second, isolate="thread", prefetch=1))
             push(broker, {"n": 3, "journal": journal})
@@ -287,7 +351,9 @@ class TestWaiting:
             until(lambda: workers.tally.completed == 4, "all of them")
 
     @pytest.mark.parametrize("isolate", ["process", "thread"])
-    def test_one_behind_a_call_that_takes_long_gets_a_slot_of_its_own(self, broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+    def test_one_behind_a_call_that_takes_long_gets_a_slot_of_its_own(
+        self, broker: Broker, journal: str, tmp_path: Path, isolate: str
+    ) -> None:
         gate = tmp_path / "gate"
         push(broker, {"n": 0, "journal": journal, "gate": str(gate)})
         with working(broker, runbook(batch("only", "gated"), isolate=isolate, concurrency=2)) as workers:
@@ -363,7 +429,9 @@ class TestLeases:
             until(lambda: workers.tally.completed == 9, "the others")
             assert workers.tally.lost == 1
         assert [line["rows"] for line in read_journal(journal)] == [list(range(10))]
-        assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted({*ids} - {ids[4]})
+        assert sorted(item.delivery.id for item in watched.told if isinstance(item, Complete)) == sorted(
+            {*ids} - {ids[4]}
+        )
         # It took long, and yet a kill in the meantime would have counted for nobody.
         assert watched.started() == []
 
@@ -381,7 +449,9 @@ class TestLeases:
         assert [line["rows"] for line in read_journal(journal)] == [[0, 1, 2, 3, 4], [5, 6, 8, 9]]
 
     @pytest.mark.parametrize("lost", [2, 5])
-    def test_those_that_are_lost_while_they_wait_are_not_called(self, broker: Broker, scene: Scene, lost: int) -> None:
+    def test_those_that_are_lost_while_they_wait_are_not_called(
+        self, broker: Broker, scene: Scene, lost: int
+    ) -> None:
         broker.update_queue(QUEUE, visibility_timeout="300ms")
         with working(broker, scene.book) as workers:
             scene.await_standstill()
@@ -406,7 +476,9 @@ class TestLeases:
         hands.lose(hands.take_fresh()[0])
         assert hands.ahead == 0
 
-    def test_when_all_are_lost_the_call_is_ended(self, broker: Broker, journal: str, held: Callable[[], list[str]]) -> None:
+    def test_when_all_are_lost_the_call_is_ended(
+        self, broker: Broker, journal: str, held: Callable[[], list[str]]
+    ) -> None:
         ids = held()
         with working(broker, runbook(batch("only", "gated"))) as workers:
             until(lambda: read_journal(journal), "the call")
@@ -420,7 +492,9 @@ class TestLeases:
 
 
 @pytest.mark.parametrize("on_stream_failure", ["wait", "continue"])
-def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most(journal: str, on_stream_failure: str) -> None:
+def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most(
+    journal: str, on_stream_failure: str
+) -> None:
     streams, length, chance = 40, 5, random.Random(8)
     items = [
         {"n": n, "stream": f"s{s}", "journal": journal, "failures": chance.choice([0, 0, 0, 1, 2])}
@@ -432,11 +506,20 @@ def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
         push(broker, *items)
         books = [
-            runbook(batch("first", "nothing"), batch("second", "streamed"), isolate=isolate, on_stream_failure=on_stream_failure, concurrency=2)
+            runbook(
+                batch("first", "nothing"),
+                batch("second", "streamed"),
+                isolate=isolate,
+                on_stream_failure=on_stream_failure,
+                concurrency=2,
+            )
             for isolate in ("process", "thread")
         ]
         with working(broker, books[0]) as one, working(broker, books[1]) as two:
-            until(lambda: one.error or two.error or broker.stats(QUEUE).totals.completed == len(items), "all of them")
+            until(
+                lambda: one.error or two.error or broker.stats(QUEUE).totals.completed == len(items),
+                "all of them",
+            )
     calls = read_journal(journal)
     assert all(len(set(call["streams"])) == len(call["streams"]) for call in calls)
     by_stream: dict[str, list[tuple[int, int]]] = {}
@@ -445,10 +528,14 @@ def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most
             by_stream.setdefault(stream, []).append((n, attempts))
     for stream, tries in by_stream.items():
         if on_stream_failure == "wait":
-            assert [n for n, _ in groupby(n for n, _ in tries)] == list(range(length)), f"stream {stream}: {tries}"
+            assert [n for n, _ in groupby(n for n, _ in tries)] == list(range(length)), (
+                f"stream {stream}: {tries}"
+            )
         else:
-            assert [n for n, attempts in tries if not attempts] == list(range(length)), f"stream {stream}: {tries}"
-    assert sum(len(tries) for tries in by_stream.values()) == len(items) + sum(item["failures"] for item in items)
+            assert [n for n, attempts in tries if not attempts] == list(range(length)), (
+                f"stream {stream}: {tries}"
+            )
+    assert sum(len(tries) for tries in by_stream.values()) == len(items) + sum(
+        item["failures"] for item in items
+    )
     assert max(len(call["rows"]) for call in calls) > 5
-
-

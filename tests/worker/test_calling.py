@@ -17,7 +17,9 @@ from fairlead.worker.frames import Call, Done, Failed, Setup
 from tests.docs.pages import ROOT
 
 
-def call(run: str, item: Any, *, base: str = str(ROOT), reasons: dict[str, str] | None = None) -> Done | Failed:
+def call(
+    run: str, item: Any, *, base: str = str(ROOT), reasons: dict[str, str] | None = None
+) -> Done | Failed:
     setup = Setup("p", (StepSpec("only", run=run),), reasons or {}, base)
     payload = item if isinstance(item, bytes) else json.dumps(item).encode()
     return Calling(setup)(Call(1, 0, bytes(16), "work", payload, b"", "", 0, 1, 0, b""))
@@ -67,7 +69,18 @@ def test_a_step_takes_the_item_and_if_it_wants_the_step(name: str, value: object
     assert json.loads(result.value) == value
 
 
-@pytest.mark.parametrize("run", ["own_steps:missing", "no_such_module:f", "own_steps:number", "own_steps:none", "own_steps:many", "own_steps", ":f"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        "own_steps:missing",
+        "no_such_module:f",
+        "own_steps:number",
+        "own_steps:none",
+        "own_steps:many",
+        "own_steps",
+        ":f",
+    ],
+)
 def test_a_step_that_could_never_run_is_refused_before_anything_is_claimed(run: str, module: str) -> None:
     with pytest.raises(StepNotLoaded) as refused:
         call(run, {}, base=module)
@@ -87,7 +100,9 @@ def test_a_step_that_could_never_run_is_refused_before_anything_is_claimed(run: 
         ("object", "serialization_error", "JSON"),
     ],
 )
-def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(how: str, reason: str, text: str) -> None:
+def test_whatever_a_step_raises_is_a_failure_with_a_reason_and_a_text(
+    how: str, reason: str, text: str
+) -> None:
     result = call("tests.worker.steps:raises", {"how": how, "secret": "hunter2"})
     assert isinstance(result, Failed)
     assert FailureReason(result.reason).word == reason
@@ -109,18 +124,33 @@ def test_a_worker_may_name_reasons_for_its_own_exceptions() -> None:
 
 
 def test_a_step_may_say_what_its_failure_means() -> None:
-    dead, later = call("tests.worker.steps:raises", {"how": "dead"}), call("tests.worker.steps:raises", {"how": "later"})
+    dead, later = (
+        call("tests.worker.steps:raises", {"how": "dead"}),
+        call("tests.worker.steps:raises", {"how": "later"}),
+    )
     assert isinstance(dead, Failed)
     assert isinstance(later, Failed)
-    assert (dead.dead, dead.retry_in_ms, FailureReason(dead.reason).word) == (True, None, "validation_failure")
-    assert (later.dead, later.retry_in_ms, FailureReason(later.reason).word) == (False, 90_000, "handler_exception")
+    assert (dead.dead, dead.retry_in_ms, FailureReason(dead.reason).word) == (
+        True,
+        None,
+        "validation_failure",
+    )
+    assert (later.dead, later.retry_in_ms, FailureReason(later.reason).word) == (
+        False,
+        90_000,
+        "handler_exception",
+    )
     assert dead.error == "step 'only': no use"
 
 
 def test_what_a_step_says_that_makes_no_sense_is_noted_and_the_policy_decides() -> None:
     result = call("tests.worker.steps:raises", {"how": "nonsense"})
     assert isinstance(result, Failed)
-    assert (result.dead, result.retry_in_ms, FailureReason(result.reason).word) == (False, None, "handler_exception")
+    assert (result.dead, result.retry_in_ms, FailureReason(result.reason).word) == (
+        False,
+        None,
+        "handler_exception",
+    )
     assert "bad luck" in result.error
     assert "soon" in result.error
 
@@ -136,5 +166,8 @@ def test_a_payload_that_is_not_json_fails_without_the_step_being_run(payload: by
 def test_the_traceback_of_a_failure_has_the_line_of_the_step_and_none_of_ours(name: str, module: str) -> None:
     failed = call(f"own_steps:{name}", {}, base=module)
     assert isinstance(failed, Failed)
-    assert f"own_steps.py\", line {15 + ['fails', 'fails_too', 'fails_later'].index(name)}, in {name}" in failed.error
+    assert (
+        f'own_steps.py", line {15 + ["fails", "fails_too", "fails_later"].index(name)}, in {name}'
+        in failed.error
+    )
     assert "calling.py" not in failed.error

@@ -55,7 +55,9 @@ def ended(journal: str) -> list[str]:
     [(("a",), []), (("z", "a", "b"), ["z", "b"]), (("b",), ["b"])],
     ids=["nothing is left to do", "a step before it", "fewer steps"],
 )
-def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(slow: Slow, journal: str, steps: tuple[str, ...], then: list[str]) -> None:
+def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(
+    slow: Slow, journal: str, steps: tuple[str, ...], then: list[str]
+) -> None:
     push(slow, {"n": 1, "journal": journal})
     with working(slow, runbook(step("a", "noted"), step("b", "noted"))) as workers:
         assert slow.confirmed.wait(60)
@@ -68,7 +70,9 @@ def test_a_message_goes_on_in_the_new_pipeline_with_what_it_has_not_done(slow: S
     assert ended(journal) == ["a", *then]
 
 
-def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(broker: Broker, journal: str, tmp_path: Path) -> None:
+def test_a_step_that_is_no_longer_there_does_not_count_as_the_only_one_that_is(
+    broker: Broker, journal: str, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     push(broker, {"n": 1, "journal": journal, "hold": {"step": "a", "gate": str(gate)}})
     with working(broker, runbook(step("a", "noted"), step("b", "noted"))) as workers:
@@ -108,7 +112,9 @@ def test_a_change_whose_processes_die_while_they_load_it_is_taken_back(
     assert ended(journal) == ["a"]
 
 
-def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(broker: Broker, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(
+    broker: Broker, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with working(broker, runbook(step("a", "noted"))) as workers:
         workers.change(runbook(step("b", "noted"), engine="spark"))
         push(broker, {"n": 1, "journal": journal})
@@ -117,7 +123,9 @@ def test_a_change_to_an_engine_that_is_not_here_leaves_workers_as_they_are(broke
     assert "cannot be run here" in caplog.text
 
 
-def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(broker: Broker, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(
+    broker: Broker, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.create_queue("old")
     asked = threading.Event()
     claim = broker.claim
@@ -133,7 +141,9 @@ def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(broke
     at_old = msgspec.structs.replace(book.workers["worker"], queue="old")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker, "claim", deleted_meanwhile)
-        with working(broker, msgspec.structs.replace(book, queues=queues, workers={"worker": at_old})) as workers:
+        with working(
+            broker, msgspec.structs.replace(book, queues=queues, workers={"worker": at_old})
+        ) as workers:
             assert asked.wait(60)
             workers.change(book)
             broker.delete_queue("old")
@@ -144,7 +154,9 @@ def test_a_worker_that_leaves_a_queue_that_is_deleted_takes_nobody_with_it(broke
             assert workers.tally.completed == 1
 
 
-def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workers = Workers(broker, runbook(step("nothing")), base=ROOT)
     workers.start()
     add = workers._add
@@ -155,7 +167,10 @@ def test_a_worker_that_joins_while_all_are_told_to_stop_stops_as_well(broker: Br
 
     monkeypatch.setattr(workers, "_add", signalled)
     before = runbook(step("nothing"))
-    others = {name: msgspec.structs.replace(before.workers["worker"], name=name) for name in ("worker", "second", "third")}
+    others = {
+        name: msgspec.structs.replace(before.workers["worker"], name=name)
+        for name in ("worker", "second", "third")
+    }
     workers.change(msgspec.structs.replace(before, workers=others))
     assert len(workers.crews) > 1
     assert workers.wait(60)

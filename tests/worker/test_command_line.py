@@ -24,8 +24,13 @@ def fairlead_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
     return subprocess.run(
         [sys.executable, "-c", "from fairlead.cli import main; main()", *arguments],
-        env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -35,7 +40,9 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(file: Path, tmp_path: Path, journal: str) -> None:
+def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(
+    file: Path, tmp_path: Path, journal: str
+) -> None:
     data = str(tmp_path / "data")
     assert fairlead_command("--data", data, "apply", "--yes", str(file)).returncode == 0
     with fairlead.open(data) as broker:
@@ -48,7 +55,9 @@ def test_a_burst_works_off_what_is_ready_in_a_directory_and_says_what_is_left(fi
         "worker  work           2       0     0           0     0",
         "left in work: 1 waiting",
     ]
-    again = json.loads(fairlead_command("--data", data, "-o", "json", "worker", "run", "--burst", "worker").stdout)
+    again = json.loads(
+        fairlead_command("--data", data, "-o", "json", "worker", "run", "--burst", "worker").stdout
+    )
     assert again["workers"][0]["completed"] == 0
     assert again["workers"][0]["left"] == {"ready": 0, "waiting": 1, "leased": 0}
     assert sorted(line["n"] for line in read_journal(journal) if line["word"] == "end") == [1, 2]
@@ -69,8 +78,12 @@ def test_a_worker_that_cannot_run_says_why_and_harms_no_message(
     with fairlead.open(data) as broker:
         broker.create_queue(QUEUE)
         push(broker, {"n": 1, "journal": journal})
-    failed = fairlead_command("--data", data, "-o", "json", "worker", "run", "--file", str(tmp_path / "runbook.toml"), *arguments)
-    error = json.loads(failed.stdout.splitlines()[-1] if failed.stdout else failed.stderr.splitlines()[-1])["error"]
+    failed = fairlead_command(
+        "--data", data, "-o", "json", "worker", "run", "--file", str(tmp_path / "runbook.toml"), *arguments
+    )
+    error = json.loads(failed.stdout.splitlines()[-1] if failed.stdout else failed.stderr.splitlines()[-1])[
+        "error"
+    ]
     assert error["code"] == code
     assert says in error["message"]
     assert failed.returncode > 2
@@ -86,7 +99,9 @@ def test_without_a_runbook_in_force_it_says_where_to_get_one(tmp_path: Path) -> 
     assert "--file" in failed.stderr
 
 
-def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(file: Path, tmp_path: Path, journal: str) -> None:
+def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(
+    file: Path, tmp_path: Path, journal: str
+) -> None:
     with (
         run_server(tmp_path / "data") as server,
         worker_process(server.address, file, "--watch") as worker,
@@ -98,9 +113,14 @@ def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(file: Pa
         file.write_text("this is no runbook")
         push(client, {"n": 2, "journal": journal})
         until(lambda: len(read_journal(journal)) == 4, "work to go on with the old runbook")
-        changed = toml(NOTED, NOTED.replace("noted", "again", 1)).replace('visibility_timeout = "1s"', 'visibility_timeout = "7s"')
+        changed = toml(NOTED, NOTED.replace("noted", "again", 1)).replace(
+            'visibility_timeout = "1s"', 'visibility_timeout = "7s"'
+        )
         file.write_text(changed)
-        (info,) = until(lambda: [queue for queue in client.queues(QUEUE) if queue.config.visibility_timeout_ms == 7000], "the queue to change")
+        (info,) = until(
+            lambda: [queue for queue in client.queues(QUEUE) if queue.config.visibility_timeout_ms == 7000],
+            "the queue to change",
+        )
         assert info.name == QUEUE
         worker_sees = iter(range(3, 1000))
 
@@ -115,7 +135,9 @@ def test_watch_applies_the_file_and_takes_up_its_changes_while_it_works(file: Pa
         assert summary["workers"][0]["completed"] >= 3
 
 
-def test_watch_outlasts_a_file_that_is_empty_while_it_is_being_saved(file: Path, tmp_path: Path, journal: str) -> None:
+def test_watch_outlasts_a_file_that_is_empty_while_it_is_being_saved(
+    file: Path, tmp_path: Path, journal: str
+) -> None:
     whole = file.read_text()
     with (
         run_server(tmp_path / "data") as server,

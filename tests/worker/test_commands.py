@@ -29,12 +29,18 @@ def run(step: StepSpec, item: Any, tmp_path: Path, *, before: bytes = b"") -> Do
 
 def say(*argv: str, **options: Any) -> StepSpec:
     """Prints its arguments as a JSON list."""
-    return command("say", "python3", "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *argv, **options)
+    return command(
+        "say", "python3", "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *argv, **options
+    )
 
 
-@pytest.mark.parametrize("hostile", ["; rm -rf /", "$(id)", "a b\nc", "--delete", "-", "", "{n}", "`id`", "'\"", "é\u202e"])
+@pytest.mark.parametrize(
+    "hostile", ["; rm -rf /", "$(id)", "a b\nc", "--delete", "-", "", "{n}", "`id`", "'\"", "é\u202e"]
+)
 def test_a_field_stays_one_argument_whatever_it_contains(hostile: str, tmp_path: Path) -> None:
-    result = run(say("{name}", "to {name}", "{{name}}", "{n}"), {"name": hostile, "n": {"a": [1, None]}}, tmp_path)
+    result = run(
+        say("{name}", "to {name}", "{{name}}", "{n}"), {"name": hostile, "n": {"a": [1, None]}}, tmp_path
+    )
     assert isinstance(result, Done), result
     assert json.loads(result.value) == [hostile, f"to {hostile}", "{name}", '{"a":[1,null]}']
 
@@ -66,10 +72,20 @@ def test_a_command_that_does_not_read_a_large_item_is_not_waited_for(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(1, "handler_exception"), (65, "validation_failure"), (69, "transport_unavailable"), (75, "dependency_failure")]
+    ("code", "reason"),
+    [
+        (1, "handler_exception"),
+        (65, "validation_failure"),
+        (69, "transport_unavailable"),
+        (75, "dependency_failure"),
+    ],
 )
-def test_the_exit_code_says_why_and_the_output_is_in_the_record(code: int, reason: str, tmp_path: Path) -> None:
-    result = run(command("fail", "sh", "-c", f"echo to stdout; echo to stderr >&2; exit {code}"), {}, tmp_path)
+def test_the_exit_code_says_why_and_the_output_is_in_the_record(
+    code: int, reason: str, tmp_path: Path
+) -> None:
+    result = run(
+        command("fail", "sh", "-c", f"echo to stdout; echo to stderr >&2; exit {code}"), {}, tmp_path
+    )
     assert isinstance(result, Failed)
     assert FailureReason(result.reason).word == reason
     assert f"'sh' ended with exit code {code}" in result.error
@@ -88,7 +104,11 @@ def test_much_output_is_read_to_the_end_and_its_head_and_tail_kept(tmp_path: Pat
 
 def test_a_command_that_takes_too_long_is_killed_with_all_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    result = run(command("hang", "sh", "-c", "sleep 3600 & echo $! > pids; echo before; wait", timeout_ms=300), {}, tmp_path)
+    result = run(
+        command("hang", "sh", "-c", "sleep 3600 & echo $! > pids; echo before; wait", timeout_ms=300),
+        {},
+        tmp_path,
+    )
     assert isinstance(result, Failed)
     assert FailureReason(result.reason) is FailureReason.TIMEOUT_EXCEEDED
     assert "before" in result.error
@@ -121,7 +141,9 @@ def test_what_a_command_leaves_behind_does_not_hold_up_the_step(tmp_path: Path) 
         (say("{n}"), b"not json", "serialization_error"),
     ],
 )
-def test_what_cannot_be_run_fails_with_the_fitting_reason(step: StepSpec, item: Any, reason: str, tmp_path: Path) -> None:
+def test_what_cannot_be_run_fails_with_the_fitting_reason(
+    step: StepSpec, item: Any, reason: str, tmp_path: Path
+) -> None:
     result = run(step, item, tmp_path)
     assert isinstance(result, Failed), result
     assert FailureReason(result.reason).word == reason

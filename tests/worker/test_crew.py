@@ -26,14 +26,29 @@ def dead_letters(broker: Broker) -> list[Any]:
 
 
 @MODES
-def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(broker: Broker, journal: str, isolate: str) -> None:
+def test_steps_run_in_order_and_each_gets_what_the_one_before_returned(
+    broker: Broker, journal: str, isolate: str
+) -> None:
     push(broker, *({"n": n, "journal": journal} for n in range(20)))
-    workers = burst(broker, runbook(step("first", "double"), step("second", "check_double"), step("third", "noted"), isolate=isolate, concurrency=3))
+    workers = burst(
+        broker,
+        runbook(
+            step("first", "double"),
+            step("second", "check_double"),
+            step("third", "noted"),
+            isolate=isolate,
+            concurrency=3,
+        ),
+    )
     assert workers.tally.completed == 20
     assert workers.tally.steps == 60
     words = [(line["n"], line["step"], line["word"]) for line in read_journal(journal)]
     for n in range(20):
-        assert [word for word in words if word[0] == n] == [(n, "second", "checked"), (n, "third", "begin"), (n, "third", "end")]
+        assert [word for word in words if word[0] == n] == [
+            (n, "second", "checked"),
+            (n, "third", "begin"),
+            (n, "third", "end"),
+        ]
     assert broker.stats(QUEUE).ready == broker.stats(QUEUE).leased == 0
 
 
@@ -43,12 +58,20 @@ def test_each_item_fails_for_itself_with_its_reason_in_the_record(broker: Broker
     book = runbook(step("raises"), isolate=isolate, reasons={"ValueError": "dependency_failure"})
     assert burst(broker, book).tally.dead == 4
     found = {dead.id: FailureReason(dead.failures[-1].reason).word for dead in dead_letters(broker)}
-    assert found == dict(zip(ids, ["transport_unavailable", "dependency_failure", "validation_failure", "serialization_error"], strict=True))
+    assert found == dict(
+        zip(
+            ids,
+            ["transport_unavailable", "dependency_failure", "validation_failure", "serialization_error"],
+            strict=True,
+        )
+    )
     assert "Traceback" in dead_letters(broker)[0].failures[-1].error
 
 
 @MODES
-def test_values_that_do_not_fit_with_the_message_are_a_failure_and_not_a_crash(broker: Broker, isolate: str) -> None:
+def test_values_that_do_not_fit_with_the_message_are_a_failure_and_not_a_crash(
+    broker: Broker, isolate: str
+) -> None:
     push(broker, {"how": "large"})
     burst(broker, runbook(step("raises"), step("nothing"), isolate=isolate))
     (dead,) = dead_letters(broker)
@@ -69,7 +92,14 @@ def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str
         clock.advance(ms=30_000)
         assert burst(broker, book).tally.completed == 1
     ran = [(line["step"], line["word"]) for line in read_journal(journal)]
-    assert ran == [("first", "begin"), ("first", "end"), ("second", "begin"), ("second", "failed"), ("second", "begin"), ("second", "end")]
+    assert ran == [
+        ("first", "begin"),
+        ("first", "end"),
+        ("second", "begin"),
+        ("second", "failed"),
+        ("second", "begin"),
+        ("second", "end"),
+    ]
 
 
 def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> None:
@@ -117,13 +147,17 @@ def test_progress_that_somebody_else_has_stored_is_a_failure_and_no_guess(broker
 
 def test_commands_and_functions_share_a_pipeline(broker: Broker, journal: str) -> None:
     push(broker, {"n": 21, "journal": journal})
-    add = command("add", "python3", "-c", "import sys, json; print(json.dumps({'twice': 2 * int(sys.argv[1])}))", "{n}")
+    add = command(
+        "add", "python3", "-c", "import sys, json; print(json.dumps({'twice': 2 * int(sys.argv[1])}))", "{n}"
+    )
     book = runbook(msgspec.structs.replace(add, name="first"), step("second", "check_double"))
     assert burst(broker, book).tally.completed == 1
 
 
 @MODES
-def test_a_step_that_cannot_be_loaded_ends_the_worker_and_harms_no_message(broker: Broker, isolate: str) -> None:
+def test_a_step_that_cannot_be_loaded_ends_the_worker_and_harms_no_message(
+    broker: Broker, isolate: str
+) -> None:
     push(broker, {"n": 1})
     workers = Workers(broker, runbook(step("missing"), isolate=isolate))
     workers.start()
@@ -153,11 +187,15 @@ def test_a_queue_that_is_not_there_ends_the_worker_with_that_error(broker: Broke
 
 
 @MODES
-def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(
+    broker: Broker, journal: str, tmp_path: Path, isolate: str
+) -> None:
     gate = tmp_path / "gate"
     hold = {"step": "first", "gate": str(gate)}
     ids = push(broker, *({"n": n, "journal": journal, "hold": hold} for n in range(6)))
-    book = runbook(step("first", "noted"), step("second", "noted"), isolate=isolate, concurrency=2, prefetch=4)
+    book = runbook(
+        step("first", "noted"), step("second", "noted"), isolate=isolate, concurrency=2, prefetch=4
+    )
     with working(broker, book) as workers:
         until(lambda: len(read_journal(journal)) == 2, "two steps under way")
         until(lambda: broker.stats(QUEUE).leased == 6, "the others fetched ahead")
@@ -173,7 +211,9 @@ def test_a_stop_finishes_what_runs_and_gives_back_the_rest_unharmed(broker: Brok
 
 
 @MODES
-def test_a_second_signal_gives_everything_back_at_once(broker: Broker, journal: str, tmp_path: Path, isolate: str) -> None:
+def test_a_second_signal_gives_everything_back_at_once(
+    broker: Broker, journal: str, tmp_path: Path, isolate: str
+) -> None:
     hold = {"step": "second", "gate": str(tmp_path / "never")}
     push(broker, *({"n": n, "journal": journal, "hold": hold} for n in range(3)))
     book = runbook(step("first", "noted"), step("second", "noted"), isolate=isolate, concurrency=1)
@@ -212,7 +252,9 @@ def test_a_worker_is_resized_while_it_works(broker: Broker, journal: str, tmp_pa
     assert sorted(line["n"] for line in lines if line["word"] == "end") == list(range(8))
 
 
-def test_a_changed_pipeline_is_taken_up_and_drops_nothing(broker: Broker, journal: str, tmp_path: Path) -> None:
+def test_a_changed_pipeline_is_taken_up_and_drops_nothing(
+    broker: Broker, journal: str, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     push(broker, *({"n": n, "journal": journal, "hold": {"step": "a", "gate": str(gate)}} for n in range(4)))
     with working(broker, runbook(step("a", "noted"), step("b", "noted"), concurrency=1)) as workers:
@@ -233,7 +275,9 @@ def test_a_changed_pipeline_that_cannot_be_loaded_is_not_taken_up(broker: Broker
 
 
 @MODES
-def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_the_old_one_back(broker: Broker, journal: str, isolate: str) -> None:
+def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_the_old_one_back(
+    broker: Broker, journal: str, isolate: str
+) -> None:
     with working(broker, runbook(step("a", "noted"), isolate=isolate)) as workers:
         workers.change(runbook(step("b", "noted"), isolate=isolate))
         push(broker, {"n": 1, "journal": journal})
@@ -243,7 +287,9 @@ def test_a_changed_pipeline_that_fails_to_load_after_it_worked_does_not_bring_th
     assert [line["step"] for line in read_journal(journal)] == ["b", "b"]
 
 
-def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(broker: Broker, journal: str, tmp_path: Path) -> None:
+def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(
+    broker: Broker, journal: str, tmp_path: Path
+) -> None:
     gate, asked = tmp_path / "gate", []
     claim = broker.claim
     broker.claim = lambda *names, **options: (asked.append(1), claim(*names, **options))[1]  # type: ignore[method-assign]
@@ -260,11 +306,19 @@ def test_a_burst_does_not_ask_without_end_while_a_step_is_under_way(broker: Brok
     assert workers.tally.completed == 1
 
 
-def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(journal: str, tmp_path: Path) -> None:
+def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
+    journal: str, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE, ordering="none")
-        push(broker, *({"n": n, "stream": "s", "journal": journal, "hold": {"step": "noted", "gate": str(gate)}} for n in range(2)))
+        push(
+            broker,
+            *(
+                {"n": n, "stream": "s", "journal": journal, "hold": {"step": "noted", "gate": str(gate)}}
+                for n in range(2)
+            ),
+        )
         with working(broker, runbook(step("noted"), isolate="thread", concurrency=2)) as workers:
             until(lambda: len(read_journal(journal)) == 2, "both at once")
             gate.touch()
@@ -274,7 +328,9 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(jour
 def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE, visibility_timeout="500ms")
-        (message_id,) = push(broker, {"n": 1, "journal": journal, "hold": {"step": "noted", "gate": str(tmp_path / "never")}})
+        (message_id,) = push(
+            broker, {"n": 1, "journal": journal, "hold": {"step": "noted", "gate": str(tmp_path / "never")}}
+        )
         with working(broker, runbook(step("noted"))) as workers:
             (begun,) = until(lambda: read_journal(journal), "the step")
             broker.drop(QUEUE, [message_id])
@@ -289,11 +345,16 @@ def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: P
     gate = tmp_path / "gate"
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE, visibility_timeout="200ms", retry={"policy": "none"})
-        push(broker, *({"n": n, "journal": journal, "hold": {"step": "noted", "gate": str(gate)}} for n in range(3)))
+        push(
+            broker,
+            *({"n": n, "journal": journal, "hold": {"step": "noted", "gate": str(gate)}} for n in range(3)),
+        )
         with working(broker, runbook(step("noted"), concurrency=1, prefetch=2)) as workers:
             until(lambda: read_journal(journal), "the step")
             first = broker.find(_id(broker, "leased")).lease_until
-            until(lambda: broker.find(_id(broker, "leased")).lease_until > first + 600, "three times the lease")
+            until(
+                lambda: broker.find(_id(broker, "leased")).lease_until > first + 600, "three times the lease"
+            )
             gate.touch()
             until(lambda: workers.tally.completed == 3, "all of them")
     assert len(read_journal(journal)) == 6

@@ -46,7 +46,11 @@ class Elsewhere:
         (self.path / "open.json").write_text(json.dumps(items))
 
     def source(
-        self, *, listing: tuple[str, ...] = ("cat", "open.json"), take: tuple[str, ...] = ("./take.sh", "{id}"), **fields: Any
+        self,
+        *,
+        listing: tuple[str, ...] = ("cat", "open.json"),
+        take: tuple[str, ...] = ("./take.sh", "{id}"),
+        **fields: Any,
     ) -> ExternalSource:
         spec = QueueSpec("issues", "external", list=listing, take=take, **fields)
         return ExternalSource(self.broker, spec, "shop/issues", base=str(self.path))
@@ -171,7 +175,9 @@ def test_an_item_that_is_listed_again_later_is_another_one(elsewhere: Elsewhere)
     assert [again.id != delivery.id for again in claim(source)] == [True]
 
 
-def test_an_item_that_cannot_be_taken_is_let_go_and_tried_at_the_next_poll(elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_item_that_cannot_be_taken_is_let_go_and_tried_at_the_next_poll(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
     elsewhere.lists([{"id": 1}, {"id": 2}])
     (elsewhere.path / "taken-1").mkdir()
     source = elsewhere.source()
@@ -184,7 +190,9 @@ def test_an_item_that_cannot_be_taken_is_let_go_and_tried_at_the_next_poll(elsew
     assert claim_all(source) == [{"id": 1}]
 
 
-def test_a_worker_that_may_not_drop_completes_what_it_cannot_take(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_may_not_drop_completes_what_it_cannot_take(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere.lists([{"id": 1}])
     (elsewhere.path / "taken-1").mkdir()
     source = elsewhere.source()
@@ -219,7 +227,9 @@ def test_what_a_worker_gave_back_is_not_taken_again(elsewhere: Elsewhere) -> Non
 
 
 @pytest.mark.parametrize("was_taken", [False, True])
-def test_a_worker_that_died_while_it_took_an_item_leaves_it_in_doubt(elsewhere: Elsewhere, was_taken: bool) -> None:
+def test_a_worker_that_died_while_it_took_an_item_leaves_it_in_doubt(
+    elsewhere: Elsewhere, was_taken: bool
+) -> None:
     elsewhere.lists([{"id": 1}])
     source = elsewhere.source()
     source.open()
@@ -263,7 +273,11 @@ def test_an_item_that_fails_is_dead_here_and_may_be_listed_again(elsewhere: Else
     ],
 )
 def test_a_list_that_fails_is_an_empty_one_and_a_warning(
-    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, listing: tuple[str, ...], said: str
+    elsewhere: Elsewhere,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    listing: tuple[str, ...],
+    said: str,
 ) -> None:
     monkeypatch.setattr(external, "COMMAND_LIMIT_S", 0.5)
     monkeypatch.setattr(external, "MOST_LISTED_BYTES", 100_000)
@@ -271,9 +285,13 @@ def test_a_list_that_fails_is_an_empty_one_and_a_warning(
     assert warnings(caplog) == [said]
 
 
-def test_a_command_that_is_killed_takes_what_it_started_with_it(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_is_killed_takes_what_it_started_with_it(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(external, "COMMAND_LIMIT_S", 0.5)
-    assert elsewhere.source(listing=("sh", "-c", "(sleep 600; touch late) & echo $! > child; wait")).poll() == []
+    assert (
+        elsewhere.source(listing=("sh", "-c", "(sleep 600; touch late) & echo $! > child; wait")).poll() == []
+    )
     child = int((elsewhere.path / "child").read_text())
     assert not Path(f"/proc/{child}/status").exists() or "zombie" in Path(f"/proc/{child}/status").read_text()
 
@@ -284,14 +302,21 @@ def test_a_list_is_looked_at_up_to_a_bound_and_what_is_no_item_is_passed_over(
     monkeypatch.setattr(external, "MOST_ITEMS", 3)
     (elsewhere.path / "open.json").write_text('[{"id": 1}, {"id": "\\ud800"}, {"id": 2}, {"id": 3}]')
     assert claim_all(elsewhere.source()) == [{"id": 1}, {"id": 2}]
-    assert warnings(caplog) == ["list has 4 items, of which the first 3 are looked at", "an item of the list is no item"]
+    assert warnings(caplog) == [
+        "list has 4 items, of which the first 3 are looked at",
+        "an item of the list is no item",
+    ]
 
 
-def test_a_list_that_is_no_longer_true_when_it_comes_is_not_used(elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_list_that_is_no_longer_true_when_it_comes_is_not_used(
+    elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
     elsewhere.lists([{"id": 1}])
     times = iter([0.0, external.STALE_S + 1])
     spec = QueueSpec("issues", "external", list=("cat", "open.json"), take=("true",))
-    source = ExternalSource(elsewhere.broker, spec, "shop/issues", base=str(elsewhere.path), now=lambda: next(times))
+    source = ExternalSource(
+        elsewhere.broker, spec, "shop/issues", base=str(elsewhere.path), now=lambda: next(times)
+    )
     assert source.poll() == []
     assert warnings(caplog) == ["list took so long that what it says is no longer true"]
 
@@ -309,11 +334,16 @@ def test_a_poll_that_is_due_runs_aside_and_hands_in_what_is_new(tmp_path: Path) 
     with fairlead.open(tmp_path / "data", durability="os") as broker:
         place.broker = broker
         source = place.source(poll_ms=10)
-        assert source.claim(source.queue, limit=1, wait="10ms", consumer="a", max_per_stream=1, started=False) == []
+        assert (
+            source.claim(source.queue, limit=1, wait="10ms", consumer="a", max_per_stream=1, started=False)
+            == []
+        )
         place.lists([{"id": 1}])
         got: list[Delivery] = []
         for _ in range(2000):
-            got += source.claim(source.queue, limit=1, wait="50ms", consumer="a", max_per_stream=1, started=False)
+            got += source.claim(
+                source.queue, limit=1, wait="50ms", consumer="a", max_per_stream=1, started=False
+            )
             if got:
                 break
         assert [json.loads(delivery.payload) for delivery in got] == [{"id": 1}]
@@ -356,7 +386,11 @@ def test_workers_at_a_server_share_an_external_queue(tmp_path: Path) -> None:
     place = Elsewhere(tmp_path)
     place.broker.close()
     place.lists([{"id": number} for number in range(4)])
-    with run_server(tmp_path / "data") as server, fairlead.connect(server.address) as one, fairlead.connect(server.address) as two:
+    with (
+        run_server(tmp_path / "data") as server,
+        fairlead.connect(server.address) as one,
+        fairlead.connect(server.address) as two,
+    ):
         got: list[Any] = []
         sources = []
         for client in (one, two):

@@ -45,13 +45,27 @@ class Tracker:
 
     def apply(self) -> object:
         root, file = str(self.data / "bootstrap.key"), str(self.folder / "runbook.toml")
-        done = fairlead_command("--addr", self.address, "--api-key-file", root, "-o", "json", "apply", "--yes", file)
+        done = fairlead_command(
+            "--addr", self.address, "--api-key-file", root, "-o", "json", "apply", "--yes", file
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def work(self) -> tuple[int, str, str]:
         file = str(self.folder / "runbook.toml")
-        done = fairlead_command("--addr", self.address, "--api-key-file", str(self.key), "-o", "json", "worker", "run", "--burst", "--file", file)
+        done = fairlead_command(
+            "--addr",
+            self.address,
+            "--api-key-file",
+            str(self.key),
+            "-o",
+            "json",
+            "worker",
+            "run",
+            "--burst",
+            "--file",
+            file,
+        )
         return done.returncode, done.stdout, done.stderr
 
 

@@ -28,9 +28,13 @@ def broker(broker: Broker) -> Broker:
         ("sleep", "timeout_exceeded", "it took longer than 400 ms"),
     ],
 )
-def test_a_poisonous_item_ends_as_a_dead_letter_with_that_reason(broker: Broker, how: str, reason: str, text: str) -> None:
+def test_a_poisonous_item_ends_as_a_dead_letter_with_that_reason(
+    broker: Broker, how: str, reason: str, text: str
+) -> None:
     half = [{"n": n} for n in range(GOOD // 2)]
-    (poison,) = (*push(broker, *half), *push(broker, {"how": how}), *push(broker, *half))[GOOD // 2 : GOOD // 2 + 1]
+    (poison,) = (*push(broker, *half), *push(broker, {"how": how}), *push(broker, *half))[
+        GOOD // 2 : GOOD // 2 + 1
+    ]
     timeout_ms = 400 if how == "sleep" else 60_000
     book = runbook(step("misbehaves", timeout_ms=timeout_ms), concurrency=2, memory_limit_bytes=300_000_000)
     workers = burst(broker, book)
@@ -64,7 +68,15 @@ def _is_running(pid: int) -> bool:
 
 def test_a_command_that_hangs_is_a_failure_with_its_output_and_its_slot_goes_on(broker: Broker) -> None:
     push(broker, *({"n": n} for n in range(3)))
-    hang = command("hang", "sh", "-c", 'if [ "$1" = 1 ]; then echo so far so good; sleep 3600; fi', "x", "{n}", timeout_ms=400)
+    hang = command(
+        "hang",
+        "sh",
+        "-c",
+        'if [ "$1" = 1 ]; then echo so far so good; sleep 3600; fi',
+        "x",
+        "{n}",
+        timeout_ms=400,
+    )
     workers = burst(broker, runbook(hang))
     assert workers.tally.completed == 2
     assert workers.tally.restarts == 0
@@ -81,7 +93,9 @@ def test_in_threads_a_hanging_step_is_given_up_and_the_others_go_on(broker: Brok
 
 
 def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delivery_on() -> None:
-    """The rule behind quick steps that begin without a start: what was handed out before is started before it begins."""
+    """The rule behind quick steps that begin without a start: what was handed out before is started before it
+    begins.
+    """
     from fairlead.worker.crew import Crew
     from fairlead.worker.job import Job
     from tests.docs.pages import ROOT
@@ -99,7 +113,12 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
             return settle(items)
 
         broker.settle = spy  # type: ignore[method-assign]
-        crew = Crew(broker, Job.of(runbook(step("nothing"), isolate="thread"), "worker", str(ROOT)), consumer="me", burst=True)
+        crew = Crew(
+            broker,
+            Job.of(runbook(step("nothing"), isolate="thread"), "worker", str(ROOT)),
+            consumer="me",
+            burst=True,
+        )
         crew.start()
         assert crew.join(60)
         assert crew.tally.completed == 400

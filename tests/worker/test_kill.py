@@ -1,4 +1,6 @@
-"""Kill -9 of the worker in each step, of the broker between step and settle, of both. What the steps wrote decides."""
+"""Kill -9 of the worker in each step, of the broker between step and settle, of both. What the steps wrote
+decides.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "runbook.toml"
-    file.write_text(toml(*(f'{{ name = "{name}", run = "tests.worker.steps:noted" }}' for name in STEPS), worker="concurrency = 1\nprefetch = 10"))
+    file.write_text(
+        toml(
+            *(f'{{ name = "{name}", run = "tests.worker.steps:noted" }}' for name in STEPS),
+            worker="concurrency = 1\nprefetch = 10",
+        )
+    )
     return file
 
 
@@ -43,16 +50,26 @@ class Story:
             for _ in carry_out(plan_for(client, read_runbook([file]).runbook), client):
                 pass
             hold = {"step": holds, "gate": str(self.gate)}
-            push(client, *({"n": n, "journal": self.journal, "hold": hold if n == 2 else None} for n in range(ITEMS)))
+            push(
+                client,
+                *({"n": n, "journal": self.journal, "hold": hold if n == 2 else None} for n in range(ITEMS)),
+            )
 
     def lines(self) -> list[dict[str, Any]]:
         return read_journal(self.journal)
 
     def wait_for_hold(self) -> None:
-        until(lambda: any((line["n"], line["step"], line["word"]) == (2, self.holds, "begin") for line in self.lines()), "the step to begin")
+        until(
+            lambda: any(
+                (line["n"], line["step"], line["word"]) == (2, self.holds, "begin") for line in self.lines()
+            ),
+            "the step to begin",
+        )
 
     def check(self, server: ServerProcess) -> None:
-        """Every step at least once; none again once the next had begun, for that is what its confirmation allows; none lost."""
+        """Every step at least once; none again once the next had begun, for that is what its confirmation
+        allows; none lost.
+        """
         with fairlead.connect(server.address) as client:
             stats = client.stats(QUEUE)
             assert (stats.ready, stats.waiting, stats.leased, stats.dead) == (0, 0, 0, 0)
@@ -90,21 +107,36 @@ def test_a_worker_killed_in_a_step_loses_nothing_and_punishes_only_what_it_was_d
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["broker", "broker and worker"])
-def test_a_broker_killed_between_a_step_and_its_settle_loses_nothing(server: ServerProcess, file: Path, tmp_path: Path, both: bool) -> None:
+def test_a_broker_killed_between_a_step_and_its_settle_loses_nothing(
+    server: ServerProcess, file: Path, tmp_path: Path, both: bool
+) -> None:
     story = Story(server, file, tmp_path, "second")
     with worker_process(server.address, file, "--concurrency", "2") as worker:
         story.wait_for_hold()
-        until(lambda: len([line for line in story.lines() if (line["step"], line["word"]) == ("third", "end")]) >= 2, "the first two")
+        until(
+            lambda: (
+                len([line for line in story.lines() if (line["step"], line["word"]) == ("third", "end")]) >= 2
+            ),
+            "the first two",
+        )
         server.pause()
         story.gate.touch()
-        until(lambda: any((line["n"], line["step"], line["word"]) == (2, "second", "end") for line in story.lines()), "the step to end")
+        until(
+            lambda: any(
+                (line["n"], line["step"], line["word"]) == (2, "second", "end") for line in story.lines()
+            ),
+            "the step to end",
+        )
         server.kill()
         if both:
             worker.kill()
         server.restart()
         if not both:
             with fairlead.connect(server.address) as client:
-                until(lambda: client.stats(QUEUE).ready + client.stats(QUEUE).leased == 0, "the worker to come back and finish")
+                until(
+                    lambda: client.stats(QUEUE).ready + client.stats(QUEUE).leased == 0,
+                    "the worker to come back and finish",
+                )
             code, _ = worker.stop()
             assert code == 0
     if both:
@@ -115,7 +147,9 @@ def test_a_broker_killed_between_a_step_and_its_settle_loses_nothing(server: Ser
     story.check(server)
 
 
-def test_a_stop_by_signal_finishes_what_runs_and_says_what_was_done(server: ServerProcess, file: Path, tmp_path: Path) -> None:
+def test_a_stop_by_signal_finishes_what_runs_and_says_what_was_done(
+    server: ServerProcess, file: Path, tmp_path: Path
+) -> None:
     story = Story(server, file, tmp_path, "second")
     with worker_process(server.address, file) as worker:
         story.wait_for_hold()

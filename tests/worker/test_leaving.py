@@ -45,7 +45,9 @@ def silent(broker: Broker) -> Iterator[Silent]:
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(silent: Silent, monkeypatch: pytest.MonkeyPatch, hurry: bool) -> None:
+def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(
+    silent: Silent, monkeypatch: pytest.MonkeyPatch, hurry: bool
+) -> None:
     monkeypatch.setattr(crew_module, "_LEAVING_S", 0.2)
     workers = Workers(silent, runbook(step("nothing")), base=ROOT, grace_s=10 * PATIENCE_S)
     workers.start()
@@ -59,7 +61,9 @@ def test_a_worker_with_nothing_in_hand_leaves_without_an_answer(silent: Silent, 
     assert "goodbye" in silent.unheard
 
 
-def test_what_was_done_is_told_also_by_a_worker_that_fails(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_done_is_told_also_by_a_worker_that_fails(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outbox_module, "_HOLD_S", 10 * PATIENCE_S)
     monkeypatch.setattr(Pool, "is_busy", lambda pool: True)
     refusing, claim = threading.Event(), broker.claim

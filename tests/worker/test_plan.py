@@ -18,7 +18,9 @@ def plan_of(names: list[str], bits: dict[str, int] | None = None) -> Plan:
 
 
 @given(NAMES, st.data())
-def test_the_next_step_is_the_first_that_is_not_confirmed_whatever_the_pipeline_was_before(names: list[str], data: st.DataObject) -> None:
+def test_the_next_step_is_the_first_that_is_not_confirmed_whatever_the_pipeline_was_before(
+    names: list[str], data: st.DataObject
+) -> None:
     done = dict.fromkeys(data.draw(st.lists(st.sampled_from([*names, "gone"]))), b"1")
     plan = plan_of(names)
     at = plan.next_step(done)
@@ -36,9 +38,22 @@ def test_following_the_next_step_runs_each_step_once_in_order(names: list[str]) 
     assert plan.progress(done) == plan.all_masks
 
 
-@given(NAMES, st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from([1 << n for n in (3, 4, 5, 16)]), max_size=4))
-def test_each_step_has_a_bit_of_its_own_that_is_none_of_the_seeds_and_fits_the_store(names: list[str], given_bits: dict[str, int]) -> None:
-    given_bits = {name: bit for at, (name, bit) in enumerate(given_bits.items()) if bit not in list(given_bits.values())[:at]}
+@given(
+    NAMES,
+    st.dictionaries(
+        st.text("abcdef", min_size=1, max_size=3),
+        st.sampled_from([1 << n for n in (3, 4, 5, 16)]),
+        max_size=4,
+    ),
+)
+def test_each_step_has_a_bit_of_its_own_that_is_none_of_the_seeds_and_fits_the_store(
+    names: list[str], given_bits: dict[str, int]
+) -> None:
+    given_bits = {
+        name: bit
+        for at, (name, bit) in enumerate(given_bits.items())
+        if bit not in list(given_bits.values())[:at]
+    }
     bits = bits_of(PipelineSpec("p", tuple(StepSpec(name, run="m:f") for name in names), given_bits))
     assert len(set(bits.values())) == len(bits)
     assert given_bits.items() <= bits.items()

@@ -30,7 +30,9 @@ def selector() -> Iterator[selectors.BaseSelector]:
         yield found
 
 
-def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(broker: Broker, selector: selectors.BaseSelector) -> None:
+def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(
+    broker: Broker, selector: selectors.BaseSelector
+) -> None:
     broker.enqueue(QUEUE, b'"' + b"x" * 8_000_000 + b'"')
     items = in_runs(broker.claim(QUEUE, limit=1))
     news: list[Any] = []
@@ -48,7 +50,9 @@ def test_one_that_dies_while_much_is_on_its_way_to_it_is_heard_of_once(broker: B
     assert not selector.get_map()
 
 
-def test_one_that_cannot_be_started_leaves_no_descriptor_open(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_started_leaves_no_descriptor_open(
+    selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 

@@ -39,12 +39,19 @@ class Stale(Exception): ...
         (SystemExit, "handler_exception"),
     ],
 )
-def test_a_class_is_known_by_its_name_or_that_of_the_nearest_base(kind: type[BaseException], reason: str) -> None:
+def test_a_class_is_known_by_its_name_or_that_of_the_nearest_base(
+    kind: type[BaseException], reason: str
+) -> None:
     assert reason_of(kind).word == reason
 
 
 def test_a_workers_own_table_comes_first_for_the_same_class_and_a_nearer_class_before_that() -> None:
-    own = {"ConnectionError": "dependency_failure", "Stale": "poison_message", f"{__name__}.ValidationError": "unknown", "OSError": "unknown"}
+    own = {
+        "ConnectionError": "dependency_failure",
+        "Stale": "poison_message",
+        f"{__name__}.ValidationError": "unknown",
+        "OSError": "unknown",
+    }
     assert reason_of(ConnectionError, own) is FailureReason.DEPENDENCY_FAILURE
     assert reason_of(Stale, own) is FailureReason.POISON_MESSAGE
     assert reason_of(ValidationError, own) is FailureReason.UNKNOWN

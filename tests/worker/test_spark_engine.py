@@ -1,4 +1,6 @@
-"""Workers that are to run on Spark, as far as one gets without it: which engine is meant, and what is refused before a JVM is started."""
+"""Workers that are to run on Spark, as far as one gets without it: which engine is meant, and what is refused
+before a JVM is started.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_a_data_directory_is_no_server(tmp_path: Path, journal: str) -> None:
     (tmp_path / "runbook.toml").write_text(toml(NOTED, worker=ON_SPARK))
     with fairlead.open(tmp_path / "data") as broker:
         broker.create_queue(QUEUE)
-    failed = fairlead_command("--data", str(tmp_path / "data"), "worker", "run", "--file", str(tmp_path / "runbook.toml"))
+    failed = fairlead_command(
+        "--data", str(tmp_path / "data"), "worker", "run", "--file", str(tmp_path / "runbook.toml")
+    )
     assert failed.returncode == 2
     assert "expected a server, with --addr" in failed.stderr
 
@@ -61,7 +65,9 @@ def test_a_data_directory_is_no_server(tmp_path: Path, journal: str) -> None:
 def test_one_that_runs_on_spark_runs_alone(tmp_path: Path, server: ServerProcess) -> None:
     second = f'[worker.second]\nqueue = "{QUEUE}"\npipeline = "pipeline"\n{ON_SPARK}'
     (tmp_path / "runbook.toml").write_text(toml(NOTED) + second)
-    failed = fairlead_command("--addr", server.address, "worker", "run", "--file", str(tmp_path / "runbook.toml"))
+    failed = fairlead_command(
+        "--addr", server.address, "worker", "run", "--file", str(tmp_path / "runbook.toml")
+    )
     assert failed.returncode == 2
     assert "fairlead worker run second" in failed.stderr
 
@@ -72,7 +78,19 @@ def test_the_engine_local_beats_what_the_runbook_says(tmp_path: Path, journal: s
     with fairlead.open(data) as broker:
         broker.create_queue(QUEUE)
         push(broker, {"n": 1, "journal": journal})
-    done = fairlead_command("--data", data, "-o", "json", "worker", "run", "--burst", "--engine", "local", "--file", str(tmp_path / "runbook.toml"))
+    done = fairlead_command(
+        "--data",
+        data,
+        "-o",
+        "json",
+        "worker",
+        "run",
+        "--burst",
+        "--engine",
+        "local",
+        "--file",
+        str(tmp_path / "runbook.toml"),
+    )
     assert json.loads(done.stdout)["workers"][0]["completed"] == 1, done.stderr
     assert len(read_journal(journal)) == 2
 
@@ -103,7 +121,9 @@ def test_an_external_queue_is_for_the_local_engine(server: ServerProcess) -> Non
         run_worker(server, runbook=book)
 
 
-def test_without_pyspark_it_says_what_to_install(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_it_says_what_to_install(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark_worker, "found_version", lambda package: None)
     with pytest.raises(EngineNotInstalled, match=r"fairlead\[spark\]"):
         run_worker(server, runbook=runbook(step("nothing")))
@@ -116,7 +136,9 @@ def test_consumers_are_named_after_their_worker() -> None:
 
 def test_the_reference_names_every_parameter_and_every_count() -> None:
     page = (ROOT / "docs/reference/spark.md").read_text()
-    rows = " ".join(line.split("|")[1] for line in page.partition("## The worker")[2].splitlines() if line.startswith("|"))
+    rows = " ".join(
+        line.split("|")[1] for line in page.partition("## The worker")[2].splitlines() if line.startswith("|")
+    )
     named = set(re.findall(r"`(\w+)`", rows))
     parameters = set(inspect.signature(fairlead.spark.run_worker).parameters) - {"connection"}
     counts = {field.name for field in dataclasses.fields(WorkerSummary)}

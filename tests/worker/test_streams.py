@@ -24,10 +24,13 @@ NEVER = "1h"
 Lines = list[dict[str, Any]]
 
 
-def work_through(journal: str, *, on_stream_failure: str, cooldown: str, ordering: str = "release", streams: int = STREAMS) -> dict[str, Lines]:
+def work_through(
+    journal: str, *, on_stream_failure: str, cooldown: str, ordering: str = "release", streams: int = STREAMS
+) -> dict[str, Lines]:
     """Three workers at once on streams whose messages fail at random, until all that can is done.
 
-    With a cooldown that nobody lives to see, that is all that does not fail. The journal of each stream, in the order it was written.
+    With a cooldown that nobody lives to see, that is all that does not fail. The journal of each stream, in
+    the order it was written.
     """
     chance = random.Random(SEED)
     items = [
@@ -41,13 +44,22 @@ def work_through(journal: str, *, on_stream_failure: str, cooldown: str, orderin
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again, ordering=ordering)
         push(broker, *items)
         books = [
-            runbook(step("first", "nothing"), step("second", "fails"), isolate=isolate, concurrency=concurrency, on_stream_failure=on_stream_failure)
+            runbook(
+                step("first", "nothing"),
+                step("second", "fails"),
+                isolate=isolate,
+                concurrency=concurrency,
+                on_stream_failure=on_stream_failure,
+            )
             for isolate, concurrency in (("process", 1), ("thread", 2), ("thread", 3))
         ]
         crowd = [Workers(broker, book, base=ROOT) for book in books]
         for workers in crowd:
             workers.start()
-        until(lambda: any(w.error for w in crowd) or broker.stats(QUEUE).totals.completed == expected, "the end of all of them")
+        until(
+            lambda: any(w.error for w in crowd) or broker.stats(QUEUE).totals.completed == expected,
+            "the end of all of them",
+        )
         for workers in crowd:
             workers.stop()
         for workers in crowd:
@@ -75,7 +87,9 @@ def test_with_wait_no_step_of_a_later_message_begins_before_the_earlier_one_is_d
 def test_with_continue_first_tries_keep_their_order_and_nobody_waits_for_a_failed_one(journal: str) -> None:
     streams = work_through(journal, on_stream_failure="continue", cooldown=NEVER)
     for name, lines in streams.items():
-        assert [line["n"] for line in lines if line["word"] == "begin"] == list(range(LENGTH)), f"stream {name}: {lines}"
+        assert [line["n"] for line in lines if line["word"] == "begin"] == list(range(LENGTH)), (
+            f"stream {name}: {lines}"
+        )
 
 
 def test_with_continue_what_failed_comes_back_when_it_is_due(journal: str) -> None:
@@ -87,9 +101,13 @@ def test_with_continue_what_failed_comes_back_when_it_is_due(journal: str) -> No
 
 
 def test_a_strict_queue_keeps_order_whatever_its_workers_would_do(journal: str) -> None:
-    streams = work_through(journal, on_stream_failure="continue", cooldown="20ms", ordering="strict", streams=100)
+    streams = work_through(
+        journal, on_stream_failure="continue", cooldown="20ms", ordering="strict", streams=100
+    )
     for name, lines in streams.items():
-        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(LENGTH)), f"stream {name}: {lines}"
+        assert [n for n, _ in groupby(line["n"] for line in lines)] == list(range(LENGTH)), (
+            f"stream {name}: {lines}"
+        )
 
 
 class Away:
@@ -117,14 +135,25 @@ class Away:
 
 
 @pytest.mark.parametrize("answers", [0, 1], ids=["never asked", "asked before"])
-def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_strict(journal: str, answers: int) -> None:
+def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_strict(
+    journal: str, answers: int
+) -> None:
     with Broker(MemoryStore()) as broker:
-        broker.create_queue(QUEUE, ordering="strict", visibility_timeout="1s", retry_in_stream={"policy": "fixed", "cooldown": NEVER})
+        broker.create_queue(
+            QUEUE,
+            ordering="strict",
+            visibility_timeout="1s",
+            retry_in_stream={"policy": "fixed", "cooldown": NEVER},
+        )
         away = Away(broker, answers)
-        workers = Workers(away, runbook(step("fails"), isolate="thread", on_stream_failure="continue"), base=ROOT)
+        workers = Workers(
+            away, runbook(step("fails"), isolate="thread", on_stream_failure="continue"), base=ROOT
+        )
         workers.start()
         until(lambda: away.refused > 1, "the broker to be away")
-        push(broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 0)} for n in range(3)))
+        push(
+            broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 0)} for n in range(3))
+        )
         until(lambda: workers.tally.failed == 1, "the failure")
         workers.stop()
         assert workers.wait(PATIENCE_S)
@@ -134,11 +163,17 @@ def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_stric
 
 
 @pytest.mark.parametrize("isolate", ["process", "thread"])
-def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_in_order(journal: str, isolate: str) -> None:
+def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_in_order(
+    journal: str, isolate: str
+) -> None:
     with Broker(MemoryStore()) as broker:
         broker.create_queue(QUEUE, retry_in_stream={"policy": "fixed", "cooldown": "1h"})
-        ids = push(broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 1)} for n in range(6)))
-        workers = Workers(broker, runbook(step("fails"), isolate=isolate, prefetch=100), base=ROOT, burst=True)
+        ids = push(
+            broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 1)} for n in range(6))
+        )
+        workers = Workers(
+            broker, runbook(step("fails"), isolate=isolate, prefetch=100), base=ROOT, burst=True
+        )
         workers.start()
         assert workers.wait(PATIENCE_S)
         workers.check()

@@ -21,7 +21,9 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_is_saved_while_the_file_is_applied_is_applied_next(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "runbook.toml"
     file.write_text(ONE)
     carry_out = worker.carry_out

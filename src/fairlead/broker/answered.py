@@ -8,11 +8,13 @@ _MOST = 50_000
 
 
 class Answered:
-    """The latest such ids, at least `most` of them: the store has forgotten them, and a copy may still be on its way.
+    """The latest such ids, at least `most` of them: the store has forgotten them, and a copy may still be on
+    its way.
 
-    A caller whose connection broke sends its request again on another, gets the answer and says so, while the first copy
-    is still held up in this process, behind a slow hook or a busy core. Without this it would be carried out a second
-    time. Nothing of it need survive the process, because neither does what is held up in it.
+    A caller whose connection broke sends its request again on another, gets the answer and says so, while the
+    first copy is still held up in this process, behind a slow hook or a busy core. Without this it would be
+    carried out a second time. Nothing of it need survive the process, because neither does what is held up in
+    it.
     """
 
     def __init__(self, most: int = _MOST) -> None:

@@ -1,6 +1,8 @@
-"""The audit: who did what to how many, from where. Written before an act and completed after it, so no act goes unrecorded.
+"""The audit: who did what to how many, from where. Written before an act and completed after it, so no act
+goes unrecorded.
 
-The entry is committed before the act and not synced by itself: the sync that confirms the act covers every commit before it.
+The entry is committed before the act and not synced by itself: the sync that confirms the act covers every
+commit before it.
 """
 
 from __future__ import annotations
@@ -33,23 +35,38 @@ class AuditTrail:
         self._core = core
         self._last = core.store.last_audit()
 
-    def begin(self, who: str, name: str, source: str, verb: str, queue: str, details: Mapping[str, object] | None = None) -> AuditRecord:
+    def begin(
+        self,
+        who: str,
+        name: str,
+        source: str,
+        verb: str,
+        queue: str,
+        details: Mapping[str, object] | None = None,
+    ) -> AuditRecord:
         """An entry with the outcome "asked"; give it to `finish` when the act is over.
 
-        Below the disk reserve it raises `StoreFull`, so that the act is refused. The entry of an act that always fits, or of a
-        look at messages, may use the upper part of the reserve. When that is used too, a look is refused, and the entry of an
-        act that always fits goes to the log and has the number 0.
+        Below the disk reserve it raises `StoreFull`, so that the act is refused. The entry of an act that
+        always fits, or of a look at messages, may use the upper part of the reserve. When that is used too, a
+        look is refused, and the entry of an act that always fits goes to the log and has the number 0.
         """
         told = _told(details or {})
         core = self._core
         with core.lock:
             core.check_open()
             if not self._has_room(verb):
-                record = AuditRecord(0, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told)
-                _log.warning("an act is recorded here only: the disk is below its reserve", extra={"fields": msgspec.structs.asdict(record)})
+                record = AuditRecord(
+                    0, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told
+                )
+                _log.warning(
+                    "an act is recorded here only: the disk is below its reserve",
+                    extra={"fields": msgspec.structs.asdict(record)},
+                )
                 return record
             number = self._last + 1
-            record = AuditRecord(number, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told)
+            record = AuditRecord(
+                number, core.clock.now_ms(), who, name, source, verb, queue, "asked", details=told
+            )
             facts: list[Fact] = [AuditSaved(record)]
             if number % _PAGE == 0 and number > MAX_AUDIT_RECORDS:
                 facts.append(AuditForgotten(number - MAX_AUDIT_RECORDS))
@@ -57,23 +74,36 @@ class AuditTrail:
             self._last = number
         return record
 
-    def finish(self, record: AuditRecord, outcome: str, count: int | None = None, details: Mapping[str, object] | None = None) -> None:
+    def finish(
+        self,
+        record: AuditRecord,
+        outcome: str,
+        count: int | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> None:
         """`details` are those that only the act itself could tell.
 
-        On a full disk the entry stays as it was asked: the act is over, and what it gave (a secret, drained messages) must not
-        be lost for want of a word about it.
+        On a full disk the entry stays as it was asked: the act is over, and what it gave (a secret, drained
+        messages) must not be lost for want of a word about it.
         """
         core = self._core
-        over = msgspec.structs.replace(record, outcome=outcome, count=count, details=record.details | _told(details or {}))
+        over = msgspec.structs.replace(
+            record, outcome=outcome, count=count, details=record.details | _told(details or {})
+        )
         if not record.number:
-            _log.warning("an act that is recorded here only is over", extra={"fields": msgspec.structs.asdict(over)})
+            _log.warning(
+                "an act that is recorded here only is over", extra={"fields": msgspec.structs.asdict(over)}
+            )
             return
         with core.lock:
             core.check_open()
             try:
                 core.commit([AuditSaved(over)])
             except Unavailable as full:
-                _log.warning("the audit could not be completed", extra={"fields": {"number": record.number, "outcome": outcome, "error": full.code}})
+                _log.warning(
+                    "the audit could not be completed",
+                    extra={"fields": {"number": record.number, "outcome": outcome, "error": full.code}},
+                )
 
     def read(
         self,
@@ -85,7 +115,8 @@ class AuditTrail:
         queue: str | None = None,
         since: int | None = None,
     ) -> list[AuditRecord]:
-        """The newest first. `before` is the number of the last one seen; `since` a time in epoch milliseconds.
+        """The newest first. `before` is the number of the last one seen; `since` a time in epoch
+        milliseconds.
 
         A filter looks through the 100,000 entries before that.
         """
@@ -93,10 +124,16 @@ class AuditTrail:
         if since is not None and type(since) is not int:
             raise InvalidRequest("since", "a time in epoch milliseconds", since)
         found: list[AuditRecord] = []
-        for record in self._backwards(self._last + 1 if before is None else check_count(before, "before", most=1 << 62)):
+        for record in self._backwards(
+            self._last + 1 if before is None else check_count(before, "before", most=1 << 62)
+        ):
             if since is not None and record.at_ms < since:
                 break
-            if who in (None, record.who, record.name) and verb in (None, record.verb) and queue in (None, record.queue):
+            if (
+                who in (None, record.who, record.name)
+                and verb in (None, record.verb)
+                and queue in (None, record.queue)
+            ):
                 found.append(record)
                 if len(found) == limit:
                     break

@@ -11,7 +11,8 @@ _OVERHEAD = 400
 
 
 class BodyCache:
-    """Takes what fits and refuses the rest: in a queue the oldest are wanted first, so nothing is evicted for a newcomer.
+    """Takes what fits and refuses the rest: in a queue the oldest are wanted first, so nothing is evicted for
+    a newcomer.
 
     Used under the engine lock.
     """

@@ -8,7 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from fairlead.broker import browse, dead_letters, enqueue, exchange, explain, failure_metrics, looking, measures, operators, queues, settle
+from fairlead.broker import (
+    browse,
+    dead_letters,
+    enqueue,
+    exchange,
+    explain,
+    failure_metrics,
+    looking,
+    measures,
+    operators,
+    queues,
+    settle,
+)
 from fairlead.broker import claim as claiming
 from fairlead.broker.audit import AuditTrail
 from fairlead.broker.checkpoints import checkpoint_target
@@ -37,7 +49,16 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.measures import Measures
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Settlement, SettleResult
-from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
+from fairlead.model.views import (
+    ExchangeResult,
+    Explanation,
+    FailureMetrics,
+    MessageInfo,
+    OperatorResult,
+    QueueInfo,
+    QueueStats,
+    RedriveResult,
+)
 from fairlead.store.port import Store
 
 Durability = Literal["fsync", "os"]
@@ -46,12 +67,19 @@ Durability = Literal["fsync", "os"]
 class Broker:
     """A durable, fair, throttled, fenced work queue in one thread-safe object.
 
-    Enqueue, settle and all administration return when their effect is durable: synced to disk with `fsync`, handed to
-    the operating system with `os`. A claim is not synced: losing one in a power cut means redelivery. `close` keeps
-    leases; holders settle after the directory is opened again.
+    Enqueue, settle and all administration return when their effect is durable: synced to disk with `fsync`,
+    handed to the operating system with `os`. A claim is not synced: losing one in a power cut means
+    redelivery. `close` keeps leases; holders settle after the directory is opened again.
     """
 
-    def __init__(self, store: Store, *, clock: Clock | None = None, durability: Durability = "fsync", settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        durability: Durability = "fsync",
+        settings: Settings | None = None,
+    ) -> None:
         if durability not in ("fsync", "os"):
             raise InvalidRequest("durability", '"fsync" or "os"', durability)
         self._core = Core(store, clock or SystemClock(), settings or Settings(), synced=durability == "fsync")
@@ -74,7 +102,9 @@ class Broker:
         return self._core.clock
 
     def now_ms(self) -> int:
-        """The time now, by the clock that all times in answers are told by: a lease lasts `lease_until - now_ms()` longer."""
+        """The time now, by the clock that all times in answers are told by: a lease lasts `lease_until -
+        now_ms()` longer.
+        """
         return self._core.by_wall(self._core.now_ms())
 
     def _shown(self, answer: Answer) -> Answer:
@@ -96,7 +126,9 @@ class Broker:
         queues.set_paused(self._core, name, False)
 
     def purge(self, name: str) -> int:
-        """Drop everything ready or waiting now; leased messages stay, and completed ones that are kept. Returns how many went."""
+        """Drop everything ready or waiting now; leased messages stay, and completed ones that are kept.
+        Returns how many went.
+        """
         return queues.purge(self._core, name)
 
     def delete_queue(self, name: str) -> None:
@@ -127,7 +159,9 @@ class Broker:
         ttl: Duration | None = None,
     ) -> str:
         """Returns the message's id; for a duplicate, the id of the first."""
-        message = NewMessage(payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl)
+        message = NewMessage(
+            payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
+        )
         return enqueue.enqueue_many(self._core, queue, [message])[0]
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
@@ -135,7 +169,12 @@ class Broker:
         return enqueue.enqueue_many(self._core, queue, messages)
 
     def quarantine(
-        self, queue: str, messages: Sequence[NewMessage], *, reason: FailureReason | str | int = FailureReason.UNKNOWN, error: str = ""
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        error: str = "",
     ) -> list[str]:
         """Put messages straight into the dead letters of a queue, with a record of why."""
         return enqueue.quarantine(self._core, queue, messages, reason, error)
@@ -155,12 +194,19 @@ class Broker:
     ) -> list[Delivery]:
         """Lease up to `limit` messages, waiting up to `wait` for the first.
 
-        `max_per_stream` lets one claim take a run of a stream, in order.
-        `token` makes the claim idempotent: while any of it is leased, the same token returns that instead of more.
-        `started=False` is for prefetching: send `Start` before work begins; until then expiry counts as a release.
+        `max_per_stream` lets one claim take a run of a stream, in order. `token` makes the claim idempotent:
+        while any of it is leased, the same token returns that instead of more. `started=False` is for
+        prefetching: send `Start` before work begins; until then expiry counts as a release.
         """
         deliveries = claiming.claim(
-            self._core, queue, limit=limit, wait=wait, consumer=consumer, token=token, started=started, max_per_stream=max_per_stream
+            self._core,
+            queue,
+            limit=limit,
+            wait=wait,
+            consumer=consumer,
+            token=token,
+            started=started,
+            max_per_stream=max_per_stream,
         )
         return self._shown(deliveries)
 
@@ -169,12 +215,23 @@ class Broker:
         return self._shown(settle.settle(self._core, items))
 
     def ack(self, queue: str, message_id: str) -> SettleResult:
-        """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's delivery."""
+        """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's
+        delivery.
+        """
         return self._shown(settle.settle_current(self._core, queue, message_id, Complete))
 
-    def nack(self, queue: str, message_id: str, error: str = "", *, reason: FailureReason | str | int = FailureReason.UNKNOWN) -> SettleResult:
+    def nack(
+        self,
+        queue: str,
+        message_id: str,
+        error: str = "",
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+    ) -> SettleResult:
         """Fail whatever lease is current; unfenced like `ack`."""
-        return self._shown(settle.settle_current(self._core, queue, message_id, Fail, error=error, reason=reason))
+        return self._shown(
+            settle.settle_current(self._core, queue, message_id, Fail, error=error, reason=reason)
+        )
 
     def goodbye(self, consumer: str) -> int:
         """Release everything a consumer holds, back to its places. Returns how many."""
@@ -191,12 +248,13 @@ class Broker:
         request_id: str | None = None,
         answered: Sequence[str] = (),
     ) -> ExchangeResult:
-        """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit, then a claim.
+        """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit,
+        then a claim.
 
-        The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and of the claim
-        what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream, started.
-        `answered` are ids of earlier requests whose answers have arrived: they need not be remembered any longer, and must
-        not be sent again.
+        The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and
+        of the claim what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream,
+        started. `answered` are ids of earlier requests whose answers have arrived: they need not be
+        remembered any longer, and must not be sent again.
         """
         result = exchange.exchange(
             self._core,
@@ -210,22 +268,38 @@ class Broker:
         )
         return self._shown(result)
 
-    # What operators do, by id or filter, with no lease token. `dry_run` says what would change, and changes nothing.
+    # What operators do, by id or filter, with no lease token. `dry_run` says what would change, and changes
+    # nothing.
 
     def retry(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Dead, or waiting after a failure: again now, with a count of 0."""
         return operators.retry(self._core, queue, ids, filter, dry_run=dry_run)
 
     def drop(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Gone for good, wherever it is; a lease on it is revoked."""
         return operators.act(self._core, queue, ids, filter, operators.drop, dry_run=dry_run)
 
     def done(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Completed by hand; a lease on it is revoked."""
         return operators.act(self._core, queue, ids, filter, operators.done, dry_run=dry_run)
@@ -241,19 +315,48 @@ class Broker:
         dry_run: bool = False,
     ) -> OperatorResult:
         """Into the dead letters; a lease on it is revoked."""
-        return operators.act(self._core, queue, ids, filter, operators.bury(*check_error(error, reason)), dry_run=dry_run, grows=True)
+        return operators.act(
+            self._core,
+            queue,
+            ids,
+            filter,
+            operators.bury(*check_error(error, reason)),
+            dry_run=dry_run,
+            grows=True,
+        )
 
     def hold(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
-        """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later ones."""
+        """Waiting without end, until `unhold`; a lease on it is revoked. In a stream it holds up the later
+        ones.
+        """
         return operators.act(self._core, queue, ids, filter, operators.hold, dry_run=dry_run, grows=True)
 
     def unhold(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Held messages become ready now."""
-        return operators.act(self._core, queue, ids, filter, operators.unhold, among=operators.WAITING, dry_run=dry_run, grows=True)
+        return operators.act(
+            self._core,
+            queue,
+            ids,
+            filter,
+            operators.unhold,
+            among=operators.WAITING,
+            dry_run=dry_run,
+            grows=True,
+        )
 
     def fail(
         self,
@@ -273,13 +376,19 @@ class Broker:
         return self._shown(operators.drain(self._core, queue, limit=limit))
 
     def prune(
-        self, queue: str, *, older_than: Duration = "0s", which: Literal["all", "done", "dead"] = "all", dry_run: bool = False
+        self,
+        queue: str,
+        *,
+        older_than: Duration = "0s",
+        which: Literal["all", "done", "dead"] = "all",
+        dry_run: bool = False,
     ) -> OperatorResult:
         """Drop what has been dead, or done and kept (`retain_completed`), for so long."""
         return operators.prune(self._core, queue, older_than=older_than, which=which, dry_run=dry_run)
 
     def release_stream(self, queue: str, stream: str) -> bool:
-        """Let later messages of a stream pass the one that waits at its head; said again, also the next one that waits.
+        """Let later messages of a stream pass the one that waits at its head; said again, also the next one
+        that waits.
 
         False when nothing waits at its head.
         """
@@ -300,10 +409,18 @@ class Broker:
     ) -> RedriveResult:
         """Bring dead letters back to their queue, the longest dead first, each with a new life of attempts.
 
-        `dry_run` counts exactly what would go. With `rate` (a second) it goes on in the background, also after a restart.
+        `dry_run` counts exactly what would go. With `rate` (a second) it goes on in the background, also
+        after a restart.
         """
         return dead_letters.redrive(
-            self._core, queue, ids=ids, filter=filter, count=count, dry_run=dry_run, rate=rate, clear_progress=clear_progress
+            self._core,
+            queue,
+            ids=ids,
+            filter=filter,
+            count=count,
+            dry_run=dry_run,
+            rate=rate,
+            clear_progress=clear_progress,
         )
 
     def intents(self) -> list[Intent]:
@@ -327,27 +444,47 @@ class Broker:
         return looking.twin(self._core, queue, dedup_key)
 
     def peek(
-        self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        where: str = "ready",
+        key: str | None = None,
+        after: str | None = None,
     ) -> list[MessageInfo]:
         """Look at messages without claiming them."""
         return self._shown(looking.peek(self._core, queue, limit=limit, where=where, key=key, after=after))
 
     def browse(
-        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+        self,
+        queue: str,
+        *,
+        view: Literal["messages", "dead"] = "messages",
+        low: str = "",
+        high: str = "",
+        limit: int = 1000,
+        after: str = "",
     ) -> list[MessageInfo]:
-        """Look at all of a queue without claiming, page by page in order of ids: from `low` on, before `high`, behind `after`.
+        """Look at all of a queue without claiming, page by page in order of ids: from `low` on, before
+        `high`, behind `after`.
 
-        `view="dead"` is its dead letters. A page may be shorter than `limit`; an empty one is the end. A message that is
-        there throughout is met exactly once, whatever happens to it meanwhile.
+        `view="dead"` is its dead letters. A page may be shorter than `limit`; an empty one is the end. A
+        message that is there throughout is met exactly once, whatever happens to it meanwhile.
         """
-        return self._shown(browse.browse(self._core, queue, view=view, low=low, high=high, limit=limit, after=after))
+        return self._shown(
+            browse.browse(self._core, queue, view=view, low=low, high=high, limit=limit, after=after)
+        )
 
-    def browse_splits(self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1) -> list[tuple[str, str]]:
+    def browse_splits(
+        self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1
+    ) -> list[tuple[str, str]]:
         """Up to `n` (low, high) for `browse`, about even, that together leave nothing out; "" is no bound."""
         return browse.browse_splits(self._core, queue, view, n)
 
     def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
-        """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` streams that are held up."""
+        """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` streams that are
+        held up.
+        """
         return self._shown(failure_metrics.failure_metrics(self._core, queue, streams=streams))
 
     def explain(self, message_id: str, queue: str | None = None) -> Explanation:
@@ -360,11 +497,12 @@ class Broker:
     # The broker itself
 
     def observe(self, observer: Observer, *, timed: TimingObserver | None = None) -> None:
-        """Tell `observer` the facts of each commit once it is made, and `timed` how long commits, syncs and hooks took.
+        """Tell `observer` the facts of each commit once it is made, and `timed` how long commits, syncs and
+        hooks took.
 
-        Both must be quick, keep nothing of what they get (leases go on changing) and not call the broker: facts are told
-        under the engine lock. What they raise is logged once and harms nobody. The first facts told are a `QueueSaved`
-        for each queue there is, so that an observer knows their names.
+        Both must be quick, keep nothing of what they get (leases go on changing) and not call the broker:
+        facts are told under the engine lock. What they raise is logged once and harms nobody. The first facts
+        told are a `QueueSaved` for each queue there is, so that an observer knows their names.
         """
         self._core.observe(observer, timed)
 
@@ -379,7 +517,9 @@ class Broker:
         return [state.name if state is not None else None for state in states]
 
     def queues_of(self, ids: Sequence[bytes]) -> list[str | None]:
-        """The queue that each message is in now, for one who must know before anything is done; None: there is no such message."""
+        """The queue that each message is in now, for one who must know before anything is done; None: there
+        is no such message.
+        """
         return looking.queues_of(self._core, ids)
 
     def full_id(self, text: str, queue: str | None, visible: Callable[[str], bool]) -> str:
@@ -387,7 +527,8 @@ class Broker:
         return looking.full_id(self._core, text, queue, visible)
 
     def answering(self) -> AbstractContextManager[None]:
-        """For a door: what this thread's looks hold of the bytes that all looks may hold stays held until the end.
+        """For a door: what this thread's looks hold of the bytes that all looks may hold stays held until the
+        end.
 
         Its answer is in memory until it is written.
         """
@@ -405,7 +546,9 @@ class Broker:
             self._core.store.checkpoint(target)
 
     def interrupt_waits(self) -> None:
-        """For a server that is about to stop: claims that wait return empty, scans end at their next step, and later ones too."""
+        """For a server that is about to stop: claims that wait return empty, scans end at their next step,
+        and later ones too.
+        """
         with self._core.lock:
             self._core.interrupt_waits()
 
@@ -428,7 +571,9 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

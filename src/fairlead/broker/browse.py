@@ -1,10 +1,11 @@
 """Reading a queue without claiming from it, in order of ids, whatever place each message moves to meanwhile.
 
-An id never changes, so whoever reads on from the last id it saw meets a message that is there all the time exactly once.
-There is no index of a queue's ids: it would cost every enqueue and every completion, for the sake of a look. Of a queue with
-few messages the ids are gathered from its rows, all at one moment; else all stored messages are walked in order of
-their ids, without the lock, and those of other queues passed over. So a page costs at most a look at FEW rows, or, in a large
-queue, what lies between its messages; reading a large queue as a whole reads the stored messages once.
+An id never changes, so whoever reads on from the last id it saw meets a message that is there all the time
+exactly once. There is no index of a queue's ids: it would cost every enqueue and every completion, for the
+sake of a look. Of a queue with few messages the ids are gathered from its rows, all at one moment; else all
+stored messages are walked in order of their ids, without the lock, and those of other queues passed over. So
+a page costs at most a look at FEW rows, or, in a large queue, what lies between its messages; reading a large
+queue as a whole reads the stored messages once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _SAMPLED = 1_000_000
 _FIRST_ID, _BEHIND_ALL = b"\0" * 16, b"\xff" * 17
 
 
-def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int, after: str) -> list[MessageInfo]:
+def browse(
+    core: Core, name: str, *, view: str, low: str, high: str, limit: int, after: str
+) -> list[MessageInfo]:
     check_count(limit, "limit", most=10_000)
     start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0")
     end = _bound(high, "high", _BEHIND_ALL)
@@ -49,7 +52,9 @@ def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int,
             queue = _viewed(core, name, view)
             gathered = _gather(core, queue.queue_id) if _has_few(core, queue) else None
         if gathered is None:
-            messages, start = core.store.messages_from(queue.record.source_id or queue.queue_id, start, end, limit, PAGE_BYTES)
+            messages, start = core.store.messages_from(
+                queue.record.source_id or queue.queue_id, start, end, limit, PAGE_BYTES
+            )
         else:
             few = gathered.sizes(queue.queue_id)
             ids = sorted(raw_id for raw_id in few if start <= raw_id < end)
@@ -62,7 +67,9 @@ def browse(core: Core, name: str, *, view: str, low: str, high: str, limit: int,
 
 
 def browse_splits(core: Core, name: str, view: str, n: int) -> list[tuple[str, str]]:
-    """Ranges that together hold everything there is and will be; as even as the ids looked at say, and fewer when there are few."""
+    """Ranges that together hold everything there is and will be; as even as the ids looked at say, and fewer
+    when there are few.
+    """
     check_count(n, "n", most=MAX_SPLITS)
     with core.lock:
         queue_id = _viewed(core, name, view).queue_id
@@ -104,7 +111,9 @@ class _Gathered(NamedTuple):
 
 
 def _gather(core: Core, queue_id: int) -> _Gathered:
-    """Under the lock, so that none is missed on its way from one place to another; the queue has FEW messages at most."""
+    """Under the lock, so that none is missed on its way from one place to another; the queue has FEW messages
+    at most.
+    """
     rows: list[HasRow] = [
         *core.store.ready(queue_id, b"", None, FEW),
         *core.store.waiting(queue_id, None, FEW),
@@ -161,9 +170,13 @@ def _shown(core: Core, queue: QueueState, messages: list[Message]) -> list[Messa
 
 
 class _Part:
-    """Messages of a page and their leases, at one moment, under the lock. What is made of them is made without: that takes longer."""
+    """Messages of a page and their leases, at one moment, under the lock. What is made of them is made
+    without: that takes longer.
+    """
 
-    def __init__(self, core: Core, queue: QueueState, messages: list[Message], states: list[MessageState | None]) -> None:
+    def __init__(
+        self, core: Core, queue: QueueState, messages: list[Message], states: list[MessageState | None]
+    ) -> None:
         self._queue_id = queue.queue_id
         self._found = [*zip(messages, states, strict=True)]
         # The one it is in, and the one a dead letter came from.
@@ -173,7 +186,9 @@ class _Part:
         self._names = {known.queue_id: known.name for known in (queue, beside) if known is not None}
         self._consumers = core.consumer_book
         self._leased = {
-            message.id: self._info(message, state, lease) for message, state in self._found if (lease := core.leases.find(message.id)) is not None
+            message.id: self._info(message, state, lease)
+            for message, state in self._found
+            if (lease := core.leases.find(message.id)) is not None
         }
 
     def infos(self) -> list[MessageInfo]:
@@ -181,22 +196,51 @@ class _Part:
         here, leased = self._queue_id, self._leased
         return [
             (leased and leased.get(message.id))
-            or (self._untouched(message) if state is None and not message.due_ms else self._info(message, state, resting(message, state)))
+            or (
+                self._untouched(message)
+                if state is None and not message.due_ms
+                else self._info(message, state, resting(message, state))
+            )
             for message, state in self._found
             if (state.queue_id if state else message.queue_id) == here
         ]
 
     def _untouched(self, message: Message) -> MessageInfo:
-        """The short way for a message that is ready as it was enqueued, as most are; it says what `info_of` would."""
+        """The short way for a message that is ready as it was enqueued, as most are; it says what `info_of`
+        would.
+        """
         lane = self._lanes.get(message.lane)
         if lane is None:
             lane = self._lanes[message.lane] = lane_key(message.lane), lane_throttle_keys(message.lane)
         # In the order of the fields: naming them costs a third more.
         return MessageInfo(
-            show_id(message.id), self._name, "ready", message.payload, unpack_headers(message.headers), lane[0], message.weight, lane[1],
-            message.stream or None, message.enqueued_ms, message.place, message.seq, 0, 0, Progress.NONE, b"", (), 0, None, "", None,
-            message.expires_ms or None, None, None, None, None,
-        )  # fmt: skip
+            show_id(message.id),
+            self._name,
+            "ready",
+            message.payload,
+            unpack_headers(message.headers),
+            lane[0],
+            message.weight,
+            lane[1],
+            message.stream or None,
+            message.enqueued_ms,
+            message.place,
+            message.seq,
+            0,
+            0,
+            Progress.NONE,
+            b"",
+            (),
+            0,
+            None,
+            "",
+            None,
+            message.expires_ms or None,
+            None,
+            None,
+            None,
+            None,
+        )
 
     def _info(self, message: Message, state: MessageState | None, spot: Whereabouts) -> MessageInfo:
         return info_of(message, state, spot, self._names.get, self._consumers)

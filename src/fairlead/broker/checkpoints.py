@@ -1,4 +1,6 @@
-"""Where a checkpoint may be written: anywhere for a broker in one's own process, in one directory for whoever asks a server."""
+"""Where a checkpoint may be written: anywhere for a broker in one's own process, in one directory for whoever
+asks a server.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from fairlead.errors import InvalidRequest
 
 
 def checkpoint_target(path: object, directory: str) -> Path:
-    """`path` itself, or, where a directory is set, a place in it: a name, or an absolute path that leads there.
+    """`path` itself, or, where a directory is set, a place in it: a name, or an absolute path that leads
+    there.
 
     Links on the way are followed before it is compared, so that none leads out of it.
     """
@@ -22,5 +25,9 @@ def checkpoint_target(path: object, directory: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         raise InvalidRequest("path", f"a path in {directory}", str(path)) from None
     if base not in target.parents:
-        raise InvalidRequest("path", f"a name, or an absolute path in {base}, where this server keeps checkpoints (store.checkpoint_dir)", str(path))
+        raise InvalidRequest(
+            "path",
+            f"a name, or an absolute path in {base}, where this server keeps checkpoints (store.checkpoint_dir)",
+            str(path),
+        )
     return target

@@ -41,9 +41,16 @@ def claim(
     with core.lock:
         core.check_open()
         # Leases of a deleted queue stay until the steps of the deletion come to them.
-        leases = [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id] if order.token else []
+        leases = (
+            [lease for lease in core.leases.under_token(order.token) if lease.queue_id in core.by_id]
+            if order.token
+            else []
+        )
         if not leases:
-            leases = take_or_wait(core, names, order.consumer, wait_ms, lambda: claim_now(core, names, order)) or []
+            leases = (
+                take_or_wait(core, names, order.consumer, wait_ms, lambda: claim_now(core, names, order))
+                or []
+            )
         handout = Handout(core, leases)
     return handout.deliveries(core)
 
@@ -59,11 +66,22 @@ class Order(NamedTuple):
 
 
 def check_claim(
-    queues: str | Sequence[str], limit: int, consumer: str, token: str | None, started: bool, max_per_stream: int
+    queues: str | Sequence[str],
+    limit: int,
+    consumer: str,
+    token: str | None,
+    started: bool,
+    max_per_stream: int,
 ) -> tuple[list[str], Order]:
     check_bool(started, "started")
     runs = check_count(max_per_stream, "max_per_stream", most=MAX_CLAIM)
-    return _names(queues), Order(check_count(limit, "limit", most=MAX_CLAIM), check_consumer(consumer), check_token(token), started, runs)
+    return _names(queues), Order(
+        check_count(limit, "limit", most=MAX_CLAIM),
+        check_consumer(consumer),
+        check_token(token),
+        started,
+        runs,
+    )
 
 
 def _names(queues: str | Sequence[str]) -> list[str]:
@@ -74,8 +92,12 @@ def _names(queues: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(queues))
 
 
-def take_or_wait(core: Core, names: list[str], consumer: str, wait_ms: int, take: Callable[[], Taken | None]) -> Taken | None:
-    """What `take` gives, now or as soon as it gives anything, tried again whenever these queues may have something for the consumer."""
+def take_or_wait(
+    core: Core, names: list[str], consumer: str, wait_ms: int, take: Callable[[], Taken | None]
+) -> Taken | None:
+    """What `take` gives, now or as soon as it gives anything, tried again whenever these queues may have
+    something for the consumer.
+    """
     taken = take()
     if taken or not wait_ms or core.waits_over:
         return taken
@@ -94,7 +116,9 @@ def take_or_wait(core: Core, names: list[str], consumer: str, wait_ms: int, take
             if now_ms >= deadline_ms:
                 break
             waiter.woken = False
-            core.clock.wait(waiter.condition, min([deadline_ms, *_token_times(core, listening, consumer)]) - now_ms)
+            core.clock.wait(
+                waiter.condition, min([deadline_ms, *_token_times(core, listening, consumer)]) - now_ms
+            )
             if core.waits_over:
                 break
             taken = take()
@@ -103,13 +127,20 @@ def take_or_wait(core: Core, names: list[str], consumer: str, wait_ms: int, take
         for state in listening:
             state.waiters.remove(waiter)
             if waiter.woken and state.scheduler.active_keys:
-                # It was woken for this queue, and took from another or gave up: the next one must not sleep beside a message.
+                # It was woken for this queue, and took from another or gave up: the next one must not sleep
+                # beside a message.
                 state.wake_waiters(1)
 
 
 def _token_times(core: Core, queues: list[QueueState], consumer: str) -> list[int]:
-    """When parked lanes may get their next token; only where this consumer could take it, or it would look again for ever."""
-    times = [state.scheduler.next_wake_ms() for state in queues if not state.closed_to_claims and allowance(core, state, consumer) > 0]
+    """When parked lanes may get their next token; only where this consumer could take it, or it would look
+    again for ever.
+    """
+    times = [
+        state.scheduler.next_wake_ms()
+        for state in queues
+        if not state.closed_to_claims and allowance(core, state, consumer) > 0
+    ]
     return [at_ms for at_ms in times if at_ms is not None]
 
 
@@ -143,7 +174,9 @@ def claim_now(core: Core, names: list[str], order: Order, *, expire: bool = True
                 raise
             # What is leased is handed out: otherwise it would count as tried and failed when its time is up.
             break
-        if len(leases) >= order.limit or (len(states) > 1 and _size_of([lease.row for lease in leases]) >= MAX_ANSWER_BYTES):
+        if len(leases) >= order.limit or (
+            len(states) > 1 and _size_of([lease.row for lease in leases]) >= MAX_ANSWER_BYTES
+        ):
             break
     return leases
 
@@ -166,8 +199,14 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
     now_ms, lease_ms, queue_id = core.now_ms(), queue.config.visibility_timeout_ms, queue.queue_id
     granted = core.next_claim(consumer, order.token, now_ms, lease_ms)
     claim_id, expires_ms, deadline_ms = granted.claim_id, now_ms + lease_ms, monotonic_ms + lease_ms
-    leases = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in picked]
-    followers = [Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer) for lane, row in run]
+    leases = [
+        Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer)
+        for lane, row in picked
+    ]
+    followers = [
+        Lease(queue_id, lane, row, claim_id, expires_ms, 1, started, deadline_ms, consumer)
+        for lane, row in run
+    ]
     fronts, leases = leases, leases + followers
     if any_touched(leases):
         for lease, state in zip(leases, states_of(core, leases), strict=True):
@@ -179,7 +218,8 @@ def _lease(core: Core, queue: QueueState, limit: int, order: Order) -> list[Leas
 
 
 _Picked = list[tuple[bytes, bytes]]
-#: How many are picked at a time where bodies may be large: so many of the largest are too much by less than another gigabyte.
+#: How many are picked at a time where bodies may be large: so many of the largest are too much by less than
+#: another gigabyte.
 _FEW = 64
 
 
@@ -202,8 +242,12 @@ def _size_of(rows: list[bytes]) -> int:
     return sum([row_size(row) for row in rows])
 
 
-def _pick_runs(core: Core, queue: QueueState, limit: int, max_per_stream: int, now_ms: int) -> tuple[_Picked, _Picked]:
-    """Heads by their turn, and behind each head of a stream the messages that may follow it in the same claim."""
+def _pick_runs(
+    core: Core, queue: QueueState, limit: int, max_per_stream: int, now_ms: int
+) -> tuple[_Picked, _Picked]:
+    """Heads by their turn, and behind each head of a stream the messages that may follow it in the same
+    claim.
+    """
     picked: _Picked = []
     followers: _Picked = []
     size = 0
@@ -231,12 +275,18 @@ def _in_runs(leases: list[Lease]) -> list[Lease]:
 
 
 class Handout:
-    """Deliveries in the making: what memory has is taken under the lock, because leases change; bodies are read without it."""
+    """Deliveries in the making: what memory has is taken under the lock, because leases change; bodies are
+    read without it.
+    """
 
     def __init__(self, core: Core, leases: list[Lease]) -> None:
         self._made: list[Delivery | None] = []
         self._unread: list[tuple[int, bytes, MessageState | None, str, int, int, int, str | None]] = []
-        states = dict(zip([lease.id for lease in leases], states_of(core, leases), strict=True)) if any_touched(leases) else {}
+        states = (
+            dict(zip([lease.id for lease in leases], states_of(core, leases), strict=True))
+            if any_touched(leases)
+            else {}
+        )
         find, made = core.bodies.find, self._made
         queue_id = -1
         for lease in leases:
@@ -246,15 +296,30 @@ class Handout:
             message_id = lease.row[8:24]
             message, state = find(message_id), states.get(message_id)
             if message is None:
-                self._unread.append((len(made), message_id, state, name, lease.claim_id, lease.expires_ms, lease.deliveries, source))
+                self._unread.append(
+                    (
+                        len(made),
+                        message_id,
+                        state,
+                        name,
+                        lease.claim_id,
+                        lease.expires_ms,
+                        lease.deliveries,
+                        source,
+                    )
+                )
                 made.append(None)
             else:
-                made.append(Delivery(message, state, name, lease.claim_id, lease.expires_ms, lease.deliveries, source))
+                made.append(
+                    Delivery(message, state, name, lease.claim_id, lease.expires_ms, lease.deliveries, source)
+                )
 
     def deliveries(self, core: Core) -> list[Delivery]:
         if self._unread:
             messages = core.store.messages([unread[1] for unread in self._unread])
-            for (at, _, state, name, claim_id, lease_until, count, source), message in zip(self._unread, messages, strict=True):
+            for (at, _, state, name, claim_id, lease_until, count, source), message in zip(
+                self._unread, messages, strict=True
+            ):
                 if message is not None:
                     self._made[at] = Delivery(message, state, name, claim_id, lease_until, count, source)
         # None: its queue was deleted or purged between the lease and here; there is nothing to deliver.

@@ -1,4 +1,6 @@
-"""Durable consumers in memory: their records, when they end, and of the claim in hand what was read of it. Rebuilt from the store."""
+"""Durable consumers in memory: their records, when they end, and of the claim in hand what was read of it.
+Rebuilt from the store.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,11 @@ class ConsumerState:
         return self.members
 
     def slice_numbers(self, slices: int) -> bytearray | None:
-        """A byte for each member whose slice has been worked out, from the first on, or None for too many slices.
+        """A byte for each member whose slice has been worked out, from the first on, or None for too many
+        slices.
 
-        Each reader looks through all members for its own: with eight of them that would be the most of the work.
+        Each reader looks through all members for its own: with eight of them that would be the most of the
+        work.
         """
         if slices > _MOST_NUMBERED:
             return None
@@ -51,7 +55,9 @@ class ConsumerState:
         return self._slices[2]
 
     def load_words(self, store: Store) -> Words:
-        """Kept up to date from then on, by whoever records; most claims are closed without anybody having asked before."""
+        """Kept up to date from then on, by whoever records; most claims are closed without anybody having
+        asked before.
+        """
         if self.words is None:
             self.words = load_words(store, self.record.key, self.record.number)
         return self.words
@@ -135,14 +141,27 @@ class ConsumerBook:
 
     def next_end_ms(self) -> int:
         """When the first consumer that has a claim in hand has been away for too long (monotonic)."""
-        return min((state.deadline_ms for state in self._states.values() if state.record.in_hand), default=NEVER_MS)
+        return min(
+            (state.deadline_ms for state in self._states.values() if state.record.in_hand), default=NEVER_MS
+        )
 
     def ended(self, monotonic_ms: int) -> list[ConsumerState]:
-        return [state for state in self._states.values() if state.record.in_hand and state.deadline_ms <= monotonic_ms]
+        return [
+            state
+            for state in self._states.values()
+            if state.record.in_hand and state.deadline_ms <= monotonic_ms
+        ]
 
     def left_alone(self) -> Scoped | None:
         """A consumer with steps to do that nobody does."""
-        return next((key for key, state in self._states.items() if state.record.under_way and key not in self.foreground), None)
+        return next(
+            (
+                key
+                for key, state in self._states.items()
+                if state.record.under_way and key not in self.foreground
+            ),
+            None,
+        )
 
     # Changing, after the commit that says so
 
@@ -166,13 +185,22 @@ class ConsumerBook:
         self._holders.pop(state.record.claim_id, None)
 
     def lose_queues(self, queue_ids: Sequence[int]) -> list[ConsumerRecord]:
-        """The consumers of these queues as they are once the queues are deleted: what they had in hand is lost."""
-        records = [state.record for state in self._states.values() if state.record.queue_id in queue_ids and state.record.phase != "idle"]
+        """The consumers of these queues as they are once the queues are deleted: what they had in hand is
+        lost.
+        """
+        records = [
+            state.record
+            for state in self._states.values()
+            if state.record.queue_id in queue_ids and state.record.phase != "idle"
+        ]
         return [_lose(record) for record in records]
 
     def facts_of(self, lost: Sequence[ConsumerRecord]) -> list[Fact]:
         forgotten = [forgotten_claim(self._states[record.key].record) for record in lost]
-        return [*[ConsumerDropped(record.key) if record.dropping else ConsumerSaved(record) for record in lost], *forgotten]
+        return [
+            *[ConsumerDropped(record.key) if record.dropping else ConsumerSaved(record) for record in lost],
+            *forgotten,
+        ]
 
     def lost(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
@@ -186,7 +214,9 @@ def _lose(record: ConsumerRecord) -> ConsumerRecord:
     if not record.in_hand:
         # Closed or let go of already; whatever of it was left has gone with the queue.
         return record.without_claim()
-    lost = msgspec.structs.replace(record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted")
+    lost = msgspec.structs.replace(
+        record, last_closed=record.number, lost=record.number, lost_why=f"queue {record.queue!r} was deleted"
+    )
     return lost.without_claim()
 
 

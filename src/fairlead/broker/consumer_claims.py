@@ -1,8 +1,9 @@
-"""Putting a numbered claim together: picked as any claim is, pinned piece by piece, sealed by the commit that ends the last piece.
+"""Putting a numbered claim together: picked as any claim is, pinned piece by piece, sealed by the commit that
+ends the last piece.
 
-Each piece is one commit under the lock: leases that do not end by themselves, the next page of the member list, and the
-consumer's record. Until the seal nobody has been told of the claim; whoever asks for its number goes on where the last
-piece ended, in this process or after a crash.
+Each piece is one commit under the lock: leases that do not end by themselves, the next page of the member
+list, and the consumer's record. Until the seal nobody has been told of the claim; whoever asks for its number
+goes on where the last piece ended, in this process or after a crash.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class Wanted(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Where a piece ended in the middle of a stream: the last message taken, whether nothing waits before it, and how many more may
-    follow."""
+    """Where a piece ended in the middle of a stream: the last message taken, whether nothing waits before it,
+    and how many more may follow.
+    """
 
     lane: bytes
     row: bytes
@@ -78,7 +80,9 @@ def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
 
 
 class _Filling:
-    """One call's work on a claim. Others may work on the same one at the same time: each piece begins at what is stored."""
+    """One call's work on a claim. Others may work on the same one at the same time: each piece begins at what
+    is stored.
+    """
 
     def __init__(self, core: Core, wanted: Wanted) -> None:
         self.core = core
@@ -109,20 +113,31 @@ class _Filling:
         core.consumer_book.seen(core.consumer_book.put(record), core.clock)
 
     def piece(self) -> ConsumerRecord | None:
-        """One commit, under the lock: the record after it, or None when there is nothing to hand out and nothing was begun."""
+        """One commit, under the lock: the record after it, or None when there is nothing to hand out and
+        nothing was begun.
+        """
         core, wanted, before = self.core, self.wanted, self.look()
         if before.phase == "open":
             return before
         queue = self.queue(before)
         run_queue_due(core, queue)
-        most = 0 if queue.closed_to_claims else min(PIECE, wanted.limit - before.messages, allowance(core, queue, wanted.consumer.name))
+        most = (
+            0
+            if queue.closed_to_claims
+            else min(PIECE, wanted.limit - before.messages, allowance(core, queue, wanted.consumer.name))
+        )
         picked: list[tuple[bytes, bytes, bool]] = []
         if most > 0 and before.bytes < wanted.max_bytes:
             most = self._fitting(before, most)
             picked = self._pick(queue, before, most) if most else []
         if not picked and before.phase == "idle":
             return None
-        return self._pinned(queue, before, picked, sealed=len(picked) < most or most < PIECE or before.messages + len(picked) >= wanted.limit)
+        return self._pinned(
+            queue,
+            before,
+            picked,
+            sealed=len(picked) < most or most < PIECE or before.messages + len(picked) >= wanted.limit,
+        )
 
     def _fitting(self, before: ConsumerRecord, most: int) -> int:
         """A claim that was begun is handed out as it is when no more leases fit: closing it frees space."""
@@ -133,7 +148,14 @@ class _Filling:
                 raise
             return 0
 
-    def _pinned(self, queue: QueueState, before: ConsumerRecord, picked: list[tuple[bytes, bytes, bool]], *, sealed: bool) -> ConsumerRecord:
+    def _pinned(
+        self,
+        queue: QueueState,
+        before: ConsumerRecord,
+        picked: list[tuple[bytes, bytes, bool]],
+        *,
+        sealed: bool,
+    ) -> ConsumerRecord:
         core, wanted, now_ms = self.core, self.wanted, self.core.now_ms()
         size = before.bytes + sum([row_size(row) for _, row, _ in picked])
         granted = self._granted(before, now_ms)
@@ -152,9 +174,16 @@ class _Filling:
         if picked:
             leases = self._leases(queue, granted, picked)
             behind = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if follows]
-            fronts = [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if not follows] if behind else leases
+            fronts = (
+                [lease for lease, (_, _, follows) in zip(leases, picked, strict=True) if not follows]
+                if behind
+                else leases
+            )
             ids = [lease.row[8:24] for lease in leases]
-            facts += [Leased(granted, fronts, behind), MembersPinned(wanted.consumer, wanted.number, before.pages, b"".join(ids))]
+            facts += [
+                Leased(granted, fronts, behind),
+                MembersPinned(wanted.consumer, wanted.number, before.pages, b"".join(ids)),
+            ]
         core.commit(facts)
         if leases:
             core.leases.add(granted, leases)
@@ -168,9 +197,14 @@ class _Filling:
             return self.core.leases.claim(record.claim_id)
         return self.core.next_claim(record.name, "", now_ms, NEVER_EXPIRES_MS)
 
-    def _leases(self, queue: QueueState, granted: Claim, picked: list[tuple[bytes, bytes, bool]]) -> list[Lease]:
+    def _leases(
+        self, queue: QueueState, granted: Claim, picked: list[tuple[bytes, bytes, bool]]
+    ) -> list[Lease]:
         queue_id, claim_id, name = queue.queue_id, granted.claim_id, granted.consumer
-        leases = [Lease(queue_id, lane, row, claim_id, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, name) for lane, row, _ in picked]
+        leases = [
+            Lease(queue_id, lane, row, claim_id, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, name)
+            for lane, row, _ in picked
+        ]
         if any_touched(leases):
             for lease, state in zip(leases, states_of(self.core, leases), strict=True):
                 lease.deliveries = (state.deliveries if state else 0) + 1
@@ -188,7 +222,9 @@ class _Filling:
             return [(lane, row, False) for lane, row in queue.scheduler.take(most, now_ms, wanted.up_to)]
         picked: list[tuple[bytes, bytes, bool]] = []
         while len(picked) < most and room_bytes > 0:
-            more = queue.scheduler.take(min(most - len(picked), self._handful(queue, room_bytes)), now_ms, wanted.up_to)
+            more = queue.scheduler.take(
+                min(most - len(picked), self._handful(queue, room_bytes)), now_ms, wanted.up_to
+            )
             if not more:
                 break
             picked += [(lane, row, False) for lane, row in more]
@@ -201,8 +237,12 @@ class _Filling:
         mean_bytes = counters.bytes // max(1, counters.messages)
         return max(1, min(_HANDFUL, room_bytes // (2 * mean_bytes + 1)))
 
-    def _pick_runs(self, queue: QueueState, before: ConsumerRecord, most: int, room_bytes: int, now_ms: int) -> list[tuple[bytes, bytes, bool]]:
-        """Heads by their turn, each with those that may follow it; first what is left of the run that the last piece broke off."""
+    def _pick_runs(
+        self, queue: QueueState, before: ConsumerRecord, most: int, room_bytes: int, now_ms: int
+    ) -> list[tuple[bytes, bytes, bool]]:
+        """Heads by their turn, each with those that may follow it; first what is left of the run that the
+        last piece broke off.
+        """
         core, up_to = self.core, self.wanted.up_to
         picked: list[tuple[bytes, bytes, bool]] = []
         run = self.run if self._begun else self._last_run(queue, before)
@@ -213,7 +253,9 @@ class _Filling:
                 self.run = run
                 return picked
             if run is not None:
-                more = followers_of(core, queue, run[:2], min(room, run.left), room_bytes, now_ms, free=run.free, up_to=up_to)
+                more = followers_of(
+                    core, queue, run[:2], min(room, run.left), room_bytes, now_ms, free=run.free, up_to=up_to
+                )
                 picked += [(lane, row, True) for lane, row in more]
                 room_bytes -= sum([row_size(row) for _, row in more])
                 if len(more) == room or room_bytes <= 0:
@@ -232,7 +274,9 @@ class _Filling:
         return record is not None and record.first.seq == row_place(row)
 
     def _last_run(self, queue: QueueState, before: ConsumerRecord) -> _Run | None:
-        """For a claim begun by another call, or before a crash: its last message may be in the middle of a run."""
+        """For a claim begun by another call, or before a crash: its last message may be in the middle of a
+        run.
+        """
         if not before.messages:
             return None
         members = self.core.store.claim_members(before.key, before.number)
@@ -240,8 +284,18 @@ class _Filling:
         if last is None or len(last.row) <= ROW_BYTES:
             return None
         leases = (self.core.leases.find(member) for member in reversed(members))
-        taken = sum(1 for _ in takewhile(lambda lease: lease is not None and lease.row[ROW_BYTES:] == last.row[ROW_BYTES:], leases))
-        return _Run(last.lane, last.row, self._nothing_waits_before(queue, last), max(0, self.wanted.max_per_stream - taken))
+        taken = sum(
+            1
+            for _ in takewhile(
+                lambda lease: lease is not None and lease.row[ROW_BYTES:] == last.row[ROW_BYTES:], leases
+            )
+        )
+        return _Run(
+            last.lane,
+            last.row,
+            self._nothing_waits_before(queue, last),
+            max(0, self.wanted.max_per_stream - taken),
+        )
 
     def _nothing_waits_before(self, queue: QueueState, last: Lease) -> bool:
         stream, seq = last.row[ROW_BYTES:].decode(), row_place(last.row)

@@ -1,7 +1,8 @@
 """How a numbered claim ends: one record flips, and its messages follow in bounded durable steps.
 
-Closing settles each member by the last word recorded about it, or completes it; releasing gives each back to its place.
-A crash between two steps leaves the record as it was after the last one, and the timer goes on with it.
+Closing settles each member by the last word recorded about it, or completes it; releasing gives each back to
+its place. A crash between two steps leaves the record as it was after the last one, and the timer goes on
+with it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def close(core: Core, consumer: Scoped, generation: int, up_to: int) -> CloseRes
 
 
 def release(core: Core, consumer: Scoped, why: str, *, dropping: bool = False) -> int:
-    """Let go of what the consumer has in hand, and of the consumer too when it is to be dropped. Returns how many messages it was."""
+    """Let go of what the consumer has in hand, and of the consumer too when it is to be dropped. Returns how
+    many messages it was.
+    """
     with at_rest(core, consumer):
         record = core.consumer_book.get(consumer).record
         count = record.messages if record.in_hand else 0
@@ -94,13 +97,16 @@ def _flip(core: Core, record: ConsumerRecord, phase: str, **fields: object) -> N
 
 @contextmanager
 def at_rest(core: Core, consumer: Scoped) -> Iterator[None]:
-    """The lock, with no step of the consumer left to do: whoever decides about its next claim must not meet the rest of the last one."""
+    """The lock, with no step of the consumer left to do: whoever decides about its next claim must not meet
+    the rest of the last one.
+    """
     while True:
         finish(core, consumer)
         with core.lock:
             core.check_open()
             state = core.consumer_book.find(consumer)
-            # Between the last step and the lock somebody may have closed the claim in hand, or its time may have been over.
+            # Between the last step and the lock somebody may have closed the claim in hand, or its time may
+            # have been over.
             if state is None or not state.record.under_way:
                 yield
                 return
@@ -127,7 +133,9 @@ def finish(core: Core, consumer: Scoped) -> dict[str, int]:
 
 
 def run_left_alone(core: Core) -> bool:
-    """Without the lock: a step of what a crash, or a caller that failed, has left behind. False when there is nothing."""
+    """Without the lock: a step of what a crash, or a caller that failed, has left behind. False when there is
+    nothing.
+    """
     with core.lock:
         if core.closed:
             return False
@@ -161,8 +169,9 @@ def run_step(core: Core, consumer: Scoped) -> bool:
 
 
 class _Step:
-    """The next members of a claim that is being closed: those that are simply done, those that simply go back because nobody
-    spoke of them, and what was said about the others."""
+    """The next members of a claim that is being closed: those that are simply done, those that simply go back
+    because nobody spoke of them, and what was said about the others.
+    """
 
     def __init__(self, core: Core, state: ConsumerState) -> None:
         self.core = core
@@ -170,11 +179,15 @@ class _Step:
         members, words = state.load_members(core.store), state.load_words(core.store)
         outcomes, begun = words.outcomes, words.begun
         gives_back = record.unspoken == "release"
-        most_said = step_of(core, HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP)
+        most_said = step_of(
+            core, HOOKED_STEP if has_failure_hook(core.by_id.get(record.queue_id)) else SAID_STEP
+        )
         most_back = step_of(core, RELEASE_STEP)
-        #: With the progress that was told with it, which only a queue that keeps completed messages has a use for.
+        #: With the progress that was told with it, which only a queue that keeps completed messages has a use
+        #: for.
         self.done: list[tuple[Lease, int]] = []
-        #: And whether anybody had begun it. A claim is larger than what its workers get to: that alone is no delivery.
+        #: And whether anybody had begun it. A claim is larger than what its workers get to: that alone is no
+        #: delivery.
         self.back: list[tuple[Lease, bool]] = []
         self.said: list[Settlement] = []
         self.handled = record.handled
@@ -214,7 +227,9 @@ def _close_step(core: Core, step: _Step, answers: Answers) -> None:
     batch = Batch(core, answers, closing=record.claim_id)
     queue = core.by_id.get(record.queue_id)
     if queue is not None and record.queue_id in core.retaining:
-        for (lease, progress), known in zip(step.done, states_of(core, [lease for lease, _ in step.done]), strict=True):
+        for (lease, progress), known in zip(
+            step.done, states_of(core, [lease for lease, _ in step.done]), strict=True
+        ):
             batch.moves.retain(InLease(lease), known, queue, progress)
     else:
         batch.moves.complete_all([lease for lease, _ in step.done])
@@ -233,7 +248,10 @@ def _close_step(core: Core, step: _Step, answers: Answers) -> None:
 def _release_step(core: Core, state: ConsumerState) -> None:
     record = state.record
     members = state.load_members(core.store)
-    found = [core.leases.find(member) for member in members[record.handled : record.handled + step_of(core, RELEASE_STEP)]]
+    found = [
+        core.leases.find(member)
+        for member in members[record.handled : record.handled + step_of(core, RELEASE_STEP)]
+    ]
     leases = [lease for lease in found if lease is not None and lease.claim_id == record.claim_id]
     moves = Moves(core, core.now_ms())
     _give_back(core, moves, [(lease, True) for lease in leases])
@@ -245,12 +263,16 @@ def _release_step(core: Core, state: ConsumerState) -> None:
 
 
 def _give_back(core: Core, moves: Moves, back: Sequence[tuple[Lease, bool]]) -> list[str]:
-    """To their places, in order, each with whether it counts as handed out. Returns what became of each: one that was handed out too
-    often, or too long ago, is not there any longer."""
+    """To their places, in order, each with whether it counts as handed out. Returns what became of each: one
+    that was handed out too often, or too long ago, is not there any longer.
+    """
     leases = [lease for lease, _ in back]
     moves.load_streams(leases)
     states = states_of(core, leases)
-    return [moves.release(lease, known, counts=counts)[0] for (lease, counts), known in zip(back, states, strict=True)]
+    return [
+        moves.release(lease, known, counts=counts)[0]
+        for (lease, counts), known in zip(back, states, strict=True)
+    ]
 
 
 def _facts(after: ConsumerRecord, *, ended: bool) -> Sequence[Fact]:

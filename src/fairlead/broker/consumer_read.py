@@ -59,7 +59,11 @@ def read_pages(core: Core, wanted: Slice, after: bytes) -> Iterator[list[Deliver
 def _behind(core: Core, state: ConsumerState, after: bytes) -> int:
     members = state.load_members(core.store)
     if after not in members:
-        raise InvalidRequest("after", f"a message of claim {state.record.number} of consumer {state.record.name!r}", after.hex())
+        raise InvalidRequest(
+            "after",
+            f"a message of claim {state.record.number} of consumer {state.record.name!r}",
+            after.hex(),
+        )
     return members.index(after) + 1
 
 
@@ -87,7 +91,9 @@ def _pages(core: Core, wanted: Slice, at: int) -> Iterator[list[Delivery]]:
 
 
 class _Page:
-    """The leases of the next members of a slice; memory has them, so only their bodies are read without the lock."""
+    """The leases of the next members of a slice; memory has them, so only their bodies are read without the
+    lock.
+    """
 
     def __init__(self, core: Core, state: ConsumerState, start: int, wanted: Slice) -> None:
         record, members = state.record, state.load_members(core.store)
@@ -99,17 +105,27 @@ class _Page:
             places = _unsettled(core, state, members, places)
         found = [*map(core.leases.find, [members[place] for place in places])]
         claim_id = record.claim_id
-        self.leases: list[Lease] = [lease for lease in found if lease is not None and lease.claim_id == claim_id]
+        self.leases: list[Lease] = [
+            lease for lease in found if lease is not None and lease.claim_id == claim_id
+        ]
         if len(self.leases) < len(found):
-            lost = next(place for place, lease in zip(places, found, strict=True) if lease is None or lease.claim_id != claim_id)
-            raise BrokenInvariant(f"expected message {show_id(members[lost])} to be in claim {record.number} of consumer {record.name!r}")
+            lost = next(
+                place
+                for place, lease in zip(places, found, strict=True)
+                if lease is None or lease.claim_id != claim_id
+            )
+            raise BrokenInvariant(
+                f"expected message {show_id(members[lost])} to be in claim {record.number} of consumer {record.name!r}"
+            )
         kept = _within(_PAGE_BYTES, [row_size(lease.row) for lease in self.leases])
         if kept < len(places):
             del self.leases[kept:]
             self.ended, self.next = False, places[kept - 1] + 1
         self.lease_until = expires_ms(record)
         self.states: list[MessageState | None] = states_of(core, self.leases)
-        self.found: list[Message | None] = [*map(core.bodies.find, [lease.row[8:24] for lease in self.leases])]
+        self.found: list[Message | None] = [
+            *map(core.bodies.find, [lease.row[8:24] for lease in self.leases])
+        ]
         queue = core.by_id[record.queue_id]
         source = core.by_id.get(queue.record.source_id)
         self.queue, self.source = queue.name, source.name if source is not None else None
@@ -118,7 +134,9 @@ class _Page:
         found, until, queue, source = self.found, self.lease_until, self.queue, self.source
         unread = [at for at, message in enumerate(found) if message is None]
         if unread:
-            for at, message in zip(unread, core.store.messages([self.leases[at].id for at in unread]), strict=True):
+            for at, message in zip(
+                unread, core.store.messages([self.leases[at].id for at in unread]), strict=True
+            ):
                 found[at] = message
         made = [
             Delivery(message, state, queue, lease.claim_id, until, lease.deliveries, source)
@@ -130,11 +148,15 @@ class _Page:
             with core.lock:
                 wanted.find(core)
             missing = self.leases[found.index(None)]
-            raise BrokenInvariant(f"expected the body of message {show_id(missing.id)}, which is in an open claim")
+            raise BrokenInvariant(
+                f"expected the body of message {show_id(missing.id)}, which is in an open claim"
+            )
         return made
 
 
-def _places(core: Core, state: ConsumerState, members: Sequence[bytes], start: int, slice: int, slices: int) -> Sequence[int]:
+def _places(
+    core: Core, state: ConsumerState, members: Sequence[bytes], start: int, slice: int, slices: int
+) -> Sequence[int]:
     """Where the next members of a slice are, as many as a page may have."""
     if slices == 1:
         return range(start, min(start + _PAGE_MESSAGES, len(members)))
@@ -158,8 +180,12 @@ def _places(core: Core, state: ConsumerState, members: Sequence[bytes], start: i
     return places
 
 
-def _unsettled(core: Core, state: ConsumerState, members: Sequence[bytes], places: Sequence[int]) -> list[int]:
-    """Those without an outcome; none behind one of its stream that failed or was given back: it must wait for that one."""
+def _unsettled(
+    core: Core, state: ConsumerState, members: Sequence[bytes], places: Sequence[int]
+) -> list[int]:
+    """Those without an outcome; none behind one of its stream that failed or was given back: it must wait for
+    that one.
+    """
     words = state.load_words(core.store)
     outcomes, stops, find = words.outcomes, words.stops(core.leases), core.leases.find
     left = [place for place in places if members[place] not in outcomes]

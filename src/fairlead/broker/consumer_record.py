@@ -1,7 +1,9 @@
-"""Saying how it goes with the members of a numbered claim, and who works on which slice of it. One call is one commit.
+"""Saying how it goes with the members of a numbered claim, and who works on which slice of it. One call is
+one commit.
 
-Outcomes and starts wait in a log of the claim until it is closed. Progress does not wait: it goes into the state of the
-message at once, so that whoever reads the claim next, or the message in a later life, goes on behind it.
+Outcomes and starts wait in a log of the claim until it is closed. Progress does not wait: it goes into the
+state of the message at once, so that whoever reads the claim next, or the message in a later life, goes on
+behind it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LEFT_BEGUN = "the process that ran it ended before it said how it went"
 
 
 class Heard(NamedTuple):
-    """Items as they are stored: a word of each, the claim that its handle names, and by its place in the list what an extend carries."""
+    """Items as they are stored: a word of each, the claim that its handle names, and by its place in the list
+    what an extend carries.
+    """
 
     words: list[Recorded]
     claim_ids: list[int]
@@ -43,7 +47,11 @@ class Heard(NamedTuple):
 
 def record(core: Core, consumer: Scoped, generation: int, number: int, heard: Heard, part: str) -> None:
     # An extend that tells no progress is nothing to remember, beyond what it carries.
-    words = [word for word in heard.words if word.progress or word.kind != "extend"] if heard.carries else heard.words
+    words = (
+        [word for word in heard.words if word.progress or word.kind != "extend"]
+        if heard.carries
+        else heard.words
+    )
     raw = pack_words(words)
     with core.lock:
         core.check_open()
@@ -55,7 +63,9 @@ def record(core: Core, consumer: Scoped, generation: int, number: int, heard: He
         facts: list[Fact] = []
         if words:
             if before.recorded_bytes + len(raw) > MAX_RECORDED_BYTES:
-                raise LimitReached(f"bytes of outcomes in a claim of consumer {consumer.name!r}", MAX_RECORDED_BYTES)
+                raise LimitReached(
+                    f"bytes of outcomes in a claim of consumer {consumer.name!r}", MAX_RECORDED_BYTES
+                )
             after = _with_words(after, raw)
             facts.append(OutcomesRecorded(consumer, number, before.recorded, part, raw))
         restated = _restated(core, state.load_words(core.store), heard, leases) if heard.carries else []
@@ -72,7 +82,9 @@ def record(core: Core, consumer: Scoped, generation: int, number: int, heard: He
 
 
 def _check_room(core: Core, heard: Heard, raw: bytes) -> None:
-    """Texts and carries stop at the reserve. Bare outcomes go on into it: without them a claim cannot be closed."""
+    """Texts and carries stop at the reserve. Bare outcomes go on into it: without them a claim cannot be
+    closed.
+    """
     carried = sum([len(carry) for carry in heard.carries.values() if carry])
     # A text is stored twice for a while: in the log of the claim, and at close with its message.
     is_bare = not carried and not any(word.error for word in heard.words)
@@ -86,11 +98,15 @@ def take_up(core: Core, consumer: Scoped, generation: int, number: int, slice: i
         before, words = state.record, state.load_words(core.store)
         again, taken = _taken(before, slice, slices)
         left = [member for member in words.begun if _is_in(core.leases.find(member), slice, slices)]
-        failed = [Recorded(member, "fail", error=LEFT_BEGUN, reason=int(FailureReason.TIMEOUT_EXCEEDED)) for member in left]
+        failed = [
+            Recorded(member, "fail", error=LEFT_BEGUN, reason=int(FailureReason.TIMEOUT_EXCEEDED))
+            for member in left
+        ]
         after = msgspec.structs.replace(before, slices=slices, taken=taken)
         facts: list[Fact] = []
         if failed:
-            # Past the limit on what is recorded, if need be: who wants to go on must be able to, and each start brings one at most.
+            # Past the limit on what is recorded, if need be: who wants to go on must be able to, and each
+            # start brings one at most.
             raw = pack_words(failed)
             after = _with_words(after, raw)
             facts.append(OutcomesRecorded(consumer, number, before.recorded, "", raw))
@@ -103,13 +119,21 @@ def take_up(core: Core, consumer: Scoped, generation: int, number: int, slice: i
 def read_items(items: object, part: str) -> Heard:
     """Checked alike for all: one that is wrong spoils the call, and nothing of it is recorded."""
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("items", f"a list of at most {MAX_BATCH_MESSAGES} Complete, Fail, Release, Start or Extend", type(items))
+        raise InvalidRequest(
+            "items",
+            f"a list of at most {MAX_BATCH_MESSAGES} Complete, Fail, Release, Start or Extend",
+            type(items),
+        )
     heard = Heard([], [], {})
     for item in items:
         if not isinstance(item, (Complete, Fail, Release, Start, Extend)):
             raise InvalidRequest("items", "Complete, Fail, Release, Start or Extend", item)
         if part and isinstance(item, (Start, Extend)):
-            raise InvalidRequest("items", f"outcomes only under part {part!r}; Start and Extend are said without a part", type(item))
+            raise InvalidRequest(
+                "items",
+                f"outcomes only under part {part!r}; Start and Extend are said without a part",
+                type(item),
+            )
         raw_id, claim_id = read_handle(item.delivery)
         heard.claim_ids.append(claim_id)
         if isinstance(item, Extend):
@@ -144,16 +168,21 @@ def _members(core: Core, record: ConsumerRecord, heard: Heard) -> list[Lease]:
     for word, given in zip(heard.words, heard.claim_ids, strict=True):
         lease = find(word.id)
         if given != claim_id or lease is None or lease.claim_id != claim_id:
-            raise InvalidRequest("items", f"about messages of claim {record.number} of consumer {record.name!r}", show_id(word.id))
+            raise InvalidRequest(
+                "items",
+                f"about messages of claim {record.number} of consumer {record.name!r}",
+                show_id(word.id),
+            )
         leases.append(lease)
     return leases
 
 
 def _restated(core: Core, words: Words, heard: Heard, leases: list[Lease]) -> list[tuple[Lease, Restated]]:
-    """What the extends make of the states, one of each message: progress grows, and what is carried is what was carried last.
+    """What the extends make of the states, one of each message: progress grows, and what is carried is what
+    was carried last.
 
-    One that tells less than was told in this claim before comes from somebody whose slice another has taken up since: what it
-    carries is older than what is there.
+    One that tells less than was told in this claim before comes from somebody whose slice another has taken
+    up since: what it carries is older than what is there.
     """
     extended = [leases[at] for at in heard.carries]
     states = {lease.id: state for lease, state in zip(extended, states_of(core, extended), strict=True)}
@@ -165,8 +194,12 @@ def _restated(core: Core, words: Words, heard: Heard, leases: list[Lease]) -> li
         if (not progress and carry is None) or (progress and before | progress == before != progress):
             continue
         told[raw_id] = before | progress
-        known = states[raw_id] or MessageState(lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1)
-        state = msgspec.structs.replace(known, progress=known.progress | progress, carry=known.carry if carry is None else carry)
+        known = states[raw_id] or MessageState(
+            lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1
+        )
+        state = msgspec.structs.replace(
+            known, progress=known.progress | progress, carry=known.carry if carry is None else carry
+        )
         states[raw_id] = state
         row = move_row(lease.row, row_place(lease.row), lease.row[26] | Flag.STATE)
         changed[raw_id] = lease, Restated(msgspec.structs.replace(lease, row=row), state)
@@ -174,11 +207,15 @@ def _restated(core: Core, words: Words, heard: Heard, leases: list[Lease]) -> li
 
 
 def _with_words(record: ConsumerRecord, raw: bytes) -> ConsumerRecord:
-    return msgspec.structs.replace(record, recorded=record.recorded + 1, recorded_bytes=record.recorded_bytes + len(raw))
+    return msgspec.structs.replace(
+        record, recorded=record.recorded + 1, recorded_bytes=record.recorded_bytes + len(raw)
+    )
 
 
 def _taken(record: ConsumerRecord, slice: int, slices: int) -> tuple[bool, bytes]:
-    """Whether it was taken up before, and the bits afterwards. What was cut otherwise may have been anywhere: all of it counts as taken."""
+    """Whether it was taken up before, and the bits afterwards. What was cut otherwise may have been anywhere:
+    all of it counts as taken.
+    """
     if record.slices not in (0, slices):
         return True, b"\xff" * ((slices + 7) // 8)
     bits = bytearray(record.taken or bytes((slices + 7) // 8))

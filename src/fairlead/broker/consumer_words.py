@@ -1,4 +1,6 @@
-"""What was said so far about the members of a claim in hand: rebuilt from the store once, then kept up to date word by word."""
+"""What was said so far about the members of a claim in hand: rebuilt from the store once, then kept up to
+date word by word.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ pack_words = msgspec.msgpack.Encoder().encode
 
 
 class Words:
-    """The last outcome counts. A start is no outcome: it never takes the place of one, and one takes its place."""
+    """The last outcome counts. A start is no outcome: it never takes the place of one, and one takes its
+    place.
+    """
 
     def __init__(self) -> None:
         self.outcomes: dict[bytes, Recorded] = {}

@@ -1,7 +1,7 @@
 """The engine's shared state, and the one way to change it: commit facts, then bring memory in line.
 
-Everything here is used under `lock`, except `confirm`. A failed commit leaves memory in doubt (a claim has taken rows
-from the scheduler, say), so it is rebuilt from the store: there is no undo code.
+Everything here is used under `lock`, except `confirm`. A failed commit leaves memory in doubt (a claim has
+taken rows from the scheduler, say), so it is rebuilt from the store: there is no undo code.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ from fairlead.store.port import Store
 if TYPE_CHECKING:
     from fairlead.broker.intents import Pace
 
-#: A request is kept for twice as long as it may be repeated: its id may be from ahead by as much as it may be old.
+#: A request is kept for twice as long as it may be repeated: its id may be from ahead by as much as it may be
+#: old.
 REQUEST_KEPT_MS = 2 * MAX_REQUEST_AGE_MS
 _LAST_ID = b"\xff" * 16
 
@@ -119,7 +120,9 @@ class Core:
     # Queues
 
     def queue(self, name: object) -> QueueState:
-        """The queue of that name, or `QueueNotFound`, `ExternalQueue`; also refuses when the broker no longer works."""
+        """The queue of that name, or `QueueNotFound`, `ExternalQueue`; also refuses when the broker no longer
+        works.
+        """
         self.check_open()
         state = self.by_name.get(name) if isinstance(name, str) else None
         if state is None:
@@ -188,7 +191,8 @@ class Core:
             facts = [*facts, *self._own_facts(marks)]
         began = perf_counter() if self.observers else 0.0
         try:
-            # Every queue this broker owns: a store that several brokers share refuses the commit of one that lost a queue.
+            # Every queue this broker owns: a store that several brokers share refuses the commit of one that
+            # lost a queue.
             number = self.store.commit(facts, self.epochs)
         except BrokenInvariant as broken:
             self._stop(broken)
@@ -207,7 +211,9 @@ class Core:
         return number
 
     def _load_again(self) -> None:
-        """After a failed commit. A broker that cannot do so knows only a part of what is stored, and takes no more work."""
+        """After a failed commit. A broker that cannot do so knows only a part of what is stored, and takes no
+        more work.
+        """
         try:
             self.load()
         except Exception as trouble:
@@ -221,18 +227,27 @@ class Core:
             facts.append(ClockMarked(self.time.mark()))
         if buckets.unsaved or buckets.forgotten:
             from_steady = self.time.from_steady
-            levels = [BucketLevel(key, one.tokens, from_steady(one.at_ms), one.rate, one.burst) for key, one in buckets.to_save()]
+            levels = [
+                BucketLevel(key, one.tokens, from_steady(one.at_ms), one.rate, one.burst)
+                for key, one in buckets.to_save()
+            ]
             facts.append(BucketsSaved(levels, sorted(buckets.forgotten - buckets.unsaved)))
         return facts
 
     def notice_clock_step(self) -> None:
-        """Under the lock: log a step of the wall clock, and remember by how much it differs from the store's time now."""
+        """Under the lock: log a step of the wall clock, and remember by how much it differs from the store's
+        time now.
+        """
         step_ms = self.time.notice_step()
         if not step_ms:
             return
         step = f"{show_ms(abs(step_ms))} {'ahead' if step_ms > 0 else 'back'}"
-        _time_log.warning("the wall clock was stepped %s: leases and due times do not move, times are shown by the new clock", step)
-        # Ids of requests are by the clocks of their callers: by a clock that is wrong for a while they would be forgotten too early.
+        _time_log.warning(
+            "the wall clock was stepped %s: leases and due times do not move, times are shown by the new clock",
+            step,
+        )
+        # Ids of requests are by the clocks of their callers: by a clock that is wrong for a while they would
+        # be forgotten too early.
         self.next_request_sweep_ms = self.clock.monotonic_ms() + REQUEST_KEPT_MS
         # Should there be no room for it, the next commit carries the mark.
         with contextlib.suppress(Unavailable):
@@ -242,7 +257,9 @@ class Core:
         """The last commit of this life: nothing of it is missing when this one is there."""
         if self._broken is None:
             with contextlib.suppress(FairleadError):
-                self.store.commit([*self._own_facts(False), ClockMarked(self.time.mark(closed=True))], self.epochs)
+                self.store.commit(
+                    [*self._own_facts(False), ClockMarked(self.time.mark(closed=True))], self.epochs
+                )
 
     def observe(self, observer: Observer, timed: TimingObserver | None) -> None:
         with self.lock:
@@ -251,7 +268,9 @@ class Core:
             self.hooks.timed = self.observers.timed
 
     def confirm(self, commit: int | None = None, *, synced: bool = False) -> None:
-        """Without the lock: return once everything up to the commit is as durable as was asked for, or `synced` whatever was."""
+        """Without the lock: return once everything up to the commit is as durable as was asked for, or
+        `synced` whatever was.
+        """
         if not self.synced and not synced:
             return
         began = perf_counter() if self.observers else 0.0
@@ -292,7 +311,9 @@ class Core:
             raise BrokerClosed()
 
     def check_scan(self) -> None:
-        """For long reads, at every step: raises when they are to end, because the broker is closed or its server stops."""
+        """For long reads, at every step: raises when they are to end, because the broker is closed or its
+        server stops.
+        """
         self.check_open()
         if self.waits_over:
             raise ServerStopping()
@@ -314,7 +335,9 @@ class Core:
         """A dead letter came in: its retention may be the queue's next wake-up."""
         source = self.by_id.get(queue.record.source_id)
         if source is not None and source.config.dead_retention_ms:
-            queue.next_retention_ms = min(queue.next_retention_ms, dead_since_ms + source.config.dead_retention_ms)
+            queue.next_retention_ms = min(
+                queue.next_retention_ms, dead_since_ms + source.config.dead_retention_ms
+            )
             self.wake_timer(queue.next_retention_ms)
 
     # Messages that are in memory anyway
@@ -333,11 +356,17 @@ class Core:
     # Opening
 
     def load(self) -> None:
-        """Build everything in memory from the store: queues, lanes, leases, intents. Cost follows the active part."""
+        """Build everything in memory from the store: queues, lanes, leases, intents. Cost follows the active
+        part.
+        """
         before = self.by_name
         deadlines = {lease.id: lease for lease in self.leases.all()}
         settings = self.settings
-        self.memory = Memory(row_limit=settings.read_ahead_rows, lane_limit=settings.active_lanes, lanes_per_queue=settings.lanes_per_queue)
+        self.memory = Memory(
+            row_limit=settings.read_ahead_rows,
+            lane_limit=settings.active_lanes,
+            lanes_per_queue=settings.lanes_per_queue,
+        )
         self.leases = LeaseBook()
         self.by_name, self.by_id, self.epochs, self.retaining = {}, {}, {}, set()
         self.bodies.clear()
@@ -381,10 +410,14 @@ class Core:
             claim = claims[lease.expires_ms, lease.claim_id]
             lease.consumer = claim.consumer
             earlier = known.get(lease.id)
-            if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (lease.claim_id, lease.expires_ms):
+            if earlier is not None and (earlier.claim_id, earlier.expires_ms) == (
+                lease.claim_id,
+                lease.expires_ms,
+            ):
                 lease.deadline_ms = earlier.deadline_ms
             else:
-                # A mark may be some seconds old: whatever it says, no lease gets longer than it was granted, or last extended, for.
+                # A mark may be some seconds old: whatever it says, no lease gets longer than it was granted,
+                # or last extended, for.
                 lease.deadline_ms = min(self.time.to_steady(lease.expires_ms), monotonic_ms + claim.lease_ms)
             self.leases.load(claim, lease)
             state = self.by_id.get(lease.queue_id)

@@ -35,7 +35,9 @@ def redrive(
     rate: float | None,
     clear_progress: bool,
 ) -> RedriveResult:
-    """`name` is a queue or its `.dlq`. With a `rate` (messages a second) it goes on in the background as an intent."""
+    """`name` is a queue or its `.dlq`. With a `rate` (messages a second) it goes on in the background as an
+    intent.
+    """
     limit = 0 if count is None else check_count(count, "count", most=1 << 40)
     per_second = _check_rate(rate)
     check_bool(dry_run, "dry_run")
@@ -83,16 +85,25 @@ def _dead_letters_of(core: Core, name: str) -> QueueState:
 
 
 def _redrive_ids(
-    core: Core, name: str, ids: Sequence[str], test: DeadLetterTest, limit: int, dry_run: bool, clear_progress: bool
+    core: Core,
+    name: str,
+    ids: Sequence[str],
+    test: DeadLetterTest,
+    limit: int,
+    dry_run: bool,
+    clear_progress: bool,
 ) -> RedriveResult:
-    """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone, elsewhere) is passed over.
+    """The longest dead first, whatever the order of the ids. What is not ready in this queue (leased, gone,
+    elsewhere) is passed over.
 
     In commits of one hold of the lock each.
     """
     given = check_ids(ids, "; use a filter for more")
     with core.lock:
         queue_id, commit = _dead_letters_of(core, name).queue_id, core.store.last_commit
-    selected = select(core, test, sorted(_spots(core, queue_id, list(given)), key=lambda spot: row_place(spot.row)))
+    selected = select(
+        core, test, sorted(_spots(core, queue_id, list(given)), key=lambda spot: row_place(spot.row))
+    )
     chosen = islice(selected, limit) if limit else selected
     if dry_run:
         return RedriveResult(sum(1 for _ in chosen), 0)
@@ -124,28 +135,47 @@ def _spots(core: Core, queue_id: int, ids: Sequence[bytes]) -> list[InReady]:
 
 
 def _ask_hook(core: Core, queue_id: int, part: Sequence[Candidate]) -> Lanes | None:
-    """Without the lock: a redrive goes through the enqueue flow of the source, hook included. None: it has no hook."""
+    """Without the lock: a redrive goes through the enqueue flow of the source, hook included. None: it has no
+    hook.
+    """
     with core.lock:
         core.check_open()
         dead_letters = core.by_id.get(queue_id)
         source = core.by_id.get(dead_letters.record.source_id) if dead_letters is not None else None
         if source is None or not has_enqueue_hook(source):
             return None
-        messages = [message for message in core.messages([candidate.id for candidate in part]) if message is not None]
+        messages = [
+            message for message in core.messages([candidate.id for candidate in part]) if message is not None
+        ]
     return ask_on_redrive(core, source.queue_id, source.name, messages)
 
 
-def _redrive_part(core: Core, name: str, part: Sequence[Candidate], clear_progress: bool, lanes: Lanes | None) -> int:
+def _redrive_part(
+    core: Core, name: str, part: Sequence[Candidate], clear_progress: bool, lanes: Lanes | None
+) -> int:
     """Under the lock: those that are still where and what they were when they were chosen."""
     dead_letters = _dead_letters_of(core, name)
     source = core.by_id[dead_letters.record.source_id]
     moves, moved = Moves(core, core.now_ms(), grows=True), 0
     for candidate, one in zip(part, locate_all(core, [candidate.id for candidate in part]), strict=True):
-        if one is None or one.state is None or not isinstance(one.spot, InReady) or one.spot.queue_id != dead_letters.queue_id:
+        if (
+            one is None
+            or one.state is None
+            or not isinstance(one.spot, InReady)
+            or one.spot.queue_id != dead_letters.queue_id
+        ):
             continue
         if still_selected(candidate, one.state):
             lane, weight = (lanes or {}).get(candidate.id, (b"", 0))
-            moves.redrive(one.spot, one.state, one.message, source, clear_progress=clear_progress, lane=lane, weight=weight)
+            moves.redrive(
+                one.spot,
+                one.state,
+                one.message,
+                source,
+                clear_progress=clear_progress,
+                lane=lane,
+                weight=weight,
+            )
             moved += 1
     moves.commit()
     return moved
@@ -158,7 +188,9 @@ def _count_selected(core: Core, intent: Intent, test: DeadLetterTest) -> int:
         with core.lock:
             core.check_scan()
             rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, place, HOLD_MESSAGES)
-        spots = [InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff]
+        spots = [
+            InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff
+        ]
         for _ in select(core, test, spots):
             count += 1
             if count == intent.limit:

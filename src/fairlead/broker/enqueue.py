@@ -35,7 +35,9 @@ def enqueue_many(core: Core, queue_name: str, messages: Sequence[NewMessage]) ->
 
 
 def ask_hook(core: Core, queue_name: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
-    """Without the lock held for long: what the queue's `on_enqueue` hook makes of the messages, if it has one."""
+    """Without the lock held for long: what the queue's `on_enqueue` hook makes of the messages, if it has
+    one.
+    """
     with core.lock:
         queue = core.queue(queue_name)
         queue_id, asks = queue.queue_id, has_enqueue_hook(queue)
@@ -53,13 +55,21 @@ class Prepared:
         self._messages: list[Message] = []
 
     def add_to(self, core: Core, moves: Moves, places: Iterator[int]) -> list[bytes]:
-        """Put the facts into the commit that `moves` makes; returns the id of each message, duplicates' included."""
+        """Put the facts into the commit that `moves` makes; returns the id of each message, duplicates'
+        included.
+        """
         checked, now_ms = self._checked, moves.now_ms
         queue = core.queue(self.queue)
         if queue.is_dead_letter_queue:
-            raise InvalidRequest("queue", "no dead-letter queue; use quarantine() to put messages there", self.queue)
+            raise InvalidRequest(
+                "queue", "no dead-letter queue; use quarantine() to put messages there", self.queue
+            )
         fresh_ids = core.ids.next(now_ms, len(checked))
-        ids = _resolve_duplicates(core, queue, checked, fresh_ids, now_ms) if any(item.dedup_key for item in checked) else fresh_ids
+        ids = (
+            _resolve_duplicates(core, queue, checked, fresh_ids, now_ms)
+            if any(item.dedup_key for item in checked)
+            else fresh_ids
+        )
         names = [item.stream for item in checked if item.stream] if queue.config.ordering != "none" else []
         if names:
             moves.streams.load(queue.queue_id, names)
@@ -80,7 +90,11 @@ def _join_streams(streams: StreamDrafts, messages: list[Message]) -> frozenset[b
     """Messages of streams come in behind; the commit moves those to the front that have nobody before them."""
     for message in messages:
         if message.seq:
-            standing, flags = (Standing.WAITING, message.flags | Flag.DELAYED) if message.due_ms else (Standing.READY, message.flags)
+            standing, flags = (
+                (Standing.WAITING, message.flags | Flag.DELAYED)
+                if message.due_ms
+                else (Standing.READY, message.flags)
+            )
             streams.join(message.queue_id, StreamRow(message.lane, message.row(message.seq, flags)), standing)
     return frozenset([message.id for message in messages if message.seq and not message.due_ms])
 
@@ -106,7 +120,9 @@ def _messages(
         ttl_ms = config.ttl_ms if item.ttl_ms < 0 else item.ttl_ms
         place = next(places)
         if not (delay_ms or ttl_ms or dedup_key or stream):
-            messages.append(Message(message_id, queue_id, lane, item.weight, item.headers, item.payload, now_ms, place))
+            messages.append(
+                Message(message_id, queue_id, lane, item.weight, item.headers, item.payload, now_ms, place)
+            )
             continue
         seq = 0
         if stream and config.ordering != "none":
@@ -134,7 +150,9 @@ def _messages(
     return messages
 
 
-def _bound_lane(streams: StreamDrafts, keys: dict[str, str], queue_id: int, stream: str, lane: bytes) -> bytes:
+def _bound_lane(
+    streams: StreamDrafts, keys: dict[str, str], queue_id: int, stream: str, lane: bytes
+) -> bytes:
     """A stream keeps the key of the message that opened it; `keys` remembers those met in this batch."""
     if stream not in keys:
         draft = streams.get(queue_id, stream)
@@ -142,7 +160,9 @@ def _bound_lane(streams: StreamDrafts, keys: dict[str, str], queue_id: int, stre
     return lane if lane_key(lane) == keys[stream] else pack_lane(keys[stream], lane_throttle_keys(lane))
 
 
-def _resolve_duplicates(core: Core, queue: QueueState, checked: list[CheckedMessage], fresh_ids: list[bytes], now_ms: int) -> list[bytes]:
+def _resolve_duplicates(
+    core: Core, queue: QueueState, checked: list[CheckedMessage], fresh_ids: list[bytes], now_ms: int
+) -> list[bytes]:
     """Per message the id it goes by: its own, or that of the first with its dedup key."""
     keys = list({item.dedup_key for item in checked if item.dedup_key})
     known: dict[str, bytes] = {}
@@ -164,7 +184,9 @@ def _check_bounds(core: Core, queue: QueueState, messages: list[Message]) -> Non
 
 
 def check_queue_bounds(core: Core, queue: QueueState, count: int, size: int) -> None:
-    """Refuse so many messages and bytes more, if with those that are published and on their way they are too many."""
+    """Refuse so many messages and bytes more, if with those that are published and on their way they are too
+    many.
+    """
     config = queue.config
     if config.max_messages or config.max_bytes:
         counters = core.store.counters(queue.queue_id)
@@ -182,7 +204,9 @@ def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
             queue.next_due_ms = min(queue.next_due_ms, message.due_ms)
         elif not message.seq:
             flags = message.flags if message.expires_ms or message.live_dedup else 0
-            row = pack_row(message.place, message.id, message.weight, flags, len(message.headers) + len(message.payload))
+            row = pack_row(
+                message.place, message.id, message.weight, flags, len(message.headers) + len(message.payload)
+            )
             rows.append((message.lane, row))
         if message.expires_ms:
             queue.next_expiry_ms = min(queue.next_expiry_ms, message.expires_ms)
@@ -195,7 +219,9 @@ def _announce(core: Core, queue: QueueState, messages: list[Message]) -> None:
     core.wake_timer(queue.next_wake_ms())
 
 
-def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reason: FailureReason | str | int, error: str) -> list[str]:
+def quarantine(
+    core: Core, queue_name: str, messages: Sequence[NewMessage], reason: FailureReason | str | int, error: str
+) -> list[str]:
     """Straight into the dead letters of a queue, with a record of why."""
     checked = check_messages(messages)
     why = read_reason(reason)
@@ -205,7 +231,9 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
     with core.lock:
         source = core.queue(queue_name)
         if source.is_dead_letter_queue:
-            raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue_name)
+            raise InvalidRequest(
+                "queue", "the queue the messages belong to, not its dead-letter queue", queue_name
+            )
         stillborn = Stillborn(core, source, checked, deaths, core.now_ms())
         if checked:
             core.store.check_room(stillborn.stored_bytes)
@@ -219,13 +247,34 @@ def quarantine(core: Core, queue_name: str, messages: Sequence[NewMessage], reas
 class Stillborn:
     """Checked messages on their way into the dead letters of a queue, each with its (reason, error)."""
 
-    def __init__(self, core: Core, source: QueueState, checked: Sequence[CheckedMessage], deaths: Sequence[tuple[int, str]], now_ms: int) -> None:
+    def __init__(
+        self,
+        core: Core,
+        source: QueueState,
+        checked: Sequence[CheckedMessage],
+        deaths: Sequence[tuple[int, str]],
+        now_ms: int,
+    ) -> None:
         self._dead_letters = dead_letters = core.by_id[source.record.dlq_id]
         stored, states = [], []
         raw_ids = core.ids.next(now_ms, len(checked))
-        for item, raw_id, place, (reason, error) in zip(checked, raw_ids, core.places(), deaths, strict=False):
+        for item, raw_id, place, (reason, error) in zip(
+            checked, raw_ids, core.places(), deaths, strict=False
+        ):
             record = FailureRecord(now_ms, 0, reason, error, "", "quarantine")
-            stored.append(Message(raw_id, source.queue_id, item.lane, item.weight, item.headers, item.payload, now_ms, 0, stream=item.stream))
+            stored.append(
+                Message(
+                    raw_id,
+                    source.queue_id,
+                    item.lane,
+                    item.weight,
+                    item.headers,
+                    item.payload,
+                    now_ms,
+                    0,
+                    stream=item.stream,
+                )
+            )
             states.append(
                 MessageState(
                     dead_letters.queue_id,
@@ -242,7 +291,9 @@ class Stillborn:
     @property
     def stored_bytes(self) -> int:
         fact = self.fact
-        return sum([MESSAGE_BYTES + message.size for message in fact.messages]) + sum(map(state_bytes, fact.states))
+        return sum([MESSAGE_BYTES + message.size for message in fact.messages]) + sum(
+            map(state_bytes, fact.states)
+        )
 
     def announce(self, core: Core) -> None:
         dead_letters = self._dead_letters

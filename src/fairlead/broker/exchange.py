@@ -1,9 +1,9 @@
 """One call for a whole turn of work: extend, complete, fail, release, enqueue, claim.
 
-Everything but the claim is one commit, and with it the outcome is remembered for ten minutes under the request's id: the
-same id again gives the same answers and has no second effect. The claim follows under the same hold of the lock; losing
-it in a crash costs nothing, since nobody got its deliveries. Its token is the request id, so a repeated request gets what
-is still leased of it.
+Everything but the claim is one commit, and with it the outcome is remembered for ten minutes under the
+request's id: the same id again gives the same answers and has no second effect. The claim follows under the
+same hold of the lock; losing it in a crash costs nothing, since nobody got its deliveries. Its token is the
+request id, so a repeated request gets what is still leased of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept under the id of a request. Of an item that was completed, which most are, only the message's id."""
+    """What is kept under the id of a request. Of an item that was completed, which most are, only the
+    message's id.
+    """
 
     settled: list[SettleResult | bytes]
     enqueued: dict[str, list[bytes]]
@@ -80,7 +82,13 @@ def exchange(
     order = _check_claim(claim, check_consumer(consumer), raw_request)
     if not isinstance(enqueue, Mapping):
         raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
-    turn = Turn(items, {name: check_messages(messages) for name, messages in enqueue.items()}, order, raw_request, received)
+    turn = Turn(
+        items,
+        {name: check_messages(messages) for name, messages in enqueue.items()},
+        order,
+        raw_request,
+        received,
+    )
     with core.lock:
         known = _find_outcome(core, raw_request)
         asks = known is None and _asks_hooks(core, turn)
@@ -88,17 +96,23 @@ def exchange(
             outcome, handout = _take(core, turn, known, {})
     if asks:
         # Without the lock: another copy of the request may be carried out meanwhile.
-        turn = turn._replace(messages={name: ask_hook(core, name, messages) for name, messages in turn.messages.items()})
+        turn = turn._replace(
+            messages={name: ask_hook(core, name, messages) for name, messages in turn.messages.items()}
+        )
         answers = ask_hooks(core, items)
         with core.lock:
             outcome, handout = _take(core, turn, _find_outcome(core, raw_request), answers)
     if turn.messages or must_last(items):
         core.confirm(outcome.commit)
     ids = {name: [show_id(raw_id) for raw_id in raw_ids] for name, raw_ids in outcome.enqueued.items()}
-    return ExchangeResult(tuple(outcome.settled), ids, handout.deliveries(core) if handout is not None else [])
+    return ExchangeResult(
+        tuple(outcome.settled), ids, handout.deliveries(core) if handout is not None else []
+    )
 
 
-def _take(core: Core, turn: Turn, outcome: Outcome | None, answers: Answers) -> tuple[Outcome, claiming.Handout | None]:
+def _take(
+    core: Core, turn: Turn, outcome: Outcome | None, answers: Answers
+) -> tuple[Outcome, claiming.Handout | None]:
     """Carry the turn out, unless its outcome is known, and hand out what was or still is claimed."""
     order = turn.order
     if outcome is not None:
@@ -109,7 +123,9 @@ def _take(core: Core, turn: Turn, outcome: Outcome | None, answers: Answers) -> 
             core.queue(name)
         outcome = _work(core, turn, answers)
         leases = _claim_after(core, order) if order is not None else []
-    return outcome, claiming.Handout(core, [lease for lease in leases if lease.queue_id in core.by_id]) if leases else None
+    return outcome, claiming.Handout(
+        core, [lease for lease in leases if lease.queue_id in core.by_id]
+    ) if leases else None
 
 
 def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
@@ -118,10 +134,13 @@ def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
     prepared = [Prepared(name, messages) for name, messages in turn.messages.items()]
     enqueued = {part.queue: part.add_to(core, batch.moves, batch.moves.places()) for part in prepared}
     if turn.request is not None:
-        kept = Kept([result.raw_id if result.outcome == "completed" else result for result in settled], enqueued)
+        kept = Kept(
+            [result.raw_id if result.outcome == "completed" else result for result in settled], enqueued
+        )
         remembered = _encode(kept)
         if not batch.over:
-            # A request that ends a lease has its room kept; others could fill the disk with nothing but their ids.
+            # A request that ends a lease has its room kept; others could fill the disk with nothing but their
+            # ids.
             core.store.check_room(len(remembered), in_reserve=True)
         batch.moves.facts.append(RequestRemembered(turn.request, remembered))
     if turn.answered:
@@ -137,11 +156,15 @@ def _asks_hooks(core: Core, turn: Turn) -> bool:
     """Is there anything in the turn that a queue's hook has a say in?"""
     if any(has_enqueue_hook(core.queue(name)) for name in turn.messages):
         return True
-    return any(isinstance(item, Fail) for item in turn.items) and any(has_failure_hook(state) for state in core.by_id.values())
+    return any(isinstance(item, Fail) for item in turn.items) and any(
+        has_failure_hook(state) for state in core.by_id.values()
+    )
 
 
 def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Lease]:
-    """The work is done by now: a claim that cannot be written is an empty one, or a caller would do the work again."""
+    """The work is done by now: a claim that cannot be written is an empty one, or a caller would do the work
+    again.
+    """
     try:
         return claiming.claim_now(core, *order, expire=False)
     except Unavailable:
@@ -153,12 +176,18 @@ def _find_outcome(core: Core, raw_request: bytes | None) -> Outcome | None:
     if raw_request is None:
         return None
     if raw_request in core.answered:
-        raise InvalidRequest("request_id", "a new one, because the caller has said that this one was answered", show_id(raw_request))
+        raise InvalidRequest(
+            "request_id",
+            "a new one, because the caller has said that this one was answered",
+            show_id(raw_request),
+        )
     raw = core.store.request(raw_request)
     if raw is None:
         return None
     kept = _decode(raw)
-    settled = [SettleResult(result, "completed") if isinstance(result, bytes) else result for result in kept.settled]
+    settled = [
+        SettleResult(result, "completed") if isinstance(result, bytes) else result for result in kept.settled
+    ]
     return Outcome(settled, kept.enqueued, core.store.last_commit)
 
 
@@ -178,17 +207,32 @@ def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list
     if extend and any(not isinstance(item, Extend) for item in extend):
         raise InvalidRequest("extend", "a list of Extend", sorted({type(item).__name__ for item in extend}))
     if len(extend) + len(settle) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("settle", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(extend) + len(settle)} items")
+        raise InvalidRequest(
+            "settle", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(extend) + len(settle)} items"
+        )
     return [*extend, *settle]
 
 
-def _check_claim(claim: Mapping[str, Any] | None, consumer: str, raw_request: bytes | None) -> tuple[list[str], claiming.Order] | None:
+def _check_claim(
+    claim: Mapping[str, Any] | None, consumer: str, raw_request: bytes | None
+) -> tuple[list[str], claiming.Order] | None:
     if claim is None:
         return None
     if not isinstance(claim, Mapping) or "queue" not in claim or not _CLAIM_FIELDS.issuperset(claim):
-        raise InvalidRequest("claim", 'a mapping such as {"queue": "orders", "limit": 100}, with ' + ", ".join(sorted(_CLAIM_FIELDS)), claim)
+        raise InvalidRequest(
+            "claim",
+            'a mapping such as {"queue": "orders", "limit": 100}, with ' + ", ".join(sorted(_CLAIM_FIELDS)),
+            claim,
+        )
     token = f"exchange:{show_id(raw_request)}" if raw_request else None
-    return claiming.check_claim(claim["queue"], claim.get("limit", 1), consumer, token, claim.get("started", True), claim.get("max_per_stream", 1))
+    return claiming.check_claim(
+        claim["queue"],
+        claim.get("limit", 1),
+        consumer,
+        token,
+        claim.get("started", True),
+        claim.get("max_per_stream", 1),
+    )
 
 
 def _check_request(core: Core, request_id: str | None) -> bytes | None:
@@ -205,7 +249,11 @@ def _check_request(core: Core, request_id: str | None) -> bytes | None:
 
 
 def _check_answered(answered: Sequence[str], raw_request: bytes | None) -> list[bytes]:
-    if not isinstance(answered, Sequence) or isinstance(answered, (str, bytes)) or len(answered) > MAX_ANSWERED:
+    if (
+        not isinstance(answered, Sequence)
+        or isinstance(answered, (str, bytes))
+        or len(answered) > MAX_ANSWERED
+    ):
         raise InvalidRequest("answered", f"a list of at most {MAX_ANSWERED} request ids", answered)
     received: dict[bytes, None] = {}
     for request_id in answered:

@@ -44,7 +44,9 @@ def explain_message(core: Core, text: str, queue_name: str | None = None) -> Exp
 
 
 def _count_ahead(core: Core, raw_id: bytes) -> int:
-    """Without the lock: how many ready messages of its lane are ahead of it, counted to just past COUNT_LIMIT."""
+    """Without the lock: how many ready messages of its lane are ahead of it, counted to just past
+    COUNT_LIMIT.
+    """
     with core.lock:
         core.check_open()
         spot = None if core.leases.find(raw_id) is not None else locate(core, raw_id)
@@ -70,16 +72,27 @@ def explain_queue(core: Core, name: str) -> Explanation:
         counters = core.store.counters(queue.queue_id)
         reasons = _queue_reasons(core, queue)
         if counters.ready == 0:
-            reasons.append(Reason("no_ready_messages", f"no message is ready: {counters.leased} leased, {counters.waiting} waiting"))
+            reasons.append(
+                Reason(
+                    "no_ready_messages",
+                    f"no message is ready: {counters.leased} leased, {counters.waiting} waiting",
+                )
+            )
         reasons.extend(_hook_reasons(core, queue))
         reasons.extend(_breaker_reasons(core, queue))
         if queue.next_due_ms < HELD and counters.waiting and core.store.next_due(queue.queue_id) is not None:
             due_ms = core.by_wall(queue.next_due_ms)
-            reasons.append(Reason("next_due", f"the next waiting message is due at {show_time(due_ms)}", due_ms))
+            reasons.append(
+                Reason("next_due", f"the next waiting message is due at {show_time(due_ms)}", due_ms)
+            )
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
             reasons.extend(_parked_reasons(core, queue))
         blocked = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
-        summary = "nothing can be handed out now" if blocked else f"{counters.ready} ready, {_keys(queue.scheduler.active_keys)}"
+        summary = (
+            "nothing can be handed out now"
+            if blocked
+            else f"{counters.ready} ready, {_keys(queue.scheduler.active_keys)}"
+        )
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
 
@@ -88,7 +101,9 @@ def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
     if pinned:
         until_ms = core.by_wall(core.consumer_book.lease_until(lease))
         text = f"{pinned}, and so does its consumer when it is not seen until {show_time(until_ms)}; delivery {lease.deliveries}"
-        return Explanation(subject, "in a numbered claim, until that is closed", (Reason("pinned", text, until_ms),))
+        return Explanation(
+            subject, "in a numbered claim, until that is closed", (Reason("pinned", text, until_ms),)
+        )
     expires_ms = core.by_wall(lease.expires_ms)
     text = f"leased to {lease.consumer!r} until {show_time(expires_ms)}, delivery {lease.deliveries}"
     text += "" if lease.started else ", not started"
@@ -97,7 +112,9 @@ def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
 
 def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_id: bytes) -> Explanation:
     if spot.due_ms == HELD:
-        return Explanation(subject, "held", (Reason("held", "held by an operator: it waits until it is let go"),))
+        return Explanation(
+            subject, "held", (Reason("held", "held by an operator: it waits until it is let go"),)
+        )
     state = core.store.states([raw_id])[0]
     if state is None or not state.rule:
         why = "its producer delayed it"
@@ -105,7 +122,9 @@ def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_i
         why = f"it failed {show_times(state.attempts)}, last with {FailureReason(state.reason).word}; decided by {state.rule}"
     left_ms, due_ms = max(0, spot.due_ms - core.now_ms()), core.by_wall(spot.due_ms)
     text = f"waiting until {show_time(due_ms)} ({show_ms(left_ms)} from now): {why}"
-    return Explanation(subject, "waiting for its time", (Reason("waiting", text, due_ms), *_queue_reasons(core, queue)))
+    return Explanation(
+        subject, "waiting for its time", (Reason("waiting", text, due_ms), *_queue_reasons(core, queue))
+    )
 
 
 def _done(core: Core, subject: str, queue: QueueState, spot: InDone) -> Explanation:
@@ -123,29 +142,51 @@ def _dead(core: Core, subject: str, queue: QueueState, raw_id: bytes) -> Explana
     since, reason = show_time(core.by_wall(state.dead_since_ms)), FailureReason(state.reason).word
     text = f"dead since {since} after {state.attempts} failure{'' if state.attempts == 1 else 's'}, reason {reason}, decided by {state.rule}"
     return Explanation(
-        subject, f"a dead letter in {queue.name}; redrive brings it back", (Reason("dead", text), Reason("last_error", f"last error: {error}"))
+        subject,
+        f"a dead letter in {queue.name}; redrive brings it back",
+        (Reason("dead", text), Reason("last_error", f"last error: {error}")),
     )
 
 
 def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream, ahead: int) -> Explanation:
     reasons = _queue_reasons(core, queue)
     if isinstance(spot, InStream):
-        return Explanation(subject, "ready, but not at the front of its stream", (_behind(core, queue, spot), *reasons))
+        return Explanation(
+            subject, "ready, but not at the front of its stream", (_behind(core, queue, spot), *reasons)
+        )
     lane = queue.scheduler.find_lane(spot.lane)
     reasons.extend(_throttle_reasons(core, spot.lane, lane))
     if ahead:
-        reasons.append(Reason("behind_in_lane", f"{_counted(ahead)} messages of its lane (key {lane_key(spot.lane)!r}) are ahead of it"))
+        reasons.append(
+            Reason(
+                "behind_in_lane",
+                f"{_counted(ahead)} messages of its lane (key {lane_key(spot.lane)!r}) are ahead of it",
+            )
+        )
     if lane is not None:
         keys_ahead = queue.scheduler.keys_ahead(lane.key, COUNT_LIMIT + 1)
         if keys_ahead:
-            reasons.append(Reason("behind_in_ring", f"{_counted(keys_ahead)} keys have their turn before {lane.key.name!r}"))
+            reasons.append(
+                Reason(
+                    "behind_in_ring", f"{_counted(keys_ahead)} keys have their turn before {lane.key.name!r}"
+                )
+            )
         limit = queue.config.max_unsettled_per_key
         if limit and lane.key.unsettled >= limit:
-            reasons.append(Reason("key_limit", f"key {lane.key.name!r} has {lane.key.unsettled} unsettled messages, its limit is {limit}"))
+            reasons.append(
+                Reason(
+                    "key_limit",
+                    f"key {lane.key.name!r} has {lane.key.unsettled} unsettled messages, its limit is {limit}",
+                )
+            )
     blocking = [reason for reason in reasons if reason.code not in ("behind_in_lane", "behind_in_ring")]
     if blocking:
         return Explanation(subject, "ready, but it cannot go out", tuple(reasons))
-    return Explanation(subject, "ready: it goes out with one of the next claims" if not reasons else "ready: it waits for its turn", tuple(reasons))
+    return Explanation(
+        subject,
+        "ready: it goes out with one of the next claims" if not reasons else "ready: it waits for its turn",
+        tuple(reasons),
+    )
 
 
 def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
@@ -160,7 +201,9 @@ def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
 
 
 def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:
-    """The first live message of a stream if it is leased or waits: its id, what it does, and until when (in the store's time)."""
+    """The first live message of a stream if it is leased or waits: its id, what it does, and until when (in
+    the store's time).
+    """
     record = core.store.streams(queue_id, [stream])[0]
     if record is None:
         return None
@@ -169,7 +212,11 @@ def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, in
     if lease is not None and lease.pinned:
         return first.id, core.consumer_book.why_pinned(lease), core.consumer_book.lease_until(lease)
     if lease is not None:
-        return first.id, f"leased to {lease.consumer!r} until {show_time(core.by_wall(lease.expires_ms))}", lease.expires_ms
+        return (
+            first.id,
+            f"leased to {lease.consumer!r} until {show_time(core.by_wall(lease.expires_ms))}",
+            lease.expires_ms,
+        )
     spot = locate(core, first.id)
     if not isinstance(spot, InWaiting):
         return None
@@ -185,12 +232,18 @@ def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:
     if queue.purging:
         reasons.append(Reason("purging", f"queue {queue.name!r} is being purged"))
     if not queue.waiters and not core.leases.consumers(queue.queue_id):
-        reasons.append(Reason("no_consumer", f"no consumer is waiting on queue {queue.name!r} or holds one of its messages"))
+        reasons.append(
+            Reason(
+                "no_consumer", f"no consumer is waiting on queue {queue.name!r} or holds one of its messages"
+            )
+        )
     return reasons
 
 
 def _hook_reasons(core: Core, queue: QueueState) -> list[Reason]:
-    """Hooks that are switched off for now: messages go by the defaults and the policies, which may look like a wrong order."""
+    """Hooks that are switched off for now: messages go by the defaults and the policies, which may look like
+    a wrong order.
+    """
     return [
         Reason(
             "hook_bypassed",
@@ -205,16 +258,25 @@ def _hook_reasons(core: Core, queue: QueueState) -> list[Reason]:
 def _breaker_reasons(core: Core, queue: QueueState) -> list[Reason]:
     """Failures of one reason have piled up: their retries wait at least so long."""
     now_ms = core.now_ms()
-    open_until = [(reason, core.by_wall(core.breaker(queue.queue_id, reason).open_until_ms(now_ms))) for reason in FailureReason]
+    open_until = [
+        (reason, core.by_wall(core.breaker(queue.queue_id, reason).open_until_ms(now_ms)))
+        for reason in FailureReason
+    ]
     return [
-        Reason("failure_breaker", f"the failure breaker for {reason.word} is open until {show_time(until_ms)}: retries wait for it", until_ms)
+        Reason(
+            "failure_breaker",
+            f"the failure breaker for {reason.word} is open until {show_time(until_ms)}: retries wait for it",
+            until_ms,
+        )
         for reason, until_ms in open_until
         if until_ms
     ]
 
 
 def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Reason]:
-    """The buckets that lack a token now; for a parked lane also those that are empty only because others wait first."""
+    """The buckets that lack a token now; for a parked lane also those that are empty only because others wait
+    first.
+    """
     now_ms, wall_ms = core.clock.monotonic_ms(), core.by_wall(core.now_ms())
     reasons = []
     for throttle_key in lane_throttle_keys(lane_id):
@@ -223,7 +285,9 @@ def _throttle_reasons(core: Core, lane_id: bytes, lane: Lane | None) -> list[Rea
             continue
         at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
         when = None if at_ms is None else wall_ms + at_ms - now_ms
-        text = f"throttled on {throttle_key!r} ({bucket.rate:g}/s): " + ("its rate is 0" if when is None else f"next token at {show_time(when)}")
+        text = f"throttled on {throttle_key!r} ({bucket.rate:g}/s): " + (
+            "its rate is 0" if when is None else f"next token at {show_time(when)}"
+        )
         reasons.append(Reason("throttled", text, when))
     return reasons
 
@@ -234,7 +298,9 @@ def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
     for throttle_key, lanes in queue.scheduler.parked():
         at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
         when = None if at_ms is None else wall_ms + at_ms - now_ms
-        text = f"{lanes} lanes are throttled on {throttle_key!r}, " + ("its rate is 0" if when is None else f"next token at {show_time(when)}")
+        text = f"{lanes} lanes are throttled on {throttle_key!r}, " + (
+            "its rate is 0" if when is None else f"next token at {show_time(when)}"
+        )
         reasons.append(Reason("throttled", text, when))
     return reasons
 
@@ -245,7 +311,11 @@ def _counted(count: int) -> str:
 
 def show_time(at_ms: int) -> str:
     try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(at_ms / 1000, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError, OSError):
         return f"{at_ms} ms"
 

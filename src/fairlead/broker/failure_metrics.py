@@ -73,7 +73,9 @@ def _failed(core: Core, touched: Iterable[bytes]) -> Iterator[tuple[bytes, Messa
 
 
 def _touched(core: Core, queue_id: int) -> tuple[dict[bytes, int], bool]:
-    """Live messages that have a history, leased, waiting or ready again, each with its due time if it waits for one."""
+    """Live messages that have a history, leased, waiting or ready again, each with its due time if it waits
+    for one.
+    """
     found: dict[bytes, int] = {}
     _note(found, leases_of(core, queue_id))
     looked_at = 0
@@ -100,7 +102,9 @@ def _note(found: dict[bytes, int], page: Sequence[HasRow]) -> None:
 
 
 def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
-    """Streams whose first message waits while others queue up behind it, longest held up first among those looked at."""
+    """Streams whose first message waits while others queue up behind it, longest held up first among those
+    looked at.
+    """
     held_up = [
         (name, record)
         for name, record in islice(_streams(core, queue_id), SCAN_LIMIT)

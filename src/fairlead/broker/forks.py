@@ -1,4 +1,6 @@
-"""A forked child has a copy of the broker's memory, but shares its files with the parent: it must not touch them."""
+"""A forked child has a copy of the broker's memory, but shares its files with the parent: it must not touch
+them.
+"""
 
 from __future__ import annotations
 

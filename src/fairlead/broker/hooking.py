@@ -1,4 +1,6 @@
-"""Where the queue's Lua hooks come in: before the lock is taken, on what was read; what counts is checked again under it."""
+"""Where the queue's Lua hooks come in: before the lock is taken, on what was read; what counts is checked
+again under it.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,45 @@ def has_failure_hook(queue: QueueState | None) -> bool:
     return queue is not None and bool(queue.config.on_failure)
 
 
-def ask_on_enqueue(core: Core, queue_id: int, queue: str, checked: list[CheckedMessage]) -> list[CheckedMessage]:
+def ask_on_enqueue(
+    core: Core, queue_id: int, queue: str, checked: list[CheckedMessage]
+) -> list[CheckedMessage]:
     """The messages with what the hook returned laid over them; a failed or bypassed call means the defaults."""
-    decisions = core.hooks.on_enqueue(queue_id, queue, [EnqueueCall(unpack_headers(item.headers), len(item.payload)) for item in checked])
+    decisions = core.hooks.on_enqueue(
+        queue_id, queue, [EnqueueCall(unpack_headers(item.headers), len(item.payload)) for item in checked]
+    )
     return [_lay_over(item, decision) for item, decision in zip(checked, decisions, strict=True)]
 
 
 def _lay_over(item: CheckedMessage, decision: EnqueueDecision) -> CheckedMessage:
     lane, weight = decided_lane(item.lane, item.weight, decision)
-    return msgspec.structs.replace(item, lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream)
+    return msgspec.structs.replace(
+        item, lane=lane, weight=weight, stream=item.stream if decision.stream is None else decision.stream
+    )
 
 
 def decided_lane(lane: bytes, weight: int, decision: EnqueueDecision) -> tuple[bytes, int]:
     """What the hook says wins; what it leaves out stays."""
     key = lane_key(lane) if decision.fairness_key is None else decision.fairness_key
-    throttle_keys = lane_throttle_keys(lane) if decision.throttle_keys is None else tuple(sorted(set(decision.throttle_keys)))
+    throttle_keys = (
+        lane_throttle_keys(lane)
+        if decision.throttle_keys is None
+        else tuple(sorted(set(decision.throttle_keys)))
+    )
     return pack_lane(key, throttle_keys), weight if decision.weight is None else decision.weight
 
 
 def ask_on_redrive(core: Core, queue_id: int, queue: str, messages: Sequence[Message]) -> Lanes:
     """A redrive goes through the enqueue flow of its queue."""
-    decisions = core.hooks.on_enqueue(queue_id, queue, [EnqueueCall(unpack_headers(message.headers), len(message.payload)) for message in messages])
-    return {message.id: decided_lane(message.lane, message.weight, decision) for message, decision in zip(messages, decisions, strict=True)}
+    decisions = core.hooks.on_enqueue(
+        queue_id,
+        queue,
+        [EnqueueCall(unpack_headers(message.headers), len(message.payload)) for message in messages],
+    )
+    return {
+        message.id: decided_lane(message.lane, message.weight, decision)
+        for message, decision in zip(messages, decisions, strict=True)
+    }
 
 
 class FailedTry:
@@ -61,7 +80,14 @@ class FailedTry:
     __slots__ = ("error", "headers", "lease", "progress", "queue", "reason", "state")
 
     def __init__(
-        self, lease: Lease, queue: QueueState, message: Message, state: MessageState | None, error: str, reason: FailureReason, progress: int
+        self,
+        lease: Lease,
+        queue: QueueState,
+        message: Message,
+        state: MessageState | None,
+        error: str,
+        reason: FailureReason,
+        progress: int,
     ) -> None:
         self.lease = lease
         self.queue = queue
@@ -73,7 +99,14 @@ class FailedTry:
 
     def call(self) -> FailureCall:
         attempts, progress = (self.state.attempts, self.state.progress) if self.state else (0, 0)
-        return FailureCall(self.headers, show_id(self.lease.id), attempts + 1, self.error, self.reason.word, progress | self.progress)
+        return FailureCall(
+            self.headers,
+            show_id(self.lease.id),
+            attempts + 1,
+            self.error,
+            self.reason.word,
+            progress | self.progress,
+        )
 
 
 def ask_on_failure(core: Core, tries: Iterable[FailedTry]) -> Answers:
@@ -83,8 +116,12 @@ def ask_on_failure(core: Core, tries: Iterable[FailedTry]) -> Answers:
         by_queue.setdefault(attempt.queue.queue_id, []).append(attempt)
     answers: Answers = {}
     for queue_id, asked in by_queue.items():
-        decisions = core.hooks.on_failure(queue_id, asked[0].queue.name, [attempt.call() for attempt in asked])
+        decisions = core.hooks.on_failure(
+            queue_id, asked[0].queue.name, [attempt.call() for attempt in asked]
+        )
         for attempt, decision in zip(asked, decisions, strict=True):
             if decision.outcome == "ran":
-                answers[attempt.lease.id, attempt.lease.claim_id] = HookAnswer(decision.action, decision.delay_ms, "; ".join(decision.notes))
+                answers[attempt.lease.id, attempt.lease.claim_id] = HookAnswer(
+                    decision.action, decision.delay_ms, "; ".join(decision.notes)
+                )
     return answers

@@ -1,9 +1,10 @@
-"""Long operations: one durable intent, bounded steps, each step one commit that also says how far it has come.
+"""Long operations: one durable intent, bounded steps, each step one commit that also says how far it has
+come.
 
-A purge, a delete or a redrive of millions of messages holds the lock for a step at a time. Which dead letters a redrive
-moves is worked out without the lock, before each step. The selection is frozen when it begins (`cutoff`, `marker`). A crash
-between two steps leaves the intent, and the next open goes on with it; an operation that is done in its first step never
-needs to be stored.
+A purge, a delete or a redrive of millions of messages holds the lock for a step at a time. Which dead letters
+a redrive moves is worked out without the lock, before each step. The selection is frozen when it begins
+(`cutoff`, `marker`). A crash between two steps leaves the intent, and the next open goes on with it; an
+operation that is done in its first step never needs to be stored.
 """
 
 from __future__ import annotations
@@ -23,17 +24,29 @@ from fairlead.broker.room import step_of
 from fairlead.broker.scan import Candidate, still_selected, tested
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.errors import InvalidRequest, ServerStopping, SourceQueueGone
-from fairlead.model.facts import InDone, InLease, InReady, Intent, IntentEnded, IntentSaved, InWaiting, QueueCleared
+from fairlead.model.facts import (
+    InDone,
+    InLease,
+    InReady,
+    Intent,
+    IntentEnded,
+    IntentSaved,
+    InWaiting,
+    QueueCleared,
+)
 from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, first_place, row_id, row_place
 from fairlead.model.limits import HOLD_BYTES, HOLD_MESSAGES, MAX_ERROR_BYTES
 from fairlead.model.message import HELD
 from fairlead.model.stream import StreamRow
 
-#: What one turn of the timer may spend on regular expressions, in instructions of RE2: about 10 ms, at most 200 ms.
+#: What one turn of the timer may spend on regular expressions, in instructions of RE2: about 10 ms, at most
+#: 200 ms.
 _BACKGROUND_WORK = 2_000_000
 
 
-def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object) -> Intent:
+def begin_intent(
+    core: Core, kind: Literal["purge", "delete", "redrive"], queue_id: int, **fields: object
+) -> Intent:
     """Freeze the selection. Nothing is stored yet."""
     now_ms = core.now_ms()
     commit = core.store.last_commit
@@ -53,8 +66,8 @@ def begin_intent(core: Core, kind: Literal["purge", "delete", "redrive"], queue_
 def run_to_end(core: Core, intent: Intent) -> Step:
     """Without the lock: all steps, one after the other.
 
-    Should a step fail (a full disk), the error goes to the caller and the timer goes on with what was begun. A server that
-    stops ends a redrive between two steps: it goes on when the broker is opened again.
+    Should a step fail (a full disk), the error goes to the caller and the timer goes on with what was begun.
+    A server that stops ends a redrive between two steps: it goes on when the broker is opened again.
     """
     cursor, commit = Cursor(), core.store.last_commit
     core.foreground.add(intent.intent_id)
@@ -82,8 +95,9 @@ def run_to_end(core: Core, intent: Intent) -> Step:
 class Chosen(NamedTuple):
     """What was decided about the next dead letters of a redrive without the lock.
 
-    `tested` has each that was looked at, with None for those that the filter passes over. The step ends at the first dead letter
-    that is not among them. `lanes` is what the source's `on_enqueue` hook said about the others; None: it has no hook.
+    `tested` has each that was looked at, with None for those that the filter passes over. The step ends at
+    the first dead letter that is not among them. `lanes` is what the source's `on_enqueue` hook said about
+    the others; None: it has no hook.
     """
 
     tested: dict[bytes, Candidate | None]
@@ -93,7 +107,8 @@ class Chosen(NamedTuple):
 def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | None = None) -> Chosen | None:
     """Without the lock: which dead letters the next step of a redrive moves; None for other intents.
 
-    `work` bounds the search by regular expressions, in instructions of RE2; at least one message is looked at.
+    `work` bounds the search by regular expressions, in instructions of RE2; at least one message is looked
+    at.
     """
     if intent.kind != "redrive":
         return None
@@ -104,7 +119,9 @@ def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | No
         rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, intent.cursor, HOLD_MESSAGES)
     test = DeadLetterTest(filter_from_record(intent.filter), now_ms=intent.created_ms)
     left = min(most, intent.limit - intent.done) if intent.limit else most
-    spots = [InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff]
+    spots = [
+        InReady(intent.queue_id, DEAD_LETTER_LANE, row) for row in rows if row_place(row) <= intent.cutoff
+    ]
     found: dict[bytes, Candidate | None] = {}
     size = done = 0
     for spot, candidate in tested(core, test, spots):
@@ -114,7 +131,10 @@ def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | No
         done += test.cost * MAX_ERROR_BYTES
         if left <= 0 or size >= HOLD_BYTES or (work is not None and done >= work):
             break
-    return Chosen(found, _ask_hook(core, intent, [candidate.id for candidate in found.values() if candidate is not None]))
+    return Chosen(
+        found,
+        _ask_hook(core, intent, [candidate.id for candidate in found.values() if candidate is not None]),
+    )
 
 
 def _ask_hook(core: Core, intent: Intent, ids: Sequence[bytes]) -> Lanes | None:
@@ -133,26 +153,39 @@ def _source(core: Core, intent: Intent) -> QueueState | None:
 
 
 def choose_for_background_steps(core: Core) -> dict[int, Chosen]:
-    """For every redrive that may go on now, as far as it may. The timer has other work too, so a turn of it is bounded."""
+    """For every redrive that may go on now, as far as it may. The timer has other work too, so a turn of it
+    is bounded.
+    """
     with core.lock:
         if core.waits_over:
             return {}
         now_ms = core.clock.monotonic_ms()
-        waiting = [intent for intent in core.intents.values() if intent.kind == "redrive" and intent.intent_id not in core.foreground]
+        waiting = [
+            intent
+            for intent in core.intents.values()
+            if intent.kind == "redrive" and intent.intent_id not in core.foreground
+        ]
         allowed = [(intent, take_up(core, intent).allowed(intent, now_ms)) for intent in waiting]
-    found = [(intent.intent_id, choose(core, intent, most, _BACKGROUND_WORK)) for intent, most in allowed if most > 0]
+    found = [
+        (intent.intent_id, choose(core, intent, most, _BACKGROUND_WORK))
+        for intent, most in allowed
+        if most > 0
+    ]
     return {intent_id: chosen for intent_id, chosen in found if chosen is not None}
 
 
 def run_background_step(core: Core, chosen: dict[int, Chosen]) -> bool:
-    """A step of an operation that nobody waits for: it was found at open, or goes at a rate. False when none can go on."""
+    """A step of an operation that nobody waits for: it was found at open, or goes at a rate. False when none
+    can go on.
+    """
     for intent in list(core.intents.values()):
         if intent.intent_id in core.foreground:
             continue
         pace = take_up(core, intent)
         if pace.allowed(intent, core.clock.monotonic_ms()) > 0:
             if intent.kind == "redrive" and intent.intent_id not in chosen:
-                # It came up since the others were chosen for: its turn is the next one, unless the server stops.
+                # It came up since the others were chosen for: its turn is the next one, unless the server
+                # stops.
                 return not core.waits_over
             run_intent_step(core, intent, pace.cursor, chosen.get(intent.intent_id))
             return True
@@ -169,8 +202,14 @@ def take_up(core: Core, intent: Intent) -> Pace:
 
 def next_background_ms(core: Core) -> int | None:
     """When the next step in the background may go, in steady time. No redrive goes on while the server stops."""
-    under_way = [(intent, pace) for intent_id, pace in core.paces.items() if (intent := core.intents.get(intent_id)) is not None]
-    times = [pace.next_ms(intent) for intent, pace in under_way if intent.kind != "redrive" or not core.waits_over]
+    under_way = [
+        (intent, pace)
+        for intent_id, pace in core.paces.items()
+        if (intent := core.intents.get(intent_id)) is not None
+    ]
+    times = [
+        pace.next_ms(intent) for intent, pace in under_way if intent.kind != "redrive" or not core.waits_over
+    ]
     return min(times, default=None)
 
 
@@ -229,7 +268,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def run_intent_step(core: Core, intent: Intent, cursor: Cursor, chosen: Chosen | None) -> Step:
-    """One commit, under the lock: looks at HOLD_MESSAGES messages at most. A redrive moves those that were chosen for it."""
+    """One commit, under the lock: looks at HOLD_MESSAGES messages at most. A redrive moves those that were
+    chosen for it.
+    """
     limit = HOLD_MESSAGES
     moves = Moves(core, core.now_ms(), intent.kind)
     if intent.kind == "redrive":
@@ -266,14 +307,19 @@ def _end(core: Core, intent: Intent, moves: Moves) -> bool:
     return True
 
 
-def _drop_step(core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int], cursor: Cursor, limit: int) -> tuple[Intent, bool]:
-    """Ready and waiting messages of these queues, as many as the step allows. Streams go whole, one after the other.
+def _drop_step(
+    core: Core, intent: Intent, moves: Moves, queue_ids: Sequence[int], cursor: Cursor, limit: int
+) -> tuple[Intent, bool]:
+    """Ready and waiting messages of these queues, as many as the step allows. Streams go whole, one after the
+    other.
 
     What is done goes with its queue only: a purge is about work that is not.
     """
     looked_at = dropped = 0
     for queue_id in queue_ids:
-        while looked_at < limit and (streams := core.store.streams_after(queue_id, cursor.stream.get(queue_id, ""), 100)):
+        while looked_at < limit and (
+            streams := core.store.streams_after(queue_id, cursor.stream.get(queue_id, ""), 100)
+        ):
             for name, record in streams:
                 if looked_at >= limit:
                     break
@@ -346,7 +392,9 @@ def _delete_step(core: Core, intent: Intent, moves: Moves, cursor: Cursor, limit
 
 
 def _redrive_step(core: Core, intent: Intent, moves: Moves, chosen: Chosen | None) -> tuple[Intent, bool]:
-    """The longest dead first. Leased dead letters are passed over, and those that changed since they were chosen."""
+    """The longest dead first. Leased dead letters are passed over, and those that changed since they were
+    chosen.
+    """
     dead_letters = core.by_id.get(intent.queue_id)
     if dead_letters is None:
         return intent, True
@@ -359,12 +407,16 @@ def _redrive_step(core: Core, intent: Intent, moves: Moves, chosen: Chosen | Non
     selected = [(row, candidate) for row in rows if (candidate := chosen.tested[row_id(row)]) is not None]
     ids = [candidate.id for _, candidate in selected]
     done = intent.done
-    for (row, candidate), message, state in zip(selected, core.messages(ids), core.store.states(ids), strict=True):
+    for (row, candidate), message, state in zip(
+        selected, core.messages(ids), core.store.states(ids), strict=True
+    ):
         if message is None or state is None or not still_selected(candidate, state):
             continue
         lane, weight = (chosen.lanes or {}).get(message.id, (b"", 0))
         spot = InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row)
-        moves.redrive(spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight)
+        moves.redrive(
+            spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight
+        )
         done += 1
     cursor = row_place(rows[-1]) if rows else intent.cursor
     reached = intent.limit != 0 and done >= intent.limit

@@ -1,7 +1,8 @@
-"""API keys: made, shown once, found by their prefix, compared by digest. Who may hold which is decided in `decide/access.py`.
+"""API keys: made, shown once, found by their prefix, compared by digest. Who may hold which is decided in
+`decide/access.py`.
 
-They have rows of their own, so neither the runtime configuration nor a hook reaches them. All are in memory, because every
-call of a server asks for one.
+They have rows of their own, so neither the runtime configuration nor a hook reaches them. All are in memory,
+because every call of a server asks for one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _TOKEN = re.compile(r"fl_([a-z2-7]{12})_([A-Za-z0-9_-]{43})")
 #: How far behind the stored time of last use may be: a use is no reason to write.
 _USE_LAG_MS = 60_000
 _UNKNOWN = "it is not known here; it may have been revoked"
-#: In place of an id in the rows of keys: the digest of the secret that was last taken from a file. No secret has such an id.
+#: In place of an id in the rows of keys: the digest of the secret that was last taken from a file. No secret
+#: has such an id.
 _ADOPTED = "adopted"
 _LAST_MS = 1 << 62
 
@@ -35,8 +37,9 @@ Condition = Callable[[KeyRecord], bool]
 
 
 class KeyRing:
-    """`broker.keys`. Nothing here asks who is calling: a server's guard does, and says with `only_if` what a key must still be
-    when it is changed, so that nobody changes what was somebody else's in between."""
+    """`broker.keys`. Nothing here asks who is calling: a server's guard does, and says with `only_if` what a
+    key must still be when it is changed, so that nobody changes what was somebody else's in between.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -54,42 +57,59 @@ class KeyRing:
         expires_at: int | None = None,
         created_by: str = "local",
     ) -> NewKey:
-        """A new key with these rights; `secret` of the answer is shown this once. `expires_at` is in epoch milliseconds."""
+        """A new key with these rights; `secret` of the answer is shown this once. `expires_at` is in epoch
+        milliseconds.
+        """
         check_text(name, "name", MAX_KEY_NAME_BYTES)
         wanted, expires_ms = read_grants(grants), self._expiry(expires_in, expires_at)
         secret = make_token()
         key_id, digest = read_token(secret)
         with self._core.lock:
             self._check_room()
-            record = KeyRecord(key_id, name, digest, self._core.clock.now_ms(), created_by, wanted, expires_ms)
+            record = KeyRecord(
+                key_id, name, digest, self._core.clock.now_ms(), created_by, wanted, expires_ms
+            )
             commit = self._write([record])
         self._core.confirm(commit)
         return NewKey(_info(record), secret)
 
     def list(self) -> list[KeyInfo]:
         """In the order they were made."""
-        return sorted((_info(record) for record in self.records()), key=lambda info: (info.created_at, info.id))
+        return sorted(
+            (_info(record) for record in self.records()), key=lambda info: (info.created_at, info.id)
+        )
 
     def show(self, key_id: str) -> KeyInfo:
         """Raises `KeyNotFound`."""
         return _info(self.record(key_id))
 
-    def set_grants(self, key_id: str, grants: Iterable[Grant | str], *, only_if: Condition | None = None) -> KeyInfo:
+    def set_grants(
+        self, key_id: str, grants: Iterable[Grant | str], *, only_if: Condition | None = None
+    ) -> KeyInfo:
         """All rights the key has from its next call on."""
         wanted = read_grants(grants)
         return self._change(key_id, lambda _: wanted, only_if)
 
     def change_grants(
-        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = (), only_if: Condition | None = None
+        self,
+        key_id: str,
+        *,
+        add: Iterable[Grant | str] = (),
+        remove: Iterable[Grant | str] = (),
+        only_if: Condition | None = None,
     ) -> KeyInfo:
-        """Some more rights and some less, whatever else changes them meanwhile. What is removed must be there, word for word."""
+        """Some more rights and some less, whatever else changes them meanwhile. What is removed must be
+        there, word for word.
+        """
         more, less = read_grants(add), read_grants(remove)
 
         def changed(has: tuple[Grant, ...]) -> tuple[Grant, ...]:
             for grant in less:
                 if grant not in has:
                     # A part of a wider right cannot be taken out, and must not look as if it had been.
-                    raise InvalidRequest("remove", f"rights that the key has: {' '.join(map(str, has)) or 'none'}", str(grant))
+                    raise InvalidRequest(
+                        "remove", f"rights that the key has: {' '.join(map(str, has)) or 'none'}", str(grant)
+                    )
             return read_grants((set(has) - set(less)) | set(more))
 
         return self._change(key_id, changed, only_if)
@@ -101,7 +121,12 @@ class KeyRing:
         self._core.confirm(commit)
 
     def rotate(
-        self, key_id: str, *, keep: Duration | None = None, created_by: str = "local", only_if: Condition | None = None
+        self,
+        key_id: str,
+        *,
+        keep: Duration | None = None,
+        created_by: str = "local",
+        only_if: Condition | None = None,
     ) -> NewKey:
         """A new key with the same name, rights and end; the old one is good for `keep` more, or ends now."""
         keep_until_ms = self._expiry(keep)
@@ -124,7 +149,8 @@ class KeyRing:
     def adopt(self, token: str, name: str, grants: Iterable[Grant]) -> KeyInfo | None:
         """Take a secret that was made elsewhere as the only key of that name: a bootstrap key from a file.
 
-        None when it was taken before and has been revoked or rotated since: that is not undone by a file left lying about.
+        None when it was taken before and has been revoked or rotated since: that is not undone by a file left
+        lying about.
         """
         key_id, digest = read_token(token)
         core = self._core
@@ -135,7 +161,11 @@ class KeyRing:
             if self._adopted is not None and hmac.compare_digest(self._adopted.digest, digest):
                 return None
             record = KeyRecord(key_id, name, digest, core.clock.now_ms(), "bootstrap", read_grants(grants))
-            replaced = [other.key_id for other in self._records.values() if other.name == name and other.key_id != key_id]
+            replaced = [
+                other.key_id
+                for other in self._records.values()
+                if other.name == name and other.key_id != key_id
+            ]
             adopted = KeyRecord(_ADOPTED, name, digest, record.created_ms, "bootstrap")
             commit = self._write([record], dropped=replaced, beside=[adopted])
             self._adopted = adopted
@@ -145,14 +175,19 @@ class KeyRing:
     # For a server, at every call
 
     def authenticate(self, token: str) -> KeyRecord:
-        """The key that a secret belongs to, or `Unauthenticated`. What is wrong with it only the holder of the secret learns."""
+        """The key that a secret belongs to, or `Unauthenticated`. What is wrong with it only the holder of
+        the secret learns.
+        """
         try:
             key_id, digest = read_token(token)
         except InvalidRequest:
             raise Unauthenticated("it does not look like one (fl_...)") from None
         record = self._records.get(key_id)
         # Compared also when there is none, so that the time taken tells nothing.
-        if not hmac.compare_digest(record.digest if record is not None else bytes(32), digest) or record is None:
+        if (
+            not hmac.compare_digest(record.digest if record is not None else bytes(32), digest)
+            or record is None
+        ):
             raise Unauthenticated(_UNKNOWN)
         return self.current(key_id)
 
@@ -180,7 +215,10 @@ class KeyRing:
     # How it is done, under the lock
 
     def _change(
-        self, key_id: str, changed: Callable[[tuple[Grant, ...]], tuple[Grant, ...]], only_if: Condition | None
+        self,
+        key_id: str,
+        changed: Callable[[tuple[Grant, ...]], tuple[Grant, ...]],
+        only_if: Condition | None,
     ) -> KeyInfo:
         with self._core.lock:
             old = self._find(key_id, only_if)
@@ -199,7 +237,9 @@ class KeyRing:
         if len(self._records) >= MAX_KEYS:
             raise LimitReached("API keys", MAX_KEYS)
 
-    def _write(self, saved: Sequence[KeyRecord], *, dropped: Sequence[str] = (), beside: Sequence[KeyRecord] = ()) -> int:
+    def _write(
+        self, saved: Sequence[KeyRecord], *, dropped: Sequence[str] = (), beside: Sequence[KeyRecord] = ()
+    ) -> int:
         """Commit, then remember; the number of the commit."""
         core = self._core
         core.check_open()
@@ -216,8 +256,8 @@ class KeyRing:
                 try:
                     self._write([msgspec.structs.replace(record, last_used_ms=now_ms)])
                 except Unavailable:
-                    # On a full disk calls must go on, above all those that make room; and a write that fails costs a reload of
-                    # the engine, which must not come with every call.
+                    # On a full disk calls must go on, above all those that make room; and a write that fails
+                    # costs a reload of the engine, which must not come with every call.
                     self._note_uses_from_ms = now_ms + _USE_LAG_MS
 
     def _expiry(self, expires_in: Duration | None, expires_at: int | None = None) -> int:

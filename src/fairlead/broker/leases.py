@@ -52,12 +52,21 @@ class LeaseBook:
 
     def under_token(self, token: str) -> list[Lease]:
         """What is still leased under a caller's claim token."""
-        return [lease for claim_id in self._by_token.get(token, ()) for lease in self._live(self._claims[claim_id])]
+        return [
+            lease
+            for claim_id in self._by_token.get(token, ())
+            for lease in self._live(self._claims[claim_id])
+        ]
 
     def of_consumer(self, consumer: str) -> list[Lease]:
         if consumer not in self._by_consumer:
             return []
-        return [lease for state in self._claims.values() if state.claim.consumer == consumer for lease in self._live(state)]
+        return [
+            lease
+            for state in self._claims.values()
+            if state.claim.consumer == consumer
+            for lease in self._live(state)
+        ]
 
     def of_queue(self, queue_id: int) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.queue_id == queue_id]
@@ -85,7 +94,9 @@ class LeaseBook:
         return self._deadlines[0][0] if self._deadlines else None
 
     def ended_by(self, leaving: Iterable[Lease], entering: Iterable[Lease] = ()) -> list[ClaimEnded]:
-        """Which (claim, expiry) groups are empty once these leases have left, unless others enter them by an extension."""
+        """Which (claim, expiry) groups are empty once these leases have left, unless others enter them by an
+        extension.
+        """
         gone = Counter([(lease.claim_id, lease.expires_ms) for lease in leaving])
         kept = {(lease.claim_id, lease.expires_ms) for lease in entering}
         return [
@@ -109,7 +120,9 @@ class LeaseBook:
             found.extend(lease for lease in live if lease.deadline_ms <= now_ms)
             if live:
                 # Also when all of them are overdue: should their expiry fail to commit, they are found again.
-                heappush(self._deadlines, (max(now_ms + 1, min(lease.deadline_ms for lease in live)), claim_id))
+                heappush(
+                    self._deadlines, (max(now_ms + 1, min(lease.deadline_ms for lease in live)), claim_id)
+                )
         return found
 
     # Changing
@@ -132,7 +145,9 @@ class LeaseBook:
         for lease in leases:
             held[lease.row[8:24]] = lease
             if len(lease.row) > ROW_BYTES:
-                self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
+                self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[
+                    row_place(lease.row)
+                ] = lease.claim_id
         state.by_expiry[first.expires_ms] = state.by_expiry.get(first.expires_ms, 0) + len(leases)
         queues = self._by_consumer.setdefault(claim.consumer, {})
         queues[first.queue_id] = queues.get(first.queue_id, 0) + len(leases)
@@ -148,7 +163,9 @@ class LeaseBook:
         state.by_expiry[lease.expires_ms] = state.by_expiry.get(lease.expires_ms, 0) + 1
         self._leases[lease.id] = lease
         if len(lease.row) > ROW_BYTES:
-            self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = lease.claim_id
+            self._streams.setdefault((lease.queue_id, lease.row[ROW_BYTES:]), {})[row_place(lease.row)] = (
+                lease.claim_id
+            )
         queues = self._by_consumer[claim.consumer]
         queues[lease.queue_id] = queues.get(lease.queue_id, 0) + 1
         if lease.expires_ms != NEVER_EXPIRES_MS:

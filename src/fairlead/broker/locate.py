@@ -20,14 +20,18 @@ class Located(NamedTuple):
 
 
 def locate_all(core: Core, ids: Sequence[bytes]) -> list[Located | None]:
-    """Under the lock: messages with their records, leased or not, in two reads for all of them; None where there is no message."""
+    """Under the lock: messages with their records, leased or not, in two reads for all of them; None where
+    there is no message.
+    """
     found: list[Located | None] = []
     for message_id, message, state in zip(ids, core.messages(ids), core.store.states(ids), strict=True):
         if message is None:
             found.append(None)
             continue
         lease = core.leases.find(message_id)
-        found.append(Located(message, state, InLease(lease) if lease is not None else _exactly(core, message, state)))
+        found.append(
+            Located(message, state, InLease(lease) if lease is not None else _exactly(core, message, state))
+        )
     return found
 
 
@@ -38,14 +42,25 @@ def locate(core: Core, message_id: bytes) -> Resting | None:
 
 
 def _exactly(core: Core, message: Message, state: MessageState | None) -> Resting:
-    queue_id, due_ms, place = (state.queue_id, state.due_ms, state.place) if state else (message.queue_id, message.due_ms, message.place)
+    queue_id, due_ms, place = (
+        (state.queue_id, state.due_ms, state.place)
+        if state
+        else (message.queue_id, message.due_ms, message.place)
+    )
     dead = state is not None and state.source_queue_id != 0
     lane = DEAD_LETTER_LANE if dead else lane_of(message, state)
     if state is not None and state.done_ms:
         flags = Flag.STATE | (Flag.LIVE_DEDUP if _holds_key(core, message) else 0)
-        return InDone(queue_id, state.done_ms, lane, pack_row(0, message.id, weight_of(message, state), flags, message.size))
+        return InDone(
+            queue_id,
+            state.done_ms,
+            lane,
+            pack_row(0, message.id, weight_of(message, state), flags, message.size),
+        )
     in_stream = not dead and seq_of(message, state) != 0
-    row = pack_row(0 if due_ms else place, message.id, weight_of(message, state), flags_of(message, state), message.size)
+    row = pack_row(
+        0 if due_ms else place, message.id, weight_of(message, state), flags_of(message, state), message.size
+    )
     if in_stream:
         row += message.stream.encode()
     if due_ms:
@@ -58,8 +73,13 @@ def _exactly(core: Core, message: Message, state: MessageState | None) -> Restin
 
 
 def _holds_key(core: Core, message: Message) -> bool:
-    """Does it still stand for its dedup key, though it is done? Another may have come after a redrive, or the queue kept none then."""
-    return message.live_dedup and core.store.dedup(message.queue_id, [message.dedup_key])[0] == (message.id, 0)
+    """Does it still stand for its dedup key, though it is done? Another may have come after a redrive, or the
+    queue kept none then.
+    """
+    return message.live_dedup and core.store.dedup(message.queue_id, [message.dedup_key])[0] == (
+        message.id,
+        0,
+    )
 
 
 def flags_of(message: Message, state: MessageState | None) -> int:
@@ -70,9 +90,13 @@ def flags_of(message: Message, state: MessageState | None) -> int:
 
 
 def resting(message: Message, state: MessageState | None) -> InReady | InWaiting | InDone:
-    """Where its record says it is, for a look: it does not tell whether the message is the front of its stream."""
+    """Where its record says it is, for a look: it does not tell whether the message is the front of its
+    stream.
+    """
     queue_id, place, due_ms, done_ms = (
-        (state.queue_id, state.place, state.due_ms, state.done_ms) if state else (message.queue_id, message.place, message.due_ms, 0)
+        (state.queue_id, state.place, state.due_ms, state.done_ms)
+        if state
+        else (message.queue_id, message.place, message.due_ms, 0)
     )
     lane = DEAD_LETTER_LANE if state is not None and state.source_queue_id else lane_of(message, state)
     # What is done has no time to live any more.

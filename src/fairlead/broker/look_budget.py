@@ -1,7 +1,8 @@
 """How many bytes of messages all looks (`peek`, `drain`, `find`) may hold together.
 
-A look asks for room before it reads. It gets at most a quarter of what is free when it begins, so that many looks at a time
-have shorter pages instead of more memory. A look whose first message has no room waits until others have given theirs back.
+A look asks for room before it reads. It gets at most a quarter of what is free when it begins, so that many
+looks at a time have shorter pages instead of more memory. A look whose first message has no room waits until
+others have given theirs back.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class LookBudget:
 
     @contextmanager
     def keep(self) -> Iterator[None]:
-        """For a door that has yet to write the answer: what this thread's looks hold stays held until the end."""
+        """For a door that has yet to write the answer: what this thread's looks hold stays held until the
+        end.
+        """
         looks = self._keeping.looks = list[Look]()
         try:
             yield
@@ -60,7 +63,9 @@ class LookBudget:
             self._changed.notify_all()
 
     def take_first(self, size: int) -> int:
-        """Take room for one message, and tell what its look may hold. It gets in alone if it is larger than everything."""
+        """Take room for one message, and tell what its look may hold. It gets in alone if it is larger than
+        everything.
+        """
         deadline = time.monotonic() + _PATIENCE_S
         with self._changed:
             while self.held and self.held + size > self.limit:
@@ -99,7 +104,9 @@ class Look:
         self._share: int | None = None
 
     def admit(self, sizes: Sequence[int]) -> int:
-        """How many more messages, in this order, may be read. The first of a look always may: it waits for its room."""
+        """How many more messages, in this order, may be read. The first of a look always may: it waits for
+        its room.
+        """
         for count, size in enumerate(sizes):
             if self._share is None:
                 self._share = self._budget.take_first(size)

@@ -12,16 +12,42 @@ from fairlead.broker.core import Core
 from fairlead.broker.locate import locate, locate_all, resting
 from fairlead.broker.look_budget import Look
 from fairlead.broker.requests import check_count
-from fairlead.broker.walk import HasRow, behind_front_pages, done_pages, leases_of, member_pages, ready_pages, waiting_pages
+from fairlead.broker.walk import (
+    HasRow,
+    behind_front_pages,
+    done_pages,
+    leases_of,
+    member_pages,
+    ready_pages,
+    waiting_pages,
+)
 from fairlead.errors import AmbiguousId, InvalidRequest, MessageNotFound
 from fairlead.model.checks import check_text
 from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, Progress
 from fairlead.model.ids import find_id, show_id
-from fairlead.model.lane import Flag, key_prefix, lane_key, lane_throttle_keys, row_flags, row_id, row_place, row_size
+from fairlead.model.lane import (
+    Flag,
+    key_prefix,
+    lane_key,
+    lane_throttle_keys,
+    row_flags,
+    row_id,
+    row_place,
+    row_size,
+)
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
-from fairlead.model.message import HELD, Message, MessageState, lane_of, record_bytes, seq_of, unpack_headers, weight_of
+from fairlead.model.message import (
+    HELD,
+    Message,
+    MessageState,
+    lane_of,
+    record_bytes,
+    seq_of,
+    unpack_headers,
+    weight_of,
+)
 from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStats
 
 #: How many are listed of those that an id may mean.
@@ -64,8 +90,12 @@ def stats(core: Core, name: str, *, keys: bool, key_limit: int) -> QueueStats:
     return replace(found, keys=_key_stats(core, queue.queue_id, shares)) if shares else found
 
 
-def _key_stats(core: Core, queue_id: int, shares: Sequence[tuple[str, int, int, int]]) -> tuple[KeyStats, ...]:
-    """The lock is given back after HOLD_MESSAGES rows, and all keys together count no more rows than one call may walk through."""
+def _key_stats(
+    core: Core, queue_id: int, shares: Sequence[tuple[str, int, int, int]]
+) -> tuple[KeyStats, ...]:
+    """The lock is given back after HOLD_MESSAGES rows, and all keys together count no more rows than one call
+    may walk through.
+    """
     most = min(COUNT_LIMIT, SCAN_LIMIT // len(shares))
     found = []
     for name, weight, deficit, delivered in sorted(shares):
@@ -95,14 +125,22 @@ def throttle_stats(core: Core) -> list[ThrottleStats]:
             core.check_open()
             now_ms = core.clock.monotonic_ms()
             some = [(key, core.buckets.find(key, now_ms)) for key in keys[start : start + HOLD_MESSAGES]]
-            found += [ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in some if bucket is not None]
+            found += [
+                ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst)
+                for key, bucket in some
+                if bucket is not None
+            ]
     return found
 
 
-def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None) -> list[MessageInfo]:
-    """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due order; done ones as they were done.
+def peek(
+    core: Core, name: str, *, limit: int, where: str, key: str | None, after: str | None
+) -> list[MessageInfo]:
+    """Ready messages in (key, place) order, then those behind the fronts of streams; waiting ones in due
+    order; done ones as they were done.
 
-    `after` is the id of the last one seen. A page may be shorter than `limit`: all looks share MAX_LOOK_BYTES.
+    `after` is the id of the last one seen. A page may be shorter than `limit`: all looks share
+    MAX_LOOK_BYTES.
     """
     check_count(limit, "limit", most=10_000)
     if where not in ("ready", "waiting", "leased", "done"):
@@ -117,19 +155,25 @@ def peek(core: Core, name: str, *, limit: int, where: str, key: str | None, afte
         return [info for part, states in pages for info in _infos(core, queue_id, where, part, states)]
 
 
-def admitted(core: Core, look: Look, spots: Sequence[Spot]) -> Iterator[tuple[Sequence[Spot], Sequence[MessageState | None]]]:
+def admitted(
+    core: Core, look: Look, spots: Sequence[Spot]
+) -> Iterator[tuple[Sequence[Spot], Sequence[MessageState | None]]]:
     """Pages of those that the look has room for, with their records, which are read without the lock."""
     for start in range(0, len(spots), _READ_AT_ONCE):
         core.check_scan()
         some = spots[start : start + _READ_AT_ONCE]
         states = core.store.states([row_id(spot.row) for spot in some])
-        count = look.admit([row_size(spot.row) + record_bytes(state) for spot, state in zip(some, states, strict=True)])
+        count = look.admit(
+            [row_size(spot.row) + record_bytes(state) for spot, state in zip(some, states, strict=True)]
+        )
         yield some[:count], states[:count]
         if count < len(some):
             return
 
 
-def _peeked(core: Core, queue_id: int, where: str, prefix: bytes, last: Whereabouts | None, limit: int) -> Sequence[Whereabouts]:
+def _peeked(
+    core: Core, queue_id: int, where: str, prefix: bytes, last: Whereabouts | None, limit: int
+) -> Sequence[Whereabouts]:
     """Where the first `limit` are that have that prefix, among the SCAN_LIMIT that are looked at."""
     if where == "ready":
         return first_ready(core, queue_id, prefix, last, limit)
@@ -139,11 +183,16 @@ def _peeked(core: Core, queue_id: int, where: str, prefix: bytes, last: Whereabo
     if where == "done":
         done = done_pages(core, queue_id, last if isinstance(last, InDone) else None)
         return _first(done, prefix, limit)
-    leases = sorted((lease for lease in leases_of(core, queue_id) if lease.lane.startswith(prefix)), key=lambda lease: lease.id)
+    leases = sorted(
+        (lease for lease in leases_of(core, queue_id) if lease.lane.startswith(prefix)),
+        key=lambda lease: lease.id,
+    )
     return [lease for lease in leases if not isinstance(last, Lease) or lease.id > last.id][:limit]
 
 
-def first_ready(core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int) -> list[InReady | InStream]:
+def first_ready(
+    core: Core, queue_id: int, prefix: bytes, last: Whereabouts | None, limit: int
+) -> list[InReady | InStream]:
     """Ready rows first, then what is ready behind the front of each stream."""
     found: list[InReady | InStream] = []
     behind = behind_front_pages(core, queue_id)
@@ -183,7 +232,9 @@ def _infos(
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
-    """By full id, by a prefix that fits one message, or by the tail within a queue. Raises `MessageNotFound`, `AmbiguousId`."""
+    """By full id, by a prefix that fits one message, or by the tail within a queue. Raises `MessageNotFound`,
+    `AmbiguousId`.
+    """
     raw_id = find_raw_id(core, text, queue_name)
     with core.lock:
         core.check_open()
@@ -221,7 +272,7 @@ def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[st
 
 
 def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
-    """"" for what is left of a deleted queue."""
+    """ "" for what is left of a deleted queue."""
     name_of = names_of(core)
     found: list[str | None] = []
     for start in range(0, len(ids), HOLD_MESSAGES):
@@ -236,7 +287,9 @@ def twin(core: Core, queue_name: str, dedup_key: str) -> str | None:
     key = check_text(dedup_key, "dedup_key", MAX_DEDUP_KEY_BYTES)
     with core.lock:
         (known,) = core.store.dedup(core.queue(queue_name).queue_id, [key])
-        return show_id(known[0]) if known is not None and (known[1] == 0 or known[1] > core.now_ms()) else None
+        return (
+            show_id(known[0]) if known is not None and (known[1] == 0 or known[1] > core.now_ms()) else None
+        )
 
 
 def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
@@ -274,7 +327,11 @@ def _only(text: str, matches: Sequence[bytes]) -> bytes:
 
 
 def _visible(core: Core, ids: Sequence[bytes], visible: Callable[[str], bool]) -> list[bytes]:
-    return [raw_id for raw_id, name in zip(ids, queues_of(core, ids), strict=True) if name is not None and visible(name)]
+    return [
+        raw_id
+        for raw_id, name in zip(ids, queues_of(core, ids), strict=True)
+        if name is not None and visible(name)
+    ]
 
 
 def _by_tail(core: Core, queue_name: str, digits: str) -> list[bytes]:
@@ -319,7 +376,11 @@ def _where(spot: Whereabouts) -> str:
 
 
 def info_of(
-    message: Message, touched: MessageState | None, spot: Whereabouts, name_of: Callable[[int], str | None], consumers: ConsumerBook
+    message: Message,
+    touched: MessageState | None,
+    spot: Whereabouts,
+    name_of: Callable[[int], str | None],
+    consumers: ConsumerBook,
 ) -> MessageInfo:
     state = touched or _UNTOUCHED
     lease = spot if isinstance(spot, Lease) else None

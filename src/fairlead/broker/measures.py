@@ -1,4 +1,6 @@
-"""Taking the measures of all queues, with the lock given back after each, so that a look at hundreds delays nobody."""
+"""Taking the measures of all queues, with the lock given back after each, so that a look at hundreds delays
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def measures(core: Core) -> Measures:
         core.check_open()
         queue_ids = [queue_id for queue_id, state in core.by_id.items() if not state.is_dead_letter_queue]
         buckets = core.buckets.all(core.clock.monotonic_ms())
-        throttles = [ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in buckets.items()]
+        throttles = [
+            ThrottleStats(key, bucket.tokens, bucket.rate, bucket.burst) for key, bucket in buckets.items()
+        ]
         intents: Counter[str] = Counter([intent.kind for intent in core.intents.values()])
         now_ms, lanes, rows = core.now_ms(), core.memory.lanes, core.memory.rows
         writes, staged_bytes = len(core.staged.writes), core.staged.stored_bytes
@@ -41,7 +45,11 @@ def measures(core: Core) -> Measures:
 
 
 def _measure(core: Core, queue: QueueState, consumers: list[ConsumerInfo]) -> QueueMeasures:
-    scheduler, counters, dead = queue.scheduler, core.store.counters(queue.queue_id), core.store.counters(queue.record.dlq_id)
+    scheduler, counters, dead = (
+        queue.scheduler,
+        core.store.counters(queue.queue_id),
+        core.store.counters(queue.record.dlq_id),
+    )
     heads = scheduler.heads(_MOST_LANES)
     return QueueMeasures(
         queue_id=queue.queue_id,
@@ -59,7 +67,9 @@ def _measure(core: Core, queue: QueueState, consumers: list[ConsumerInfo]) -> Qu
         oldest_ready_ms=min((id_time_ms(row_id(row)) for row in heads), default=None),
         parked_lanes=scheduler.parked_lanes,
         holds=scheduler.holds,
-        hook_breakers={hook.function: hook.breaker_open_until_ms is not None for hook in core.hooks.stats(queue.queue_id)},
+        hook_breakers={
+            hook.function: hook.breaker_open_until_ms is not None for hook in core.hooks.stats(queue.queue_id)
+        },
         failure_breakers=_failure_breakers(core, queue),
         durable_consumers=len(consumers),
         numbered_claims=sum(1 for info in consumers if info.open),
@@ -72,4 +82,7 @@ def _failure_breakers(core: Core, queue: QueueState) -> dict[str, bool]:
     if not queue.config.failure_breaker.failures:
         return {}
     now_ms = core.now_ms()
-    return {reason.word: core.breaker(queue.queue_id, reason).open_until_ms(now_ms) > 0 for reason in FailureReason}
+    return {
+        reason.word: core.breaker(queue.queue_id, reason).open_until_ms(now_ms) > 0
+        for reason in FailureReason
+    }

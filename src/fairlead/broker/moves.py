@@ -1,7 +1,8 @@
-"""How one message moves on: what a release, a retry, a burial or a drop writes, and what memory must do afterwards.
+"""How one message moves on: what a release, a retry, a burial or a drop writes, and what memory must do
+afterwards.
 
-`Moves` collects the facts of one commit. `commit` writes them and then brings the lease book, the schedulers, the body
-cache and the waiting claims in line, so that no caller can forget one of them.
+`Moves` collects the facts of one commit. `commit` writes them and then brings the lease book, the schedulers,
+the body cache and the waiting claims in line, so that no caller can forget one of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,18 @@ from fairlead.model.facts import (
     spot_row,
 )
 from fairlead.model.failure import FailureReason, FailureRecord, Progress, short_error
-from fairlead.model.lane import DEAD_LETTER_LANE, ROW_BYTES, Flag, lane_key, move_row, pack_row, row_flags, row_id, row_place, row_stream
+from fairlead.model.lane import (
+    DEAD_LETTER_LANE,
+    ROW_BYTES,
+    Flag,
+    lane_key,
+    move_row,
+    pack_row,
+    row_flags,
+    row_id,
+    row_place,
+    row_stream,
+)
 from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState, seq_of, with_failure
 from fairlead.model.stream import StreamRow
@@ -111,7 +123,9 @@ class Moves:
             self.streams.load(queue_id, names)
 
     def retain(self, source: Spot, state: MessageState | None, queue: QueueState, progress: int = 0) -> None:
-        """Completed, in a queue that keeps what is: out of its stream and its time to live, and no longer to be handed out."""
+        """Completed, in a queue that keeps what is: out of its stream and its time to live, and no longer to
+        be handed out.
+        """
         row = spot_row(source)
         known = state or MessageState(queue.queue_id)
         expires_ms, dedup = self._side_rows(row_id(row), row_flags(row))
@@ -132,23 +146,42 @@ class Moves:
         self._done.append(target)
         self._gone.append(row_id(row))
 
-    def release(self, lease: Lease, state: MessageState | None, *, keep_order: bool = True, counts: bool = True) -> tuple[str, str]:
-        """Back to its old place. Returns ("released", rule), or ("dead", rule) when it was handed out too often.
+    def release(
+        self, lease: Lease, state: MessageState | None, *, keep_order: bool = True, counts: bool = True
+    ) -> tuple[str, str]:
+        """Back to its old place. Returns ("released", rule), or ("dead", rule) when it was handed out too
+        often.
 
-        In a stream, without `keep_order`, it says: go on without the earlier ones that wait. Without `counts` it was not handed out.
+        In a stream, without `keep_order`, it says: go on without the earlier ones that wait. Without `counts`
+        it was not handed out.
         """
         deliveries = lease.deliveries if counts else lease.deliveries - 1
         queue = self.core.by_id[lease.queue_id]
         in_stream = len(lease.row) > ROW_BYTES
         decision = after_release(
-            queue.config, deliveries, in_stream=in_stream, keep_order=keep_order, is_dead=queue.is_dead_letter_queue
+            queue.config,
+            deliveries,
+            in_stream=in_stream,
+            keep_order=keep_order,
+            is_dead=queue.is_dead_letter_queue,
         )
         if isinstance(decision, Bury):
-            self._bury_failed(lease, state, queue, decision, FailureReason.UNKNOWN, decision.why, 0, state.attempts if state else 0)
+            self._bury_failed(
+                lease,
+                state,
+                queue,
+                decision,
+                FailureReason.UNKNOWN,
+                decision.why,
+                0,
+                state.attempts if state else 0,
+            )
             return "dead", decision.rule
         place = row_place(lease.row)
         known = state or MessageState(lease.queue_id)
-        kept = msgspec.structs.replace(known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=deliveries)
+        kept = msgspec.structs.replace(
+            known, queue_id=lease.queue_id, place=place, due_ms=0, deliveries=deliveries
+        )
         row = move_row(lease.row, place, lease.row[26] | Flag.STATE)
         if self._is_over(lease):
             return self.expire(InLease(lease), kept, queue), "ttl"
@@ -163,8 +196,13 @@ class Moves:
         return "released", decision.rule
 
     def decide_switches(self) -> dict[bytes, str]:
-        """Which releases let their message pass, by rule: known only when all that failed in the same batch is."""
-        return {message_id: self.streams.get(queue_id, stream).let_pass(seq) for message_id, queue_id, stream, seq in self._switches}
+        """Which releases let their message pass, by rule: known only when all that failed in the same batch
+        is.
+        """
+        return {
+            message_id: self.streams.get(queue_id, stream).let_pass(seq)
+            for message_id, queue_id, stream, seq in self._switches
+        }
 
     def fail(
         self,
@@ -187,9 +225,13 @@ class Moves:
         decision = after_failure(failure, queue.config, now_ms=self.now_ms, jitter=self.core.rng.random())
         decision = self._behind_breaker(queue, reason, decision)
         if isinstance(decision, Bury):
-            self._bury_failed(lease, state, queue, decision, reason, error or decision.why, progress, attempts)
+            self._bury_failed(
+                lease, state, queue, decision, reason, error or decision.why, progress, attempts
+            )
             return "dead", decision.rule, 0
-        failed = self._failed_state(lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms)
+        failed = self._failed_state(
+            lease, state, reason, error, decision.rule, progress, attempts, decision.due_ms
+        )
         if self._is_over(lease):
             return self.expire(InLease(lease), failed, queue), "ttl", 0
         self._retry(lease, failed, decision)
@@ -203,7 +245,9 @@ class Moves:
         self._gone.append(row_id(row))
 
     def become_due(self, waiting: InWaiting, state: MessageState | None) -> None:
-        """A wait ends, by itself or by an operator: ready at the tail of its lane, or where its stream has it."""
+        """A wait ends, by itself or by an operator: ready at the tail of its lane, or where its stream has
+        it.
+        """
         self._make_ready("due", waiting, state or MessageState(waiting.queue_id))
 
     def hold(self, source: Spot, state: MessageState) -> None:
@@ -211,7 +255,12 @@ class Moves:
         row, queue_id, lane = spot_row(source), spot_queue_id(source), spot_lane(source)
         target = InWaiting(queue_id, HELD, lane, move_row(row, 0, row_flags(row) | Flag.STATE))
         deliveries = source.lease.deliveries if isinstance(source, InLease) else state.deliveries
-        self._move("held", source, target, msgspec.structs.replace(state, queue_id=queue_id, place=0, due_ms=HELD, deliveries=deliveries))
+        self._move(
+            "held",
+            source,
+            target,
+            msgspec.structs.replace(state, queue_id=queue_id, place=0, due_ms=HELD, deliveries=deliveries),
+        )
 
     def places(self) -> Iterator[int]:
         """The places of this commit, for others who write into it."""
@@ -226,15 +275,31 @@ class Moves:
         # Dead letters are in no order but that of their deaths.
         target = InReady(dlq_id, DEAD_LETTER_LANE, move_row(row[:ROW_BYTES], place, Flag.STATE))
         dead = msgspec.structs.replace(
-            state, queue_id=dlq_id, place=place, due_ms=0, deliveries=0, source_queue_id=queue.queue_id, dead_since_ms=self.now_ms, seq=0
+            state,
+            queue_id=dlq_id,
+            place=place,
+            due_ms=0,
+            deliveries=0,
+            source_queue_id=queue.queue_id,
+            dead_since_ms=self.now_ms,
+            seq=0,
         )
         self._move("buried", source, target, dead, expires_ms, dedup)
         self._appended.append(target)
 
     def redrive(
-        self, source: InReady, state: MessageState, message: Message, queue: QueueState, *, clear_progress: bool, lane: bytes = b"", weight: int = 0
+        self,
+        source: InReady,
+        state: MessageState,
+        message: Message,
+        queue: QueueState,
+        *,
+        clear_progress: bool,
+        lane: bytes = b"",
+        weight: int = 0,
     ) -> None:
-        """A dead letter takes a new place at the tail of its lane and its stream in the source queue, with a new life.
+        """A dead letter takes a new place at the tail of its lane and its stream in the source queue, with a
+        new life.
 
         `lane` and `weight` are what the `on_enqueue` hook said, if the queue has one.
         """
@@ -242,7 +307,9 @@ class Moves:
         in_stream = bool(message.stream) and queue.config.ordering != "none"
         if in_stream and (bound := self.streams.bound_lane(queue.queue_id, message.stream, lane)) != lane:
             own_lane = lane = bound
-        row = pack_row(place, message.id, weight or message.weight, Flag.STATE, message.size) + (message.stream.encode() if in_stream else b"")
+        row = pack_row(place, message.id, weight or message.weight, Flag.STATE, message.size) + (
+            message.stream.encode() if in_stream else b""
+        )
         alive = MessageState(
             queue.queue_id,
             place,
@@ -264,7 +331,9 @@ class Moves:
             self._appended.append(target)
 
     def change_lease(self, held: Lease, changed: Lease, deadline_ms: int) -> None:
-        """The message stays where it is; its lease is extended, started or knows of a state. `held` changes with the commit."""
+        """The message stays where it is; its lease is extended, started or knows of a state. `held` changes
+        with the commit.
+        """
         self._changed.append((held, changed, deadline_ms))
 
     # The commit
@@ -280,8 +349,14 @@ class Moves:
         if self._changed:
             self._add_changes()
         if self._ended or self._changed:
-            moved_on = [(held, changed) for held, changed, _ in self._changed if held.expires_ms != changed.expires_ms]
-            facts.extend(core.leases.ended_by(self._ended + [held for held, _ in moved_on], [changed for _, changed in moved_on]))
+            moved_on = [
+                (held, changed) for held, changed, _ in self._changed if held.expires_ms != changed.expires_ms
+            ]
+            facts.extend(
+                core.leases.ended_by(
+                    self._ended + [held for held, _ in moved_on], [changed for _, changed in moved_on]
+                )
+            )
         self._add_stream_facts()
         if not facts:
             return
@@ -291,7 +366,9 @@ class Moves:
         self._announce()
 
     def _add_stream_facts(self) -> None:
-        """A new message that is the front of its stream goes to the ready rows straight away, not by way of its stream."""
+        """A new message that is the front of its stream goes to the ready rows straight away, not by way of
+        its stream.
+        """
         stream_facts = self.streams.finish()
         fronts = {row_id(spot.row) for spot in self.streams.promoted}
         straight: set[bytes] = set()
@@ -299,7 +376,11 @@ class Moves:
             if type(fact) is Enqueued and not fronts.isdisjoint(fact.behind):
                 straight |= fact.behind & fronts
                 self.facts[at] = Enqueued(fact.queue_id, fact.messages, fact.behind - fronts)
-        self.facts += [fact for fact in stream_facts if not (type(fact) is Moved and fact.kind == "promoted" and fact.id in straight)]
+        self.facts += [
+            fact
+            for fact in stream_facts
+            if not (type(fact) is Moved and fact.kind == "promoted" and fact.id in straight)
+        ]
 
     def _add_changes(self) -> None:
         extended: dict[tuple[int, int], list[Lease]] = {}
@@ -310,7 +391,9 @@ class Moves:
             else:
                 extended.setdefault((changed.claim_id, changed.expires_ms), []).append(changed)
         for (claim_id, expires_ms), leases in extended.items():
-            renewed = msgspec.structs.replace(self.core.leases.claim(claim_id), granted_ms=self.now_ms, lease_ms=expires_ms - self.now_ms)
+            renewed = msgspec.structs.replace(
+                self.core.leases.claim(claim_id), granted_ms=self.now_ms, lease_ms=expires_ms - self.now_ms
+            )
             self.facts.append(Extended(renewed, leases))
         if started:
             self.facts.append(Started(started))
@@ -323,7 +406,9 @@ class Moves:
         queues = core.by_id
         for queue_id in {lease.queue_id for lease in self._ended}:
             state = queues.get(queue_id)
-            if state is not None and (state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer):
+            if state is not None and (
+                state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer
+            ):
                 self._make_room(state)
         core.leases.remove(self._ended)
         core.bodies.drop(self._gone)
@@ -337,7 +422,8 @@ class Moves:
             queue.scheduler.give_back(spot.lane, spot.row)
             queue.wake_waiters(1)
             if queue.is_dead_letter_queue:
-                # It may have outlived its retention while it was leased: an instant long past makes the timer look at once.
+                # It may have outlived its retention while it was leased: an instant long past makes the timer
+                # look at once.
                 core.note_dead_letter(queue, 0)
         for spot in self._appended:
             queue = queues[spot.queue_id]
@@ -370,25 +456,36 @@ class Moves:
         flags = lease.row[26] | Flag.STATE
         if decision.due_ms > self.now_ms:
             waiting = InWaiting(lease.queue_id, decision.due_ms, lease.lane, move_row(lease.row, 0, flags))
-            self._move("delayed", InLease(lease), waiting, msgspec.structs.replace(failed, due_ms=decision.due_ms))
+            self._move(
+                "delayed", InLease(lease), waiting, msgspec.structs.replace(failed, due_ms=decision.due_ms)
+            )
             self._waiting.append(waiting)
         else:
             self._make_ready("retried", InLease(lease), failed)
 
     def _make_ready(self, kind: str, source: Spot, state: MessageState) -> None:
-        """A new place at the tail of its lane; a message of a stream keeps its seq and stands where that puts it."""
+        """A new place at the tail of its lane; a message of a stream keeps its seq and stands where that puts
+        it.
+        """
         row, queue_id, lane = spot_row(source), spot_queue_id(source), spot_lane(source)
         flags = row_flags(row) | Flag.STATE
         if len(row) > ROW_BYTES:
             place = self._seq(source)
-            self._move(kind, source, InStream(queue_id, lane, move_row(row, place, flags)), msgspec.structs.replace(state, place=place, due_ms=0))
+            self._move(
+                kind,
+                source,
+                InStream(queue_id, lane, move_row(row, place, flags)),
+                msgspec.structs.replace(state, place=place, due_ms=0),
+            )
         else:
             place = self._place()
             target = InReady(queue_id, lane, move_row(row, place, flags))
             self._move(kind, source, target, msgspec.structs.replace(state, place=place, due_ms=0))
             self._appended.append(target)
 
-    def _behind_breaker(self, queue: QueueState, reason: FailureReason, decision: RetryAt | Bury) -> RetryAt | Bury:
+    def _behind_breaker(
+        self, queue: QueueState, reason: FailureReason, decision: RetryAt | Bury
+    ) -> RetryAt | Bury:
         """Every failure counts for the queue's failure breaker, also one that ends in a death."""
         settings = queue.config.failure_breaker
         if not settings.failures:
@@ -414,7 +511,15 @@ class Moves:
         self.bury(InLease(lease), failed, queue)
 
     def _failed_state(
-        self, lease: Lease, state: MessageState | None, reason: FailureReason, error: str, rule: str, progress: int, attempts: int, due_ms: int
+        self,
+        lease: Lease,
+        state: MessageState | None,
+        reason: FailureReason,
+        error: str,
+        rule: str,
+        progress: int,
+        attempts: int,
+        due_ms: int,
     ) -> MessageState:
         known = state or MessageState(lease.queue_id)
         if self._low is None:
@@ -440,8 +545,9 @@ class Moves:
     def _expires_ms(self, row: bytes) -> int:
         """When the life of a message ends that comes back from a lease; 0 is never.
 
-        While it was leased its time-to-live row may have been forgotten, so the move that brings it back writes it anew: after
-        a restart the store's time may be some seconds earlier, and then its life must end again.
+        While it was leased its time-to-live row may have been forgotten, so the move that brings it back
+        writes it anew: after a restart the store's time may be some seconds earlier, and then its life must
+        end again.
         """
         if not row_flags(row) & Flag.TTL:
             return 0
@@ -454,7 +560,9 @@ class Moves:
             self.drop(source, "expired")
             return "expired"
         known = state or MessageState(queue.queue_id)
-        record = FailureRecord(self.now_ms, known.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl")
+        record = FailureRecord(
+            self.now_ms, known.attempts, FailureReason.UNKNOWN, "its time to live ended", "", "ttl"
+        )
         self.bury(source, with_failure(known, record), queue)
         return "dead"
 
@@ -468,11 +576,19 @@ class Moves:
         return message.expires_ms, (message.queue_id, message.dedup_key) if message.live_dedup else None
 
     def _move(
-        self, kind: str, source: Spot, target: Spot | None, state: MessageState | None, expires_ms: int = 0, live_dedup: tuple[int, str] | None = None
+        self,
+        kind: str,
+        source: Spot,
+        target: Spot | None,
+        state: MessageState | None,
+        expires_ms: int = 0,
+        live_dedup: tuple[int, str] | None = None,
     ) -> None:
         if isinstance(source, InLease) and target is not None and row_flags(spot_row(target)) & Flag.TTL:
             expires_ms = self._expires_ms(source.lease.row)
-        self.facts.append(Moved(kind, row_id(spot_row(source)), source, target, state, expires_ms, live_dedup, self.cause))  # type: ignore[arg-type]
+        message_id = row_id(spot_row(source))
+        moved = Moved(kind, message_id, source, target, state, expires_ms, live_dedup, self.cause)  # type: ignore[arg-type]
+        self.facts.append(moved)
         if target is not None and expires_ms and row_flags(spot_row(target)) & Flag.TTL:
             self._lives.append((spot_queue_id(target), expires_ms))
         if isinstance(source, InLease):
@@ -483,7 +599,11 @@ class Moves:
             if target is None or len(spot_row(target)) == ROW_BYTES:
                 self._leave_stream(source)
             else:
-                self._stand(source, spot_row(target), Standing.WAITING if isinstance(target, InWaiting) else Standing.READY)
+                self._stand(
+                    source,
+                    spot_row(target),
+                    Standing.WAITING if isinstance(target, InWaiting) else Standing.READY,
+                )
 
     def _leave_stream(self, source: Spot) -> None:
         row = spot_row(source)

@@ -44,7 +44,10 @@ class Observers:
         try:
             observer(what)
         except Exception:
-            # The commit is made: whoever asked for it must hear so. Once, or a busy broker would fill the log.
+            # The commit is made: whoever asked for it must hear so. Once, or a busy broker would fill the
+            # log.
             if id(observer) not in self._in_trouble:
                 self._in_trouble.add(id(observer))
-                _log.exception("an observer of the broker failed; it is still told, and no further failure is logged")
+                _log.exception(
+                    "an observer of the broker failed; it is still told, and no further failure is logged"
+                )

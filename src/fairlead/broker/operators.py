@@ -1,12 +1,14 @@
 """What an operator may do to messages, by id or by filter, with no lease token.
 
-A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second time because
-of it. Messages in a numbered claim stay as they are, and the result says so. A pending due time ends with the move.
+A lease that stands in the way is revoked: its holder's settle says `lost_lease`, and nothing runs a second
+time because of it. Messages in a numbered claim stay as they are, and the result says so. A pending due time
+ends with the move.
 
-A call changes at most 10,000 messages, in commits of one hold of the lock each: messages are chosen without the lock, and
-checked again under it. A filter looks only where its verb finds anything to do, at messages that were there when the call
-began, and at 100,000 at most. When there are more of either, the result says so. An error or a crash leaves the commits
-before it, each of which is whole: the same call goes on with the rest.
+A call changes at most 10,000 messages, in commits of one hold of the lock each: messages are chosen without
+the lock, and checked again under it. A filter looks only where its verb finds anything to do, at messages
+that were there when the call began, and at 100,000 at most. When there are more of either, the result says
+so. An error or a crash leaves the commits before it, each of which is whole: the same call goes on with the
+rest.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers, FailedTry, Lanes, ask_on_failure, ask_on_redrive, has_enqueue_hook, has_failure_hook
+from fairlead.broker.hooking import (
+    Answers,
+    FailedTry,
+    Lanes,
+    ask_on_failure,
+    ask_on_redrive,
+    has_enqueue_hook,
+    has_failure_hook,
+)
 from fairlead.broker.locate import Located, locate_all
 from fairlead.broker.looking import admitted, first_ready, info_of, names_of
 from fairlead.broker.moves import Moves
@@ -65,7 +75,8 @@ def act(
     ask: Ask | None = None,
     grows: bool = False,
 ) -> OperatorResult:
-    """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and commits nothing.
+    """`among` is where a filter looks; ids are looked up wherever they are. A dry run decides everything and
+    commits nothing.
 
     `grows`: the call stops at the disk reserve.
     """
@@ -73,7 +84,9 @@ def act(
     if (ids is None) == (filter is None):
         raise InvalidRequest("ids", "a list of message ids, or None and a filter", ids)
     with core.lock:
-        run = _Run(core, core.queue(queue_name), verb, dry_run, STEP_MESSAGES if most is None else most, grows)
+        run = _Run(
+            core, core.queue(queue_name), verb, dry_run, STEP_MESSAGES if most is None else most, grows
+        )
     chosen = run.named(ids) if ids is not None else run.selected(check_filter(filter), among)
     try:
         for part in chosen:
@@ -92,14 +105,18 @@ def act(
 class _Run:
     """One call of a verb. Made under the lock; everything else is called without."""
 
-    def __init__(self, core: Core, queue: QueueState, verb: Act, dry_run: bool, most: int, grows: bool) -> None:
+    def __init__(
+        self, core: Core, queue: QueueState, verb: Act, dry_run: bool, most: int, grows: bool
+    ) -> None:
         self.changed: list[str] = []
         self.skipped: list[tuple[str, str]] = []
         self.more = False
         self.commit = core.store.last_commit
         self._core = core
         self._queue_id = queue.queue_id
-        self._queue_ids = [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
+        self._queue_ids = (
+            [queue.queue_id] if queue.is_dead_letter_queue else [queue.queue_id, queue.record.dlq_id]
+        )
         self._verb = verb
         self._dry_run = dry_run
         self._most = most
@@ -162,7 +179,9 @@ class _Run:
             if queue is None:
                 return
             moves = Moves(core, core.now_ms(), grows=self._grows)
-            for candidate, found in zip(part, locate_all(core, [candidate.id for candidate in part]), strict=True):
+            for candidate, found in zip(
+                part, locate_all(core, [candidate.id for candidate in part]), strict=True
+            ):
                 self._handled.add(candidate.id)
                 self._note(candidate, self._decide(moves, queue, candidate, found))
             if not self._dry_run:
@@ -175,7 +194,9 @@ class _Run:
             return _NOT_HERE
         if not still_selected(candidate, found.state):
             return _CHANGED
-        return _pinned(self._core, found.spot) or self._verb(moves, queue, found.message, found.state, found.spot)
+        return _pinned(self._core, found.spot) or self._verb(
+            moves, queue, found.message, found.state, found.spot
+        )
 
     def _note(self, candidate: Candidate, why_not: str) -> None:
         if not why_not:
@@ -205,8 +226,16 @@ def _is_dead(core: Core, spot: Spot) -> bool:
 # The verbs
 
 
-def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, *, dry_run: bool = False) -> OperatorResult:
-    """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs once.
+def retry(
+    core: Core,
+    queue_name: str,
+    ids: Sequence[str] | None,
+    filter: DeadFilter | None,
+    *,
+    dry_run: bool = False,
+) -> OperatorResult:
+    """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs
+    once.
 
     A dead letter goes through the enqueue flow of its queue, hook included.
     """
@@ -215,7 +244,9 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
     def ask(part: Sequence[Candidate]) -> None:
         lanes.update(_ask_about_dead(core, queue_name, part))
 
-    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    def verb(
+        moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot
+    ) -> str:
         if isinstance(spot, InDone):
             return COMPLETED
         if not _is_dead(core, spot):
@@ -234,7 +265,9 @@ def retry(core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFi
         moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
 
-    return act(core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run, ask=ask, grows=True)
+    return act(
+        core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run, ask=ask, grows=True
+    )
 
 
 def _ask_about_dead(core: Core, queue_name: str, part: Sequence[Candidate]) -> Lanes:
@@ -270,7 +303,9 @@ def done(moves: Moves, queue: QueueState, message: Message, state: MessageState 
 
 
 def bury(error: str, reason: FailureReason) -> Act:
-    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    def verb(
+        moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot
+    ) -> str:
         if _is_dead(moves.core, spot):
             return "already dead"
         if isinstance(spot, InDone):
@@ -302,7 +337,14 @@ def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageStat
 
 
 def fail(
-    core: Core, queue_name: str, ids: Sequence[str] | None, filter: DeadFilter | None, error: str, reason: FailureReason, *, dry_run: bool = False
+    core: Core,
+    queue_name: str,
+    ids: Sequence[str] | None,
+    filter: DeadFilter | None,
+    error: str,
+    reason: FailureReason,
+    *,
+    dry_run: bool = False,
 ) -> OperatorResult:
     """What is leased fails as if its holder had said so: hook and policy decide."""
     answers: Answers = {}
@@ -310,7 +352,9 @@ def fail(
     def ask(part: Sequence[Candidate]) -> None:
         answers.update(_ask_about_leased(core, queue_name, part, error, reason))
 
-    def verb(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    def verb(
+        moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot
+    ) -> str:
         if not isinstance(spot, InLease) or _is_dead(core, spot):
             return "not leased"
         if dry_run:
@@ -323,7 +367,9 @@ def fail(
     return act(core, queue_name, ids, filter, verb, among=LEASED, dry_run=dry_run, ask=ask)
 
 
-def _ask_about_leased(core: Core, queue_name: str, part: Sequence[Candidate], error: str, reason: FailureReason) -> Answers:
+def _ask_about_leased(
+    core: Core, queue_name: str, part: Sequence[Candidate], error: str, reason: FailureReason
+) -> Answers:
     """Without the lock: what `on_failure` says about the deliveries that are to fail."""
     with core.lock:
         queue = core.queue(queue_name)
@@ -333,7 +379,10 @@ def _ask_about_leased(core: Core, queue_name: str, part: Sequence[Candidate], er
         tries = [
             FailedTry(one.spot.lease, queue, one.message, one.state, error, reason, 0)
             for one in found
-            if one is not None and isinstance(one.spot, InLease) and not _is_dead(core, one.spot) and not one.spot.lease.pinned
+            if one is not None
+            and isinstance(one.spot, InLease)
+            and not _is_dead(core, one.spot)
+            and not one.spot.lease.pinned
         ]
     return ask_on_failure(core, tries)
 
@@ -341,7 +390,8 @@ def _ask_about_leased(core: Core, queue_name: str, part: Sequence[Candidate], er
 def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
     """Look and remove: the ready rows first, then what is ready behind the front of each stream.
 
-    Removed in commits of one hold each. When one of them fails, what was removed before is returned: it exists nowhere else.
+    Removed in commits of one hold each. When one of them fails, what was removed before is returned: it
+    exists nowhere else.
     """
     check_count(limit, "limit", most=10_000)
     with core.lock:
@@ -353,7 +403,10 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
         try:
             for some, states in admitted(core, look, spots):
                 found = zip(some, states, strict=True)
-                for part in in_holds(Candidate(row_id(spot.row), row_size(spot.row) + record_bytes(state), None) for spot, state in found):
+                for part in in_holds(
+                    Candidate(row_id(spot.row), row_size(spot.row) + record_bytes(state), None)
+                    for spot, state in found
+                ):
                     infos, commit = _drain_part(core, queue_id, [candidate.id for candidate in part])
                     drained += infos
         except FairleadError:
@@ -367,16 +420,23 @@ def _drain_part(core: Core, queue_id: int, ids: Sequence[bytes]) -> tuple[list[M
     with core.lock:
         core.check_scan()
         moves = Moves(core, core.now_ms())
-        found = [one for one in locate_all(core, ids) if one is not None and isinstance(one.spot, InReady | InStream)]
+        found = [
+            one
+            for one in locate_all(core, ids)
+            if one is not None and isinstance(one.spot, InReady | InStream)
+        ]
         here = [one for one in found if spot_queue_id(one.spot) == queue_id]
-        infos = [info_of(one.message, one.state, one.spot, names_of(core), core.consumer_book) for one in here]  # type: ignore[arg-type]
+        names, book = names_of(core), core.consumer_book
+        infos = [info_of(one.message, one.state, one.spot, names, book) for one in here]  # type: ignore[arg-type]
         for one in here:
             moves.drop(one.spot)
         moves.commit()
         return infos, core.store.last_commit
 
 
-def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool, which: str = "all") -> OperatorResult:
+def prune(
+    core: Core, name: str, *, older_than: Duration, dry_run: bool, which: str = "all"
+) -> OperatorResult:
     """What is over and only kept to be looked at: done or dead for so long."""
     age_ms = to_ms(older_than, "older_than")
     if which not in ("all", "done", "dead"):
@@ -387,7 +447,15 @@ def prune(core: Core, name: str, *, older_than: Duration, dry_run: bool, which: 
     done = OperatorResult(()) if which == "dead" else _prune_done(core, name, age_ms, dry_run)
     if which == "done" or done.more:
         return done
-    dead = act(core, dead_letters.name, None, DeadFilter(older_than=older_than), drop, dry_run=dry_run, most=STEP_MESSAGES - len(done.changed))
+    dead = act(
+        core,
+        dead_letters.name,
+        None,
+        DeadFilter(older_than=older_than),
+        drop,
+        dry_run=dry_run,
+        most=STEP_MESSAGES - len(done.changed),
+    )
     return OperatorResult(done.changed + dead.changed, dead.skipped, dead.more)
 
 

@@ -1,9 +1,10 @@
 """From a staged write to messages: the decision, and the steps that follow from it whatever happens.
 
-What could be in the way of a write (a chunk or a queue that is gone, bounds, lanes, the disk) is looked at once, before the one
-record changes that publishes it. From then on it only goes forward: chunk by chunk in the order given, in bounded commits, each
-of which makes messages and forgets what they were made of. Whoever is interrupted leaves the rest to the timer, of this life
-or the next. A queue deleted meanwhile takes with it what was still to come, as it takes what had come already.
+What could be in the way of a write (a chunk or a queue that is gone, bounds, lanes, the disk) is looked at
+once, before the one record changes that publishes it. From then on it only goes forward: chunk by chunk in
+the order given, in bounded commits, each of which makes messages and forgets what they were made of. Whoever
+is interrupted leaves the rest to the timer, of this life or the next. A queue deleted meanwhile takes with it
+what was still to come, as it takes what had come already.
 """
 
 from __future__ import annotations
@@ -79,9 +80,13 @@ def _check_fits(core: Core, write: Scoped, chunks: list[StagedChunk]) -> None:
     if not chunks:
         return
     queue = core.by_id[chunks[0].queue_id]
-    check_queue_bounds(core, queue, sum(chunk.count for chunk in chunks), sum(chunk.bytes for chunk in chunks))
+    check_queue_bounds(
+        core, queue, sum(chunk.count for chunk in chunks), sum(chunk.bytes for chunk in chunks)
+    )
     if not queue.scheduler.has_room_for(sum(chunk.lanes for chunk in chunks)):
-        bodies = (_unpack(write, chunk.chunk, core.store.staged_body(write, chunk.chunk) or b"") for chunk in chunks)
+        bodies = (
+            _unpack(write, chunk.chunk, core.store.staged_body(write, chunk.chunk) or b"") for chunk in chunks
+        )
         queue.scheduler.check_lanes({message.lane for body in bodies for message in body.messages})
 
 
@@ -89,7 +94,9 @@ def _unpack(write: Scoped, name: str, body: bytes) -> ChunkBody:
     try:
         return unpack_chunk(body)
     except msgspec.DecodeError as why:
-        raise StoreCorrupt(f"staged chunk {name!r} of write {write.name!r} to {write.queue!r}", f"it does not decode ({why})") from None
+        raise StoreCorrupt(
+            f"staged chunk {name!r} of write {write.name!r} to {write.queue!r}", f"it does not decode ({why})"
+        ) from None
 
 
 def _step(core: Core, write: Scoped) -> bool:
@@ -102,14 +109,20 @@ def _step(core: Core, write: Scoped) -> bool:
         record, chunks = underway.record, core.staged.writes.get(write, {})
         wanted = _next_chunks(record, chunks)
         loaded = underway.loaded
-    bodies = [(chunk.chunk, loaded.get(chunk.chunk) or core.store.staged_body(write, chunk.chunk)) for chunk in wanted]
-    unpacked = {name: _unpack(write, name, body) if isinstance(body, bytes) else body for name, body in bodies}
+    bodies = [
+        (chunk.chunk, loaded.get(chunk.chunk) or core.store.staged_body(write, chunk.chunk))
+        for chunk in wanted
+    ]
+    unpacked = {
+        name: _unpack(write, name, body) if isinstance(body, bytes) else body for name, body in bodies
+    }
     with core.lock:
         core.check_open()
         if core.staged.publishing.get(write) is underway and underway.record is record:
             underway.loaded = {name: body or _unpack(write, name, b"") for name, body in unpacked.items()}
             _advance(core, underway, wanted)
-        # Else somebody made this step meanwhile, and the chunks may be gone; or a failed commit had everything read anew.
+        # Else somebody made this step meanwhile, and the chunks may be gone; or a failed commit had
+        # everything read anew.
         return write in core.staged.publishing
 
 
@@ -137,7 +150,8 @@ def _advance(core: Core, underway: Underway, wanted: Sequence[StagedChunk]) -> N
     dropped = [*(record.chunks[:done] if left else chunks)][:STEP_MESSAGES]
     ended = len(dropped) == len(chunks)
     after = msgspec.structs.replace(record, chunks=left, offset=offset)
-    # As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from there.
+    # As if all had been enqueued at the moment of the decision: delays, lives and windows are counted from
+    # there.
     moves = Moves(core, record.published_ms)
     added = _add(core, moves, wanted, parts)
     if dropped:
@@ -157,8 +171,12 @@ def _advance(core: Core, underway: Underway, wanted: Sequence[StagedChunk]) -> N
         underway.loaded = {name: body for name, body in underway.loaded.items() if name in left}
 
 
-def _cut(wanted: Sequence[StagedChunk], loaded: dict[str, ChunkBody], offset: int) -> tuple[list[tuple[ChunkBody, int, int]], int, int]:
-    """What a step takes of each chunk (from, to), how many chunks are done with it, and the offset in the first that is not."""
+def _cut(
+    wanted: Sequence[StagedChunk], loaded: dict[str, ChunkBody], offset: int
+) -> tuple[list[tuple[ChunkBody, int, int]], int, int]:
+    """What a step takes of each chunk (from, to), how many chunks are done with it, and the offset in the
+    first that is not.
+    """
     parts: list[tuple[ChunkBody, int, int]] = []
     room, size = PUBLISH_STEP_MESSAGES, 0
     for chunk in wanted:
@@ -182,14 +200,18 @@ def _end_by_size(messages: list[CheckedMessage], start: int, end: int, room: int
     return end
 
 
-def _add(core: Core, moves: Moves, wanted: Sequence[StagedChunk], parts: list[tuple[ChunkBody, int, int]]) -> Prepared | Stillborn | None:
+def _add(
+    core: Core, moves: Moves, wanted: Sequence[StagedChunk], parts: list[tuple[ChunkBody, int, int]]
+) -> Prepared | Stillborn | None:
     queue = core.by_id.get(wanted[0].queue_id) if wanted else None
     if queue is None:
         return None
     taken = [message for body, start, end in parts for message in body.messages[start:end]]
     if wanted[0].dead:
         deaths = [body.death(at) for body, start, end in parts for at in range(start, end)]
-        stillborn = Stillborn(core, queue, taken, [(death.reason, death.error) for death in deaths], moves.now_ms)
+        stillborn = Stillborn(
+            core, queue, taken, [(death.reason, death.error) for death in deaths], moves.now_ms
+        )
         if taken:
             moves.facts.append(stillborn.fact)
         return stillborn
@@ -200,7 +222,16 @@ def _add(core: Core, moves: Moves, wanted: Sequence[StagedChunk], parts: list[tu
 
 def ended_record(record: Publishing) -> Published:
     until_ms = record.published_ms + PUBLISHED_KEPT_MS
-    return Published(record.token, record.chunk_count, record.count, record.bytes, record.queue, record.staged_ms, record.published_ms, until_ms)
+    return Published(
+        record.token,
+        record.chunk_count,
+        record.count,
+        record.bytes,
+        record.queue,
+        record.staged_ms,
+        record.published_ms,
+        until_ms,
+    )
 
 
 def drop_some(core: Core, write: Scoped) -> int:

@@ -29,7 +29,17 @@ class Waiter:
 class QueueState:
     """Wake-ups (`next_*_ms`) are never later than the first thing due; they may be early."""
 
-    __slots__ = ("next_dedup_ms", "next_done_ms", "next_due_ms", "next_expiry_ms", "next_retention_ms", "purging", "record", "scheduler", "waiters")
+    __slots__ = (
+        "next_dedup_ms",
+        "next_done_ms",
+        "next_due_ms",
+        "next_expiry_ms",
+        "next_retention_ms",
+        "purging",
+        "record",
+        "scheduler",
+        "waiters",
+    )
 
     def __init__(self, record: QueueRecord, scheduler: QueueScheduler) -> None:
         self.record = record
@@ -64,7 +74,13 @@ class QueueState:
         return self.record.paused or self.purging
 
     def next_wake_ms(self) -> int:
-        return min(self.next_due_ms, self.next_expiry_ms, self.next_dedup_ms, self.next_retention_ms, self.next_done_ms)
+        return min(
+            self.next_due_ms,
+            self.next_expiry_ms,
+            self.next_dedup_ms,
+            self.next_retention_ms,
+            self.next_done_ms,
+        )
 
     def wake_waiters(self, count: int) -> None:
         """Messages became ready: as many waiting claims look again, the longest waiting first."""

@@ -24,7 +24,11 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     """The queue and its `.dlq`, in one commit."""
     name = check_queue_name(name)
     if is_dead_letter_name(name):
-        raise InvalidRequest("queue", f"a name that does not end in {DEAD_LETTER_SUFFIX!r}: dead-letter queues are made with their queue", name)
+        raise InvalidRequest(
+            "queue",
+            f"a name that does not end in {DEAD_LETTER_SUFFIX!r}: dead-letter queues are made with their queue",
+            name,
+        )
     check_queue_name(dead_letter_name(name))
     config = read_queue_options(with_defaults(options), QueueConfig())
     _check_scripts(core, options)
@@ -38,7 +42,9 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
             raise LimitReached("queues", core.settings.max_queues)
         now_ms, first_id = core.now_ms(), core.store.last_queue_id + 1
         queue = QueueRecord(first_id, name, config, now_ms, dlq_id=first_id + 1)
-        dead_letters = QueueRecord(first_id + 1, dead_letter_name(name), QueueConfig(), now_ms, source_id=first_id)
+        dead_letters = QueueRecord(
+            first_id + 1, dead_letter_name(name), QueueConfig(), now_ms, source_id=first_id
+        )
         core.commit([QueueSaved(queue), QueueSaved(dead_letters)])
         state = core.add_queue(queue)
         core.add_queue(dead_letters)
@@ -55,7 +61,9 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
         if state.is_dead_letter_queue and not _DEAD_LETTER_OPTIONS.issuperset(options):
             refused = sorted(set(options) - _DEAD_LETTER_OPTIONS)[0]
             own = ", ".join(sorted(_DEAD_LETTER_OPTIONS))
-            raise InvalidRequest(refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused])
+            raise InvalidRequest(
+                refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused]
+            )
         before, config = state.config, read_queue_options(options, state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
@@ -73,7 +81,9 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
 
 
 def _check_scripts(core: Core, options: dict[str, Any]) -> None:
-    """Without the lock: a script that does not compile or lacks its function is refused at the call that sets it."""
+    """Without the lock: a script that does not compile or lacks its function is refused at the call that sets
+    it.
+    """
     for function in HOOK_FUNCTIONS:
         if options.get(function):
             read_queue_options({function: options[function]}, QueueConfig())
@@ -83,7 +93,11 @@ def _check_scripts(core: Core, options: dict[str, Any]) -> None:
 def _check_ordering(core: Core, state: QueueState, config: QueueConfig) -> None:
     """Whether streams order a message is decided when it is enqueued."""
     before = state.config.ordering
-    if before != config.ordering and "none" in (before, config.ordering) and core.store.counters(state.queue_id).messages:
+    if (
+        before != config.ordering
+        and "none" in (before, config.ordering)
+        and core.store.counters(state.queue_id).messages
+    ):
         raise InvalidRequest("ordering", f"{before!r} as long as the queue holds messages", config.ordering)
 
 
@@ -99,7 +113,8 @@ def set_paused(core: Core, name: str, paused: bool) -> None:
 
 
 def purge(core: Core, name: str) -> int:
-    """Drop what is ready or waiting now; leased messages, completed ones that are kept, and later ones stay. Returns how many went.
+    """Drop what is ready or waiting now; leased messages, completed ones that are kept, and later ones stay.
+    Returns how many went.
 
     A crash in between leaves a durable intent that is finished at the next open.
     """
@@ -117,7 +132,11 @@ def delete_queue(core: Core, name: str) -> None:
     with core.lock:
         state = core.queue(name)
         if state.is_dead_letter_queue:
-            raise InvalidRequest("queue", "a source queue: a dead-letter queue goes with its source, and purge() empties it", name)
+            raise InvalidRequest(
+                "queue",
+                "a source queue: a dead-letter queue goes with its source, and purge() empties it",
+                name,
+            )
         dead_letters = core.by_id[state.record.dlq_id]
         intent = begin_intent(core, "delete", state.queue_id)
         unlinked = [QueueUnlinked(gone.queue_id, gone.name) for gone in (state, dead_letters)]
@@ -143,7 +162,9 @@ def list_queues(core: Core, prefix: str) -> list[QueueInfo]:
         raise InvalidRequest("prefix", "text", prefix)
     with core.lock:
         core.check_open()
-        return [queue_info(core, state) for name, state in sorted(core.by_name.items()) if name.startswith(prefix)]
+        return [
+            queue_info(core, state) for name, state in sorted(core.by_name.items()) if name.startswith(prefix)
+        ]
 
 
 def queue_info(core: Core, state: QueueState) -> QueueInfo:
@@ -154,7 +175,11 @@ def queue_info(core: Core, state: QueueState) -> QueueInfo:
         config=record.config,
         created_at=record.created_ms,
         paused=record.paused,
-        dead_letter_queue=dead_letters.name if dead_letters else dead_letter_name(record.name) if record.dlq_id else None,
+        dead_letter_queue=dead_letters.name
+        if dead_letters
+        else dead_letter_name(record.name)
+        if record.dlq_id
+        else None,
         source=source.name if source else None,
     )
 

@@ -1,9 +1,10 @@
 """Which verbs may use the disk reserve: one table, which the broker and the audit act on.
 
-The reserve exists so that requests that free space always fit, also on a disk that is otherwise full. A verb that could
-grow the store without bound therefore stops at the reserve with `StoreFull`; a verb that ends something never does.
-Between the two are verbs whose growth is bounded by the live messages (a claim), and the audit entries of purges and looks:
-those may use the upper part of the reserve, but not the floor (store/rocks/reserve.py).
+The reserve exists so that requests that free space always fit, also on a disk that is otherwise full. A verb
+that could grow the store without bound therefore stops at the reserve with `StoreFull`; a verb that ends
+something never does. Between the two are verbs whose growth is bounded by the live messages (a claim), and
+the audit entries of purges and looks: those may use the upper part of the reserve, but not the floor
+(store/rocks/reserve.py).
 """
 
 from __future__ import annotations
@@ -177,7 +178,9 @@ def step_of(core: Core, most: int) -> int:
 
 
 def leases_that_fit(core: Core, wanted: int) -> int:
-    """How many more leases there is room for, with what the end of each lease may store. Raises `StoreFull` when none fits."""
+    """How many more leases there is room for, with what the end of each lease may store. Raises `StoreFull`
+    when none fits.
+    """
     held = len(core.leases)
     room = core.store.room(in_reserve=True)
     if room < (held + wanted) * LEASE_BYTES:
@@ -193,4 +196,3 @@ def moved_bytes(facts: Iterable[Fact]) -> int:
     """What moves store anew."""
     moved = [fact for fact in facts if type(fact) is Moved and fact.target is not None]
     return sum([MESSAGE_BYTES + (state_bytes(fact.state) if fact.state is not None else 0) for fact in moved])
-

@@ -1,7 +1,8 @@
-"""Runbooks in force: the text of each project's, kept in the store, so that workers and producers need no file.
+"""Runbooks in force: the text of each project's, kept in the store, so that workers and producers need no
+file.
 
-What a runbook says is for workers and the command line; the engine keeps to one thing it says: an external queue lives
-elsewhere, and whoever asks the engine for it is told so.
+What a runbook says is for workers and the command line; the engine keeps to one thing it says: an external
+queue lives elsewhere, and whoever asks the engine for it is told so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Runbooks:
         self._core = core
 
     def save(self, project: str, text: str) -> None:
-        """From now on this is in force. `text` is what `dump_runbook` makes; its queues are made and changed by others."""
+        """From now on this is in force. `text` is what `dump_runbook` makes; its queues are made and changed
+        by others.
+        """
         check_project(project)
         check_text(text, "text", MAX_RUNBOOK_BYTES)
         runbook = load_runbook(text)
@@ -69,9 +72,19 @@ def load_external(core: Core) -> None:
 
 
 def external_queues(runbook: Runbook) -> frozenset[str]:
-    return frozenset(full_name(runbook.project, queue.name) for queue in runbook.queues.values() if queue.kind == "external")
+    return frozenset(
+        full_name(runbook.project, queue.name)
+        for queue in runbook.queues.values()
+        if queue.kind == "external"
+    )
 
 
 def check_project(project: object) -> None:
-    if not isinstance(project, str) or len(project) > MAX_QUEUE_NAME or (project and not _PROJECT.fullmatch(project)):
-        raise InvalidRequest("project", 'the name of a project: letters, digits, "_", "-", ".", or "" for none', project)
+    if (
+        not isinstance(project, str)
+        or len(project) > MAX_QUEUE_NAME
+        or (project and not _PROJECT.fullmatch(project))
+    ):
+        raise InvalidRequest(
+            "project", 'the name of a project: letters, digits, "_", "-", ".", or "" for none', project
+        )

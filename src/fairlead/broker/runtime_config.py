@@ -1,7 +1,7 @@
 """The runtime configuration: text by key, kept in the store, live at once.
 
-Two kinds of keys mean something to the engine and are checked: `throttle:<key>:rate`, `throttle:<key>:burst` and
-`weight:<queue>:<key>`. All others are the users' own.
+Two kinds of keys mean something to the engine and are checked: `throttle:<key>:rate`, `throttle:<key>:burst`
+and `weight:<queue>:<key>`. All others are the users' own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
 from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
 from fairlead.model.facts import ConfigDeleted, ConfigSet
-from fairlead.model.limits import MAX_CONFIG_CHARACTERS, MAX_CONFIG_KEY_BYTES, MAX_CONFIG_KEYS, MAX_CONFIG_VALUE_BYTES
+from fairlead.model.limits import (
+    MAX_CONFIG_CHARACTERS,
+    MAX_CONFIG_KEY_BYTES,
+    MAX_CONFIG_KEYS,
+    MAX_CONFIG_VALUE_BYTES,
+)
 
 
 class RuntimeConfig:
@@ -35,7 +40,9 @@ class RuntimeConfig:
         """Numbers are taken as their text. A throttle or weight takes effect for the next message."""
         check_text(key, "key", MAX_CONFIG_KEY_BYTES)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        text = check_text(repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True)
+        text = check_text(
+            repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True
+        )
         check_meaning(key, text)
         core = self._core
         with core.lock:
@@ -80,7 +87,9 @@ def apply_all(core: Core) -> None:
     """At open: every throttle and weight in force, what their buckets hold, and what hooks may read."""
     core.hooks.load_config(core.store.config())
     for level in core.store.bucket_levels():
-        core.buckets.load(level.key, Bucket(level.rate, level.burst, level.tokens, core.time.to_steady(level.at_ms)))
+        core.buckets.load(
+            level.key, Bucket(level.rate, level.burst, level.tokens, core.time.to_steady(level.at_ms))
+        )
     for prefix in (THROTTLE, WEIGHT):
         for key in core.store.config(prefix):
             apply(core, key)
@@ -107,7 +116,9 @@ def apply(core: Core, key: str) -> None:
 
 
 def _save_bucket(core: Core, key: str) -> None:
-    """With the commit that changes its rate or burst, so that what it gained until then is known after a crash."""
+    """With the commit that changes its rate or burst, so that what it gained until then is known after a
+    crash.
+    """
     if key.startswith(THROTTLE):
         core.buckets.save(_throttle_key(key), core.clock.monotonic_ms())
 

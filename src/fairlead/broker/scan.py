@@ -1,8 +1,9 @@
-"""Choosing messages without the engine lock: which of those that a walk met does a filter select, by what is stored now.
+"""Choosing messages without the engine lock: which of those that a walk met does a filter select, by what is
+stored now.
 
-A filter may carry a regular expression that takes a fifth of a second for one error, so no filter is tested under the
-lock. A verb checks the messages it is about to change again, under the lock: `still_selected` compares what the filter
-looked at, and tests nothing.
+A filter may carry a regular expression that takes a fifth of a second for one error, so no filter is tested
+under the lock. A verb checks the messages it is about to change again, under the lock: `still_selected`
+compares what the filter looked at, and tests nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Met = TypeVar("Met", bound=HasRow)
 
 
 class Candidate(NamedTuple):
-    """`size` is what the message and its records have in bytes. `traits` is what a filter selected it by, None without one."""
+    """`size` is what the message and its records have in bytes. `traits` is what a filter selected it by,
+    None without one.
+    """
 
     id: bytes
     size: int
@@ -39,14 +42,18 @@ def select(core: Core, test: DeadLetterTest, found: Sequence[HasRow]) -> Iterato
 
 
 def tested(core: Core, test: DeadLetterTest, found: Sequence[Met]) -> Iterator[tuple[Met, Candidate | None]]:
-    """Each of a page, and a candidate if the filter selects it. Raises `BrokerClosed` or `ServerStopping` between two messages."""
+    """Each of a page, and a candidate if the filter selects it. Raises `BrokerClosed` or `ServerStopping`
+    between two messages.
+    """
     for start in range(0, len(found), _READ_AT_ONCE):
         some = found[start : start + _READ_AT_ONCE]
         states = _read_states(core, [row_id(one.row) for one in some])
         for one, state in zip(some, states, strict=True):
             core.check_scan()
             message = _read_message(core, row_id(one.row)) if test.needs_message else None
-            chosen = (message is not None or not test.needs_message) and test.selects(message, state or _UNTOUCHED)
+            chosen = (message is not None or not test.needs_message) and test.selects(
+                message, state or _UNTOUCHED
+            )
             size = row_size(one.row) + record_bytes(state)
             yield one, Candidate(row_id(one.row), size, traits_of(state or _UNTOUCHED)) if chosen else None
 
@@ -58,11 +65,15 @@ def named(core: Core, ids: Sequence[bytes]) -> Iterator[Candidate]:
         for message_id, state in zip(some, _read_states(core, some), strict=True):
             core.check_scan()
             message = _read_message(core, message_id)
-            yield Candidate(message_id, record_bytes(state) + (message.size if message is not None else 0), None)
+            yield Candidate(
+                message_id, record_bytes(state) + (message.size if message is not None else 0), None
+            )
 
 
 def still_selected(candidate: Candidate, state: MessageState | None) -> bool:
-    """Under the lock: is what the filter looked at as it was? Then its answer is the same, and need not be worked out again."""
+    """Under the lock: is what the filter looked at as it was? Then its answer is the same, and need not be
+    worked out again.
+    """
     return candidate.traits is None or candidate.traits == traits_of(state or _UNTOUCHED)
 
 

@@ -22,7 +22,18 @@ from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_LEASE_MS, MIN_LEASE_MS
 from fairlead.model.message import MessageState
-from fairlead.model.settle import Complete, DeliveryRef, Extend, Fail, LeaseRef, Outcome, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import (
+    Complete,
+    DeliveryRef,
+    Extend,
+    Fail,
+    LeaseRef,
+    Outcome,
+    Release,
+    Settlement,
+    SettleResult,
+    Start,
+)
 
 _MOVING = (Complete, Fail, Release)
 
@@ -43,17 +54,21 @@ def settle(core: Core, items: Sequence[Settlement]) -> list[SettleResult]:
 
 
 def must_last(items: Sequence[Settlement]) -> bool:
-    """Whether a power cut must not undo any of it. A start or a mere extension may be lost like the claim it belongs to:
-    the message is delivered again, perhaps sooner, and its old holder is fenced off."""
-    return any(type(item) is not Start and (type(item) is not Extend or item.progress or item.carry is not None) for item in items)
+    """Whether a power cut must not undo any of it. A start or a mere extension may be lost like the claim it
+    belongs to: the message is delivered again, perhaps sooner, and its old holder is fenced off.
+    """
+    return any(
+        type(item) is not Start and (type(item) is not Extend or item.progress or item.carry is not None)
+        for item in items
+    )
 
 
 def ask_hooks(core: Core, items: Sequence[Settlement], *, closing: int = 0) -> Answers:
     """What `on_failure` says about the failures of a batch, asked before the lock is taken for good.
 
-    An explicit instruction comes before the hook, and a stale lease is not worth asking about, nor one that is pinned
-    unless it is in the claim that is `closing`. Whoever is settled by another call meanwhile is fenced off later, answer
-    or not.
+    An explicit instruction comes before the hook, and a stale lease is not worth asking about, nor one that
+    is pinned unless it is in the claim that is `closing`. Whoever is settled by another call meanwhile is
+    fenced off later, answer or not.
     """
     failures = [item for item in items if isinstance(item, Fail) and not item.dead and item.retry_in is None]
     if not failures:
@@ -80,7 +95,17 @@ def ask_hooks(core: Core, items: Sequence[Settlement], *, closing: int = 0) -> A
             message = core.message(raw_id)
             if message is not None and raw_id not in asked:
                 asked.add(raw_id)
-                tries.append(FailedTry(lease, queue, message, states_of(core, [lease])[0], said.error, said.reason, said.progress))
+                tries.append(
+                    FailedTry(
+                        lease,
+                        queue,
+                        message,
+                        states_of(core, [lease])[0],
+                        said.error,
+                        said.reason,
+                        said.progress,
+                    )
+                )
     return ask_on_failure(core, tries)
 
 
@@ -120,7 +145,10 @@ class Batch:
         results = [self._complete_held(item) or self._one(item) for item in items]
         rules = self.moves.decide_switches()
         if rules:
-            results = [msgspec.structs.replace(result, rule=rules.get(result.raw_id, result.rule)) for result in results]
+            results = [
+                msgspec.structs.replace(result, rule=rules.get(result.raw_id, result.rule))
+                for result in results
+            ]
         return results
 
     def _complete_held(self, item: Settlement) -> SettleResult | None:
@@ -135,7 +163,12 @@ class Batch:
         else:
             return None
         lease = self.core.leases.find(raw_id)
-        if lease is None or lease.claim_id != handle.claim_id or raw_id in self.over or lease.queue_id not in self.core.by_id:
+        if (
+            lease is None
+            or lease.claim_id != handle.claim_id
+            or raw_id in self.over
+            or lease.queue_id not in self.core.by_id
+        ):
             return None
         if (self.retaining and lease.queue_id in self.retaining) or lease.pinned:
             return None
@@ -145,7 +178,9 @@ class Batch:
 
     def _one(self, item: Settlement) -> SettleResult:
         if not isinstance(item, (Complete, Fail, Release, Extend, Start)):
-            return SettleResult(b"", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}")
+            return SettleResult(
+                b"", "invalid", error=f"expected Complete, Fail, Release, Extend or Start, got {item!r}"
+            )
         try:
             raw_id, claim_id = read_handle(item.delivery)
         except InvalidRequest as wrong:
@@ -166,7 +201,11 @@ class Batch:
         """Fenced off: "lost_lease" for a message that lives on, "not_found" for one that is unknown or gone."""
         if raw_id not in self.over:
             gone_queue = lease is not None and lease.queue_id not in self.core.by_id
-            return "not_found" if gone_queue or self.core.message(raw_id) is None or self._is_done(raw_id) else "lost_lease"
+            return (
+                "not_found"
+                if gone_queue or self.core.message(raw_id) is None or self._is_done(raw_id)
+                else "lost_lease"
+            )
         return "lost_lease"
 
     def _is_done(self, raw_id: bytes) -> bool:
@@ -218,11 +257,14 @@ class Batch:
             raise InvalidRequest("duration", "between 100ms and 7d", item.duration)
         progress, carry = check_progress(item.progress), check_carry(item.carry)
         if carry:
-            # The only item that can grow the store without bound: every other one has its room kept by its lease.
+            # The only item that can grow the store without bound: every other one has its room kept by its
+            # lease.
             self.core.store.check_room(self.carried_bytes + STATE_BYTES + len(carry))
             self.carried_bytes += STATE_BYTES + len(carry)
         if progress or carry is not None:
-            known = state or MessageState(lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1)
+            known = state or MessageState(
+                lease.queue_id, row_place(lease.row), deliveries=lease.deliveries - 1
+            )
             self.states[lease.id] = msgspec.structs.replace(
                 known, progress=known.progress | progress, carry=known.carry if carry is None else carry
             )
@@ -287,7 +329,9 @@ class Batch:
             self.moves.streams.load(queue_id, streams)
 
 
-def settle_current(core: Core, queue_name: str, message_id: str, make: type[Complete] | type[Fail], **fields: object) -> SettleResult:
+def settle_current(
+    core: Core, queue_name: str, message_id: str, make: type[Complete] | type[Fail], **fields: object
+) -> SettleResult:
     """The unfenced forms by id: act on whatever lease is current at this moment."""
     raw_id = find_id(message_id)
     if raw_id is None:
@@ -302,11 +346,17 @@ def settle_current(core: Core, queue_name: str, message_id: str, make: type[Comp
 
 
 def goodbye(core: Core, consumer: str) -> int:
-    """Release everything a consumer holds, below the disk reserve in several commits; what is in a numbered claim stays in it."""
+    """Release everything a consumer holds, below the disk reserve in several commits; what is in a numbered
+    claim stays in it.
+    """
     check_consumer(consumer)
     with core.lock:
         core.check_open()
-        leases = [lease for lease in core.leases.of_consumer(consumer) if lease.queue_id in core.by_id and not lease.pinned]
+        leases = [
+            lease
+            for lease in core.leases.of_consumer(consumer)
+            if lease.queue_id in core.by_id and not lease.pinned
+        ]
         step = step_of(core, MAX_BATCH_MESSAGES)
         for start in range(0, len(leases), step):
             release_all(core, leases[start : start + step])

@@ -1,7 +1,7 @@
 """Times as people read them: the store's time plus what the wall clock is ahead of it.
 
-The engine makes its answers in the store's time; this is the last thing that is done to them. As long as nobody stepped the
-wall clock the two are the same, and nothing is changed.
+The engine makes its answers in the store's time; this is the last thing that is done to them. As long as
+nobody stepped the wall clock the two are the same, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ TIMES: dict[type, _Fields] = {
     Delivery: _Fields(("lease_until",), ("message", "state")),
     SettleResult: _Fields(("due_ms", "lease_until")),
     ExchangeResult: _Fields((), ("settled", "deliveries")),
-    MessageInfo: _Fields(("enqueued_at", "due_at", "expires_at", "lease_until", "dead_since", "done_at"), ("failures",)),
+    MessageInfo: _Fields(
+        ("enqueued_at", "due_at", "expires_at", "lease_until", "dead_since", "done_at"), ("failures",)
+    ),
     BlockedStream: _Fields(("since", "until")),
     FailureMetrics: _Fields(("next_due", "latest_due"), ("blocked_streams",)),
     QueueInfo: _Fields(("created_at",)),
@@ -65,7 +67,11 @@ def _shift(answer: Any, ahead_ms: int) -> Any:
     fields = TIMES.get(type(answer))
     if fields is None:
         return answer
-    changes = {name: shown_ms(at_ms, ahead_ms) for name in fields.times if (at_ms := getattr(answer, name)) is not None}
+    changes = {
+        name: shown_ms(at_ms, ahead_ms)
+        for name in fields.times
+        if (at_ms := getattr(answer, name)) is not None
+    }
     changes |= {name: _shift(getattr(answer, name), ahead_ms) for name in fields.inside}
     replace = msgspec.structs.replace if isinstance(answer, msgspec.Struct) else dataclasses.replace
     return replace(answer, **changes)

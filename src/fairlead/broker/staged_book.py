@@ -11,7 +11,9 @@ from fairlead.store.port import Store
 
 
 class StagedBook:
-    """Used under the engine lock. Published writes that are done are asked of the store: there may be a great many."""
+    """Used under the engine lock. Published writes that are done are asked of the store: there may be a great
+    many.
+    """
 
     def __init__(self) -> None:
         self.writes: dict[Scoped, dict[str, StagedChunk]] = {}
@@ -53,15 +55,23 @@ class StagedBook:
 
     def expired(self, now_ms: int) -> list[Scoped]:
         """Writes whose time is over; one that is published is decided, and no longer asks for the time."""
-        return [write for write in self.writes if write not in self.publishing and self.expires_ms(write) <= now_ms]
+        return [
+            write
+            for write in self.writes
+            if write not in self.publishing and self.expires_ms(write) <= now_ms
+        ]
 
     def look_ahead(self, store: Store) -> None:
-        self.next_expiry_ms = min((self.expires_ms(write) for write in self.writes if write not in self.publishing), default=NEVER_MS)
+        self.next_expiry_ms = min(
+            (self.expires_ms(write) for write in self.writes if write not in self.publishing),
+            default=NEVER_MS,
+        )
         forget_ms = store.next_published_end()
         self.next_forget_ms = NEVER_MS if forget_ms is None else forget_ms
 
     def to_come(self, queue_id: int) -> tuple[int, int]:
-        """Messages and bytes that are published and on their way into a queue: its bounds must leave room for them.
+        """Messages and bytes that are published and on their way into a queue: its bounds must leave room for
+        them.
 
         The bytes of a chunk count until the last of it is made.
         """
@@ -81,7 +91,9 @@ class StagedBook:
 
 
 class Underway:
-    """A published write on its way. `loaded` are chunks read ahead, outside the lock, by whoever makes its steps."""
+    """A published write on its way. `loaded` are chunks read ahead, outside the lock, by whoever makes its
+    steps.
+    """
 
     __slots__ = ("loaded", "record")
 

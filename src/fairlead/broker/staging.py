@@ -1,7 +1,8 @@
 """Staged writes: chunks that nobody sees until one record makes all of them messages.
 
-Whatever can be wrong with a message is found when it is staged: limits, sizes, what the queue's hook says, a queue that is not
-there or full. What is left to go wrong is looked at when it is published (publish.py), before anything changes.
+Whatever can be wrong with a message is found when it is staged: limits, sizes, what the queue's hook says, a
+queue that is not there or full. What is left to go wrong is looked at when it is published (publish.py),
+before anything changes.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ class Staging:
     ) -> StageResult:
         """Keep messages that nobody sees until `publish`; the same chunk again takes the place of the first.
 
-        A write that is never published goes when `ttl` has passed since its last chunk. With `skip_invalid` bad messages
-        are left out and named in `refused`; else one of them refuses the chunk. The queue's hook is asked now, not later.
-        With `dead`, a (reason, error) for all messages or one for each, they become dead letters, as with `quarantine`.
-        What is staged for a write that is published already is checked, and not kept.
+        A write that is never published goes when `ttl` has passed since its last chunk. With `skip_invalid`
+        bad messages are left out and named in `refused`; else one of them refuses the chunk. The queue's hook
+        is asked now, not later. With `dead`, a (reason, error) for all messages or one for each, they become
+        dead letters, as with `quarantine`. What is staged for a write that is published already is checked,
+        and not kept.
         """
         core, write, chunk = self._core, read_write(token, queue), check_name(chunk, "chunk")
         ttl_ms = to_ms(ttl, "ttl")
         if not ttl_ms:
             raise InvalidRequest("ttl", "longer than nothing", ttl)
-        checked, refused = check_each(messages) if check_bool(skip_invalid, "skip_invalid") else (check_messages(messages), [])
+        checked, refused = (
+            check_each(messages)
+            if check_bool(skip_invalid, "skip_invalid")
+            else (check_messages(messages), [])
+        )
         deaths = [] if dead is None else read_deaths(dead, len(messages))
         if len(deaths) > 1 and refused:
             left_out = {row for row, _ in refused}
@@ -80,13 +86,24 @@ class Staging:
         with core.lock:
             state = core.queue(queue)
             if state.is_dead_letter_queue:
-                raise InvalidRequest("queue", "the queue the messages belong to, not its dead-letter queue", queue)
+                raise InvalidRequest(
+                    "queue", "the queue the messages belong to, not its dead-letter queue", queue
+                )
             now_ms = core.now_ms()
             if write not in core.staged.publishing and core.store.published(write) is None:
                 made = StagedChunk(
-                    write.name, chunk, state.queue_id, write.queue,
-                    len(checked), size, len(packed), lanes, now_ms, now_ms + ttl_ms, bool(deaths),
-                )  # fmt: skip
+                    write.name,
+                    chunk,
+                    state.queue_id,
+                    write.queue,
+                    len(checked),
+                    size,
+                    len(packed),
+                    lanes,
+                    now_ms,
+                    now_ms + ttl_ms,
+                    bool(deaths),
+                )
                 _check_room_to_stage(core, state, made)
                 core.commit([ChunkStaged(made, packed)])
                 core.staged.add(made)
@@ -96,11 +113,13 @@ class Staging:
         return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
 
     def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
-        """Make messages of these chunks, in this order, all of them or none; the write's other chunks are dropped.
+        """Make messages of these chunks, in this order, all of them or none; the write's other chunks are
+        dropped.
 
-        Returns when all are there, synced whatever the durability is. The same write again within seven days does nothing,
-        and says `already`. Once begun it cannot fail: should this call be cut short, the rest follows by itself.
-        Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`, `TooManyLanes`, `StoreFull`.
+        Returns when all are there, synced whatever the durability is. The same write again within seven days
+        does nothing, and says `already`. Once begun it cannot fail: should this call be cut short, the rest
+        follows by itself. Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`,
+        `TooManyLanes`, `StoreFull`.
         """
         return publish(self._core, read_write(token, queue), _check_chunk_names(chunks))
 
@@ -118,7 +137,9 @@ class Staging:
         return dropped
 
     def kinds_of(self, token: str, queue: str) -> set[bool]:
-        """Whether a write that is not published yet has dead letters (True) and other messages (False); for a server's guard."""
+        """Whether a write that is not published yet has dead letters (True) and other messages (False); for a
+        server's guard.
+        """
         core, write = self._core, read_write(token, queue)
         with core.lock:
             core.check_open()
@@ -127,7 +148,9 @@ class Staging:
             return {chunk.dead for chunk in core.staged.writes.get(write, {}).values()}
 
     def list(self) -> builtins.list[StagedWrite]:
-        """Writes in the order of their first chunks: those staged, and the thousand last published that are remembered."""
+        """Writes in the order of their first chunks: those staged, and the thousand last published that are
+        remembered.
+        """
         return self.list_of(lambda queue: True)
 
     def list_of(self, sees: Callable[[str], bool]) -> builtins.list[StagedWrite]:
@@ -137,13 +160,25 @@ class Staging:
             core.check_open()
             book = core.staged
             staged = [write for write in book.writes if write not in book.publishing and sees(write.queue)]
-            found = [_view_staged(write, [*book.writes[write].values()], book.expires_ms(write)) for write in staged]
-            found += [_view_published(ended_record(one.record)) for write, one in book.publishing.items() if sees(write.queue)]
+            found = [
+                _view_staged(write, [*book.writes[write].values()], book.expires_ms(write))
+                for write in staged
+            ]
+            found += [
+                _view_published(ended_record(one.record))
+                for write, one in book.publishing.items()
+                if sees(write.queue)
+            ]
         found += map(_view_published, islice(self._published(sees), _LISTED_PUBLISHED))
-        return shown(sorted(found, key=lambda write: (write.staged_at, write.queue, write.token)), self._core.time.ahead_ms)
+        return shown(
+            sorted(found, key=lambda write: (write.staged_at, write.queue, write.token)),
+            self._core.time.ahead_ms,
+        )
 
     def _published(self, sees: Callable[[str], bool]) -> Iterator[Published]:
-        """Page by page, with the lock let go in between: what others have published only takes longer to pass over."""
+        """Page by page, with the lock let go in between: what others have published only takes longer to pass
+        over.
+        """
         core, before = self._core, None
         while True:
             with core.lock:
@@ -170,7 +205,9 @@ def _check_chunk_names(chunks: object) -> tuple[str, ...]:
         raise InvalidRequest("chunks", f"at most {MAX_WRITE_CHUNKS}", f"{len(chunks)} chunks")
     names = tuple([check_name(chunk, "chunks") for chunk in chunks])
     if len(set(names)) < len(names):
-        raise InvalidRequest("chunks", "each name once", next(name for name in names if names.count(name) > 1))
+        raise InvalidRequest(
+            "chunks", "each name once", next(name for name in names if names.count(name) > 1)
+        )
     return names
 
 

@@ -1,8 +1,9 @@
 """The store's own time, by which everything is due: steady, and carried on over restarts.
 
-It begins as the wall clock of the first open. A step of the wall clock does not move it, so from then on the two differ by
-the step: times are stored in the store's time and shown by the wall clock (`shown_times.py`). A mark in the store ties the
-two together, so that the next process goes on where this one ended (`decide/time_over_restarts.py`).
+It begins as the wall clock of the first open. A step of the wall clock does not move it, so from then on the
+two differ by the step: times are stored in the store's time and shown by the wall clock (`shown_times.py`). A
+mark in the store ties the two together, so that the next process goes on where this one ended
+(`decide/time_over_restarts.py`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class StoreTime:
 
     def mark(self, *, closed: bool = False) -> ClockMark:
         steady_ms = self._clock.monotonic_ms()
-        return ClockMark(self.from_steady(steady_ms), self._clock.now_ms(), steady_ms, self._origin, self._life, closed)
+        return ClockMark(
+            self.from_steady(steady_ms), self._clock.now_ms(), steady_ms, self._origin, self._life, closed
+        )
 
     def marked(self) -> None:
         """The commit with the mark is made."""

@@ -1,8 +1,9 @@
-"""Streams in one commit: what each move does to the order of its stream, and who stands in the ready rows afterwards.
+"""Streams in one commit: what each move does to the order of its stream, and who stands in the ready rows
+afterwards.
 
-Moves tell a `StreamDraft` where each of its messages goes; when all moves of a commit are known, `finish` works out the
-front of every stream that was touched and writes what changed. Nothing about a stream is kept in memory between two
-commits, so that a million idle or blocked streams cost nothing but their rows.
+Moves tell a `StreamDraft` where each of its messages goes; when all moves of a commit are known, `finish`
+works out the front of every stream that was touched and writes what changed. Nothing about a stream is kept
+in memory between two commits, so that a million idle or blocked streams cost nothing but their rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Iterator, Sequence
 
 from fairlead.broker.core import Core
 from fairlead.decide.ordering import Standing, find_front, first_waiting
-from fairlead.model.facts import Fact, InReady, InStream, Moved, StreamEnded, StreamJoined, StreamLeft, StreamSaved
+from fairlead.model.facts import (
+    Fact,
+    InReady,
+    InStream,
+    Moved,
+    StreamEnded,
+    StreamJoined,
+    StreamLeft,
+    StreamSaved,
+)
 from fairlead.model.lane import Flag, lane_key, lane_throttle_keys, move_row, pack_lane, row_stream
 from fairlead.model.limits import MAX_LET_BY
 from fairlead.model.message import MessageState
@@ -71,7 +81,8 @@ class StreamDraft:
         return "release.let_by"
 
     def open_up(self) -> bool:
-        """The operator's switch: all later messages pass the one that waits at the head, or nothing waits there.
+        """The operator's switch: all later messages pass the one that waits at the head, or nothing waits
+        there.
 
         Said again, it is about the next one, when that waits too; what this one may pass it may pass still.
         """
@@ -119,9 +130,15 @@ class StreamDraft:
         return resting(row, self.core.store.states([row.id])[0])
 
     def find_front(self) -> StreamRow | None:
-        leased = [seq for seq in self.core.leases.leased_seqs(self.queue_id, self.name) if seq not in self.moved]
+        leased = [
+            seq for seq in self.core.leases.leased_seqs(self.queue_id, self.name) if seq not in self.moved
+        ]
         return find_front(
-            self.rows_from, self.standing, let_by=self.let_by, all_after=self.all_after, lowest_leased=min(leased, default=None)
+            self.rows_from,
+            self.standing,
+            let_by=self.let_by,
+            all_after=self.all_after,
+            lowest_leased=min(leased, default=None),
         )
 
 
@@ -135,7 +152,9 @@ class StreamDrafts:
     def load(self, queue_id: int, names: Sequence[str]) -> None:
         """One read for all streams a batch will touch."""
         missing = [name for name in dict.fromkeys(names) if (queue_id, name) not in self._drafts]
-        for name, record in zip(missing, self._core.store.streams(queue_id, missing) if missing else (), strict=True):
+        for name, record in zip(
+            missing, self._core.store.streams(queue_id, missing) if missing else (), strict=True
+        ):
             self._drafts[queue_id, name] = StreamDraft(self._core, queue_id, name, record)
 
     def get(self, queue_id: int, name: str) -> StreamDraft:
@@ -148,7 +167,11 @@ class StreamDrafts:
     def bound_lane(self, queue_id: int, name: str, lane: bytes) -> bytes:
         """The lane for a message that joins: a stream keeps the key of the message that opened it."""
         draft = self.get(queue_id, name)
-        return pack_lane(draft.key, lane_throttle_keys(lane)) if draft.live and lane_key(lane) != draft.key else lane
+        return (
+            pack_lane(draft.key, lane_throttle_keys(lane))
+            if draft.live and lane_key(lane) != draft.key
+            else lane
+        )
 
     def join(self, queue_id: int, row: StreamRow, standing: Standing) -> None:
         """A message comes in at the tail of its stream; the first of a new stream binds it to its key."""
@@ -159,13 +182,22 @@ class StreamDrafts:
 
     def finish(self) -> list[Fact]:
         """The facts that bring every touched stream in order; `promoted` and `demoted` tell the schedulers."""
-        return [fact for draft in self._drafts.values() if draft.moved or draft.record for fact in self._finish(draft)]
+        return [
+            fact
+            for draft in self._drafts.values()
+            if draft.moved or draft.record
+            for fact in self._finish(draft)
+        ]
 
     def _finish(self, draft: StreamDraft) -> list[Fact]:
         before, queue_id, name = draft.record, draft.queue_id, draft.name
         facts: list[Fact] = []
         if not draft.live:
-            gone = [StreamLeft(queue_id, name, seq) for seq in draft.moved if before and seq != before.first.seq and seq not in draft.joined]
+            gone = [
+                StreamLeft(queue_id, name, seq)
+                for seq in draft.moved
+                if before and seq != before.first.seq and seq not in draft.joined
+            ]
             return [*gone, StreamEnded(queue_id, name)] if before else []
         if len(draft.joined) == len(draft.moved) and draft.moved and not draft.all_after:
             return self._only_joined(draft)
@@ -189,11 +221,15 @@ class StreamDrafts:
         return facts
 
     def _only_joined(self, draft: StreamDraft) -> list[Fact]:
-        """The short way for what enqueues do: behind a live message nobody new is the front; of a new stream the first may be."""
+        """The short way for what enqueues do: behind a live message nobody new is the front; of a new stream
+        the first may be.
+        """
         queue_id, name, before = draft.queue_id, draft.name, draft.record
         rows = list(draft.joined.values())
         if before is not None:
-            after = StreamRecord(draft.key, draft.live, before.first, before.front, before.let_by, before.all_after)
+            after = StreamRecord(
+                draft.key, draft.live, before.first, before.front, before.let_by, before.all_after
+            )
             return [*[StreamJoined(queue_id, name, row) for row in rows], StreamSaved(queue_id, name, after)]
         first = rows[0]
         seq = first.seq
@@ -203,7 +239,11 @@ class StreamDrafts:
             self.promoted.append(spot)
             front.append(Moved("promoted", first.id, InStream(queue_id, first.lane, first.row), spot, None))
         after = StreamRecord(draft.key, draft.live, first, seq if front else 0)
-        return [*[StreamJoined(queue_id, name, row) for row in rows[1:]], *front, StreamSaved(queue_id, name, after)]
+        return [
+            *[StreamJoined(queue_id, name, row) for row in rows[1:]],
+            *front,
+            StreamSaved(queue_id, name, after),
+        ]
 
     def _move_front(self, draft: StreamDraft, front: StreamRow | None) -> list[Fact]:
         facts: list[Fact] = []

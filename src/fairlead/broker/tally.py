@@ -1,11 +1,22 @@
-"""What passed each queue since the broker was opened, counted from facts. For looking only: nothing decides by it."""
+"""What passed each queue since the broker was opened, counted from facts. For looking only: nothing decides
+by it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from fairlead.model.facts import Completed, Enqueued, Fact, Leased, Moved, QueueCleared, ends_failed_try, spot_queue_id
+from fairlead.model.facts import (
+    Completed,
+    Enqueued,
+    Fact,
+    Leased,
+    Moved,
+    QueueCleared,
+    ends_failed_try,
+    spot_queue_id,
+)
 from fairlead.model.views import Totals
 
 _ENQUEUED, _DELIVERED, _COMPLETED, _FAILED = range(4)
@@ -19,7 +30,9 @@ class Tally:
         return Totals(*self._counts.get(queue_id, ()))
 
     def note(self, facts: Sequence[Fact]) -> None:
-        """Under the engine lock for every commit: a batch is one step, except for completions of several queues."""
+        """Under the engine lock for every commit: a batch is one step, except for completions of several
+        queues.
+        """
         for fact in facts:
             kind = type(fact)
             if kind is Enqueued:

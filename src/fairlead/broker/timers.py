@@ -1,7 +1,7 @@
 """What happens because time has passed: leases expire, waiting messages become due, lives and windows end.
 
-Each step is one bounded commit under the lock. The timer runs them from a thread of its own; claims run those of their
-queue first, so that neither can starve the other.
+Each step is one bounded commit under the lock. The timer runs them from a thread of its own; claims run those
+of their queue first, so that neither can starve the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import threading
 from fairlead.broker.consumer_close import end_those_away, run_left_alone
 from fairlead.broker.core import REQUEST_KEPT_MS, Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
-from fairlead.broker.intents import Chosen, choose_for_background_steps, next_background_ms, run_background_step
+from fairlead.broker.intents import (
+    Chosen,
+    choose_for_background_steps,
+    next_background_ms,
+    run_background_step,
+)
 from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.publish import finish_publishes, next_staging_ms, run_staging_step
@@ -52,17 +57,22 @@ def run_due(core: Core) -> None:
             core.check_open()
             core.notice_clock_step()
             worked = run_step(core, chosen) or expired
-        # Last: what others left behind and cannot be finished, as on a full disk, must not keep leases from ending.
+        # Last: what others left behind and cannot be finished, as on a full disk, must not keep leases from
+        # ending.
         if not worked and not run_left_alone(core) | finish_publishes(core):
             return
 
 
 def run_step(core: Core, chosen: dict[int, Chosen]) -> bool:
-    """One bounded step; False when nothing was due. `chosen` has the dead letters that redrives in the background may move."""
+    """One bounded step; False when nothing was due. `chosen` has the dead letters that redrives in the
+    background may move.
+    """
     if expire_leases(core):
         return True
     now_ms = core.now_ms()
-    if any(run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms):
+    if any(
+        run_queue_due(core, state) for state in list(core.by_id.values()) if state.next_wake_ms() <= now_ms
+    ):
         return True
     if _forget_requests(core) or end_those_away(core) or run_staging_step(core, now_ms):
         return True
@@ -70,7 +80,9 @@ def run_step(core: Core, chosen: dict[int, Chosen]) -> bool:
 
 
 def _expire_with_hooks(core: Core) -> bool:
-    """Leases of queues with an `on_failure` hook: the hook is asked without the lock, then what still holds is committed."""
+    """Leases of queues with an `on_failure` hook: the hook is asked without the lock, then what still holds
+    is committed.
+    """
     with core.lock:
         if core.closed or not any(has_failure_hook(state) for state in core.by_id.values()):
             return False
@@ -79,7 +91,11 @@ def _expire_with_hooks(core: Core) -> bool:
         found = {lease.id: lease for lease in core.leases.overdue(monotonic_ms, step_of(core, STEP))}
         worked = _expire_all(core, [lease for lease in found.values() if not _asks_hook(core, lease)], {})
         overdue = (core.leases.unasked | found).values()
-        unasked = [lease for lease in overdue if _asks_hook(core, lease) and _still_overdue(core, lease, monotonic_ms)]
+        unasked = [
+            lease
+            for lease in overdue
+            if _asks_hook(core, lease) and _still_overdue(core, lease, monotonic_ms)
+        ]
         hooked = _some_runs(unasked, HOOKED_STEP)
         asked = {lease.id for lease in hooked}
         core.leases.unasked = {lease.id: lease for lease in unasked if lease.id not in asked}
@@ -88,7 +104,17 @@ def _expire_with_hooks(core: Core) -> bool:
             message = core.message(lease.id)
             if message is not None and core.leases.first_of_run(lease):
                 error = expiry_error(core, lease)
-                tries.append(FailedTry(lease, core.by_id[lease.queue_id], message, state, error, FailureReason.TIMEOUT_EXCEEDED, 0))
+                tries.append(
+                    FailedTry(
+                        lease,
+                        core.by_id[lease.queue_id],
+                        message,
+                        state,
+                        error,
+                        FailureReason.TIMEOUT_EXCEEDED,
+                        0,
+                    )
+                )
     if not hooked:
         return worked
     answers = ask_on_failure(core, tries)
@@ -97,11 +123,18 @@ def _expire_with_hooks(core: Core) -> bool:
             return False
         core.check_open()
         monotonic_ms = core.clock.monotonic_ms()
-        return _expire_all(core, [lease for lease in hooked if _still_overdue(core, lease, monotonic_ms)], answers) or worked
+        return (
+            _expire_all(
+                core, [lease for lease in hooked if _still_overdue(core, lease, monotonic_ms)], answers
+            )
+            or worked
+        )
 
 
 def _some_runs(leases: list[Lease], most: int) -> list[Lease]:
-    """So many runs, each whole: only its first message has failed, and who comes first must not change in between."""
+    """So many runs, each whole: only its first message has failed, and who comes first must not change in
+    between.
+    """
     runs: dict[tuple[int, bytes], list[Lease]] = {}
     for lease in leases:
         runs.setdefault((lease.claim_id, lease.row[ROW_BYTES:] or lease.id), []).append(lease)
@@ -166,12 +199,16 @@ def expiry_error(core: Core, lease: Lease) -> str:
     return f"not settled within its lease of {show_ms(lease_ms)} (consumer {lease.consumer!r})"
 
 
-def _expire(core: Core, moves: Moves, lease: Lease, state: MessageState | None, hook: HookAnswer | None) -> None:
+def _expire(
+    core: Core, moves: Moves, lease: Lease, state: MessageState | None, hook: HookAnswer | None
+) -> None:
     if lease.queue_id not in core.by_id:
         # Its queue was deleted; the steps of that may not have come to it yet.
         moves.drop(InLease(lease))
     elif lease.started and core.leases.first_of_run(lease):
-        moves.fail(lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=expiry_error(core, lease), hook=hook)
+        moves.fail(
+            lease, state, reason=FailureReason.TIMEOUT_EXCEEDED, error=expiry_error(core, lease), hook=hook
+        )
     else:
         moves.release(lease, state)
 
@@ -188,7 +225,9 @@ def _become_due(core: Core, queue: QueueState, now_ms: int) -> bool:
 
 
 def _end_lives(core: Core, queue: QueueState, now_ms: int) -> bool:
-    """Messages past their time to live go, unless they are leased: those are looked at again when their lease ends."""
+    """Messages past their time to live go, unless they are leased: those are looked at again when their lease
+    ends.
+    """
     ended = core.store.expired(queue.queue_id, now_ms, STEP)
     moves = Moves(core, now_ms)
     for expires_ms, message_id in ended:
@@ -210,10 +249,11 @@ def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
 
 
 def _forget_requests(core: Core) -> bool:
-    """Outcomes of exchanges too old to be asked for again; looked at once a minute, and not soon after a step of the clock.
+    """Outcomes of exchanges too old to be asked for again; looked at once a minute, and not soon after a step
+    of the clock.
 
-    By the wall clock, because an id carries that of its caller. An id from ahead, of a clock that was set back since, is kept
-    until its own time is over: it will be in time again.
+    By the wall clock, because an id carries that of its caller. An id from ahead, of a clock that was set
+    back since, is kept until its own time is over: it will be in time again.
     """
     monotonic_ms = core.clock.monotonic_ms()
     if monotonic_ms < core.next_request_sweep_ms:
@@ -257,7 +297,9 @@ def _end_retention(core: Core, dead_letters: QueueState, now_ms: int) -> bool:
 
 
 class Timer:
-    """The thread that runs what is due, when it is due. With a clock that is moved by hand there is no thread."""
+    """The thread that runs what is due, when it is due. With a clock that is moved by hand there is no
+    thread.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -307,5 +349,7 @@ def _sleep_ms(core: Core) -> int:
     lease_ms = NEVER_MS if deadline_ms is None else deadline_ms - core.clock.monotonic_ms()
     step_ms = next_background_ms(core)
     rated_ms = NEVER_MS if step_ms is None else step_ms - core.clock.monotonic_ms()
-    consumer_ms = 0 if core.consumer_book.left_alone() else core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
+    consumer_ms = (
+        0 if core.consumer_book.left_alone() else core.consumer_book.next_end_ms() - core.clock.monotonic_ms()
+    )
     return max(1, min(due_ms, lease_ms, rated_ms, consumer_ms, LONGEST_SLEEP_MS))

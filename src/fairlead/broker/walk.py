@@ -1,8 +1,8 @@
 """The messages of a queue, place by place, in pages. Each page takes one short hold of the engine lock.
 
-Between two pages the lock is free, so messages move on meanwhile: one that changes its place during a walk may be met
-twice, or not at all. Callers that change messages check each again under the lock. A walk ends with `BrokerClosed` when the
-broker is closed, and with `ServerStopping` when its server stops.
+Between two pages the lock is free, so messages move on meanwhile: one that changes its place during a walk
+may be met twice, or not at all. Callers that change messages check each again under the lock. A walk ends
+with `BrokerClosed` when the broker is closed, and with `ServerStopping` when its server stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Walked = TypeVar("Walked", bound=HasRow)
 
 
 def bounded(found: Iterable[Walked]) -> Iterator[list[Walked]]:
-    """Cut into parts whose messages may be read in one hold: at most HOLD_MESSAGES, ending with the one that reaches HOLD_BYTES."""
+    """Cut into parts whose messages may be read in one hold: at most HOLD_MESSAGES, ending with the one that
+    reaches HOLD_BYTES.
+    """
     part: list[Walked] = []
     size = 0
     for one in found:
@@ -46,7 +48,9 @@ def bounded(found: Iterable[Walked]) -> Iterator[list[Walked]]:
         yield part
 
 
-def ready_pages(core: Core, queue_id: int, prefix: bytes = b"", after: InReady | None = None) -> Iterator[list[InReady]]:
+def ready_pages(
+    core: Core, queue_id: int, prefix: bytes = b"", after: InReady | None = None
+) -> Iterator[list[InReady]]:
     """In (key, place) order, those whose lane begins with the prefix."""
     return _paged(core, lambda last: core.store.ready(queue_id, prefix, last, HOLD_MESSAGES), after)
 
@@ -55,12 +59,16 @@ def waiting_pages(core: Core, queue_id: int, after: InWaiting | None = None) -> 
     return _paged(core, lambda last: core.store.waiting(queue_id, last, HOLD_MESSAGES), after)
 
 
-def done_pages(core: Core, queue_id: int, after: InDone | None = None, until_ms: int = HELD) -> Iterator[list[InDone]]:
+def done_pages(
+    core: Core, queue_id: int, after: InDone | None = None, until_ms: int = HELD
+) -> Iterator[list[InDone]]:
     return _paged(core, lambda last: core.store.done(queue_id, last, until_ms, HOLD_MESSAGES), after)
 
 
 def leases_of(core: Core, queue_id: int) -> list[Lease]:
-    """As they are at one moment. The lock is held to copy the book, not to search it: it has the leases of all queues."""
+    """As they are at one moment. The lock is held to copy the book, not to search it: it has the leases of
+    all queues.
+    """
     with core.lock:
         core.check_scan()
         leases = core.leases.all()
@@ -74,14 +82,18 @@ def behind_front_pages(core: Core, queue_id: int) -> Iterator[list[InStream]]:
 
 
 def ready_member_pages(core: Core, queue_id: int) -> Iterator[list[InReady | InStream]]:
-    """The same with the fronts: a caller that moves messages makes others the front of their stream meanwhile."""
+    """The same with the fronts: a caller that moves messages makes others the front of their stream
+    meanwhile.
+    """
     for members in member_pages(core, queue_id):
         for part in bounded(members):
             with core.lock:
                 core.check_scan()
                 found = locate_all(core, [member.id for member in part])
             spots = [one.spot for one in found if one is not None]
-            yield [spot for spot in spots if isinstance(spot, InReady | InStream) and spot.queue_id == queue_id]
+            yield [
+                spot for spot in spots if isinstance(spot, InReady | InStream) and spot.queue_id == queue_id
+            ]
 
 
 def member_pages(core: Core, queue_id: int) -> Iterator[list[StreamRow]]:
@@ -94,7 +106,9 @@ def member_pages(core: Core, queue_id: int) -> Iterator[list[StreamRow]]:
         if not streams:
             return
         name = streams[-1][0]
-        yield from _members(core, queue_id, deque((name, record.first) for name, record in streams if record.live > 1))
+        yield from _members(
+            core, queue_id, deque((name, record.first) for name, record in streams if record.live > 1)
+        )
 
 
 def _members(core: Core, queue_id: int, streams: deque[tuple[str, StreamRow]]) -> Iterator[list[StreamRow]]:
@@ -119,7 +133,9 @@ def _members(core: Core, queue_id: int, streams: deque[tuple[str, StreamRow]]) -
 _Placed = TypeVar("_Placed", InReady, InWaiting, InDone)
 
 
-def _paged(core: Core, read: Callable[[_Placed | None], list[_Placed]], after: _Placed | None) -> Iterator[list[_Placed]]:
+def _paged(
+    core: Core, read: Callable[[_Placed | None], list[_Placed]], after: _Placed | None
+) -> Iterator[list[_Placed]]:
     while True:
         with core.lock:
             core.check_scan()

@@ -1,6 +1,8 @@
-"""The command line: one file per group of commands, against a server (`--addr`) or a data directory (`--data`).
+"""The command line: one file per group of commands, against a server (`--addr`) or a data directory
+(`--data`).
 
-Says what a destructive command will touch before it asks; exit codes come from the table of errors. Start with `app.py`.
+Says what a destructive command will touch before it asks; exit codes come from the table of errors. Start
+with `app.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ def main() -> None:
 
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Closed by whoever started us. Taken at once, or a file that is opened later gets its number, and what is printed.
+            # Closed by whoever started us. Taken at once, or a file that is opened later gets its number, and
+            # what is printed.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no reason to fail
-    # gRPC writes to stderr past every log, in its own words and, of a failed handshake, in those of a stranger.
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal that cannot show a character is no reason to fail
+    # gRPC writes to stderr past every log, in its own words and, of a failed handshake, in those of a
+    # stranger.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a command says for itself what is wrong
     try:

@@ -11,7 +11,17 @@ import typer
 from fairlead import __version__
 from fairlead.cli import credentials
 from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
-from fairlead.cli.root import ADDR_HELP, CA_HELP, CERT_HELP, DATA_HELP, KEY_FILE_HELP, KEY_HELP, OUTPUT_HELP, PROJECT_HELP, Root
+from fairlead.cli.root import (
+    ADDR_HELP,
+    CA_HELP,
+    CERT_HELP,
+    DATA_HELP,
+    KEY_FILE_HELP,
+    KEY_HELP,
+    OUTPUT_HELP,
+    PROJECT_HELP,
+    Root,
+)
 
 app = typer.Typer(
     name="fairlead",
@@ -33,23 +43,45 @@ def _say_version(value: bool) -> None:
 def root(
     ctx: typer.Context,
     addr: Annotated[
-        str | None, typer.Option("--addr", metavar="HOST:PORT", envvar="FAIRLEAD_ADDR", help=f"{ADDR_HELP} Default: {DEFAULT_ADDR}.")
+        str | None,
+        typer.Option(
+            "--addr",
+            metavar="HOST:PORT",
+            envvar="FAIRLEAD_ADDR",
+            help=f"{ADDR_HELP} Default: {DEFAULT_ADDR}.",
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)] = None,
-    project: Annotated[str | None, typer.Option("--project", metavar="NAME", envvar="FAIRLEAD_PROJECT", help=PROJECT_HELP)] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP)] = Output.text,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", envvar="FAIRLEAD_DATA", help=DATA_HELP)
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", envvar="FAIRLEAD_PROJECT", help=PROJECT_HELP)
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP)
+    ] = Output.text,
     api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", metavar="FILE", envvar=credentials.API_KEY_FILE, help=KEY_FILE_HELP)
+        Path | None,
+        typer.Option("--api-key-file", metavar="FILE", envvar=credentials.API_KEY_FILE, help=KEY_FILE_HELP),
     ] = None,
-    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="FILE", envvar=credentials.TLS_CA, help=CA_HELP)] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", envvar=credentials.TLS_CERT, help=CERT_HELP)] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", envvar=credentials.TLS_KEY, help=KEY_HELP)] = None,
-    version: Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")] = False,
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", metavar="FILE", envvar=credentials.TLS_CA, help=CA_HELP)
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", envvar=credentials.TLS_CERT, help=CERT_HELP)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", envvar=credentials.TLS_KEY, help=KEY_HELP)
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+    ] = False,
 ) -> None:
     """A durable work queue that takes failure seriously.
 
-    Commands act on a server (--addr) or, where none runs, on a data directory (--data). These options also work behind
-    the name of a command.
+    Commands act on a server (--addr) or, where none runs, on a data directory (--data). These options also
+    work behind the name of a command.
     """
     given = Chosen(
         output=output,

@@ -23,13 +23,16 @@ def register(app: typer.Typer) -> None:
 
 def apply(
     files: RunbookFiles,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Make queues, pipelines and workers what a runbook says.
 
-    Shows the difference to what is running, asks, then makes it so: each queue in one step, the runbook in force last. An
-    apply that was interrupted is completed by the next. Queues that are no longer defined stay, with their messages.
+    Shows the difference to what is running, asks, then makes it so: each queue in one step, the runbook in
+    force last. An apply that was interrupted is completed by the next. Queues that are no longer defined
+    stay, with their messages.
     """
     checked = read_files(files)
     tell_warnings(checked)

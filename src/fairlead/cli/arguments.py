@@ -52,7 +52,10 @@ def check_reason(value: str | None) -> str | None:
     if value is None or value in REASONS:
         return value
     near = nearest(value, REASONS)
-    raise typer.BadParameter(f"{value!r} is no failure reason; " + (f"did you mean {near}?" if near else "one of " + ", ".join(REASONS)))
+    raise typer.BadParameter(
+        f"{value!r} is no failure reason; "
+        + (f"did you mean {near}?" if near else "one of " + ", ".join(REASONS))
+    )
 
 
 def meant(value: str | None) -> str | None:
@@ -62,6 +65,13 @@ def meant(value: str | None) -> str | None:
 
 QueueName = Annotated[
     str,
-    typer.Argument(metavar="QUEUE", help="Name of a queue, or of its dead letters: QUEUE.dlq.", autocompletion=complete_queue, callback=meant),
+    typer.Argument(
+        metavar="QUEUE",
+        help="Name of a queue, or of its dead letters: QUEUE.dlq.",
+        autocompletion=complete_queue,
+        callback=meant,
+    ),
 ]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Messages, by full id, prefix or last characters.")]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID", help="Messages, by full id, prefix or last characters.")
+]

@@ -11,8 +11,9 @@ from types import ModuleType
 def import_arrow_alone() -> None:
     """For a process that runs nobody else's code.
 
-    Where pandas is installed, pyarrow imports it when it first turns a list into a column, to see whether the list belongs to it:
-    half a second of every command, and of the first call to every server. It looks once; asked for a DataFrame, it looks again.
+    Where pandas is installed, pyarrow imports it when it first turns a list into a column, to see whether the
+    list belongs to it: half a second of every command, and of the first call to every server. It looks once;
+    asked for a DataFrame, it looks again.
     """
     if "pandas" in sys.modules:
         return
@@ -29,7 +30,9 @@ def import_arrow_alone() -> None:
 
 class _NoPandas:
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name == "pandas":
             raise ModuleNotFoundError(name=name)
         return None

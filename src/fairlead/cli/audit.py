@@ -18,7 +18,8 @@ from fairlead.model.access import AuditRecord
 from fairlead.model.durations import to_ms
 
 _PAUSE_S = 1.0
-#: How many entries of a follower's last look are looked at again: one may have been under way, and be over now.
+#: How many entries of a follower's last look are looked at again: one may have been under way, and be over
+#: now.
 _AGAIN = 200
 
 
@@ -27,15 +28,35 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    who: Annotated[str | None, typer.Option("--who", metavar="KEY|NAME", help="Only what this key did, by its id or name.")] = None,
-    verb: Annotated[str | None, typer.Option("--verb", metavar="VERB", help="Only this act, as in purge or keys.create.")] = None,
+    who: Annotated[
+        str | None,
+        typer.Option("--who", metavar="KEY|NAME", help="Only what this key did, by its id or name."),
+    ] = None,
+    verb: Annotated[
+        str | None, typer.Option("--verb", metavar="VERB", help="Only this act, as in purge or keys.create.")
+    ] = None,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", metavar="QUEUE", help="Only what was done to this queue.", autocompletion=complete_queue, callback=meant),
+        typer.Option(
+            "--queue",
+            metavar="QUEUE",
+            help="Only what was done to this queue.",
+            autocompletion=complete_queue,
+            callback=meant,
+        ),
     ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=10_000)] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on and show what is done from now on, until Ctrl-C.")] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=10_000
+        ),
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on and show what is done from now on, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Show what operators did, oldest first: acts, redrives, reading of payloads, keys and rights.
 
@@ -45,14 +66,23 @@ def audit(
     with open_target() as target:
         found = target.audit.read(limit=limit, who=who, verb=verb, queue=queue, since=since_ms)[::-1]
         if not follow:
-            show(found, lambda: _table(found) if found else "nothing is written down" + (" of that" if who or verb or queue or since else ""))
+            show(
+                found,
+                lambda: (
+                    _table(found)
+                    if found
+                    else "nothing is written down" + (" of that" if who or verb or queue or since else "")
+                ),
+            )
             return
         _print(found)
         for news in _news(target, found, who, verb, queue):
             _print(news)
 
 
-def _news(target: Target, seen: list[AuditRecord], who: str | None, verb: str | None, queue: str | None) -> Iterator[list[AuditRecord]]:
+def _news(
+    target: Target, seen: list[AuditRecord], who: str | None, verb: str | None, queue: str | None
+) -> Iterator[list[AuditRecord]]:
     """Each entry when it is written, and again when it is over."""
     known = {record.number: record.outcome for record in seen}
     while True:
@@ -71,12 +101,29 @@ def _print(records: list[AuditRecord]) -> None:
 
 
 def _table(records: list[AuditRecord]) -> RenderableType:
-    lines = table("when", "who", "did", "queue", "count", "outcome", "from", "details", right=("count",), flexible=("details",))
+    lines = table(
+        "when",
+        "who",
+        "did",
+        "queue",
+        "count",
+        "outcome",
+        "from",
+        "details",
+        right=("count",),
+        flexible=("details",),
+    )
     for record in records:
         lines.add_row(
-            when(record.at_ms), clean(_who(record)), record.verb, record.queue or "-", "-" if record.count is None else f"{record.count:,}",
-            _outcome(record), clean(record.source), cut(clean(_details(record))),
-        )  # fmt: skip
+            when(record.at_ms),
+            clean(_who(record)),
+            record.verb,
+            record.queue or "-",
+            "-" if record.count is None else f"{record.count:,}",
+            _outcome(record),
+            clean(record.source),
+            cut(clean(_details(record))),
+        )
     return lines
 
 

@@ -25,7 +25,9 @@ _finding = partial(Finding, "certificates")
 def certificates(tls: Tls | None, doors: Mapping[str, str]) -> Iterator[Finding]:
     """Those in the files that were named, and those that the doors show. None: nothing was said of TLS."""
     if tls is None:
-        yield _finding("tls", "info", "plaintext", "say --tls-ca FILE to speak TLS, and to have certificates looked at")
+        yield _finding(
+            "tls", "info", "plaintext", "say --tls-ca FILE to speak TLS, and to have certificates looked at"
+        )
         return
     from cryptography import x509
 
@@ -59,13 +61,25 @@ def shown_by(door: str, address: str, tls: Tls, files: TlsFiles) -> Iterator[Fin
     except OSError:
         return
     if shown is not None:
-        yield ending(door, address, x509.load_der_x509_certificate(shown).not_valid_after_utc, datetime.now(UTC))
+        yield ending(
+            door, address, x509.load_der_x509_certificate(shown).not_valid_after_utc, datetime.now(UTC)
+        )
 
 
 def ending(name: str, whose: str, ends: datetime, now: datetime) -> Finding:
     left = (ends - now).days
     if ends <= now:
-        return _finding(name, "bad", f"{whose} ended on {ends:%Y-%m-%d %H:%M} UTC", "have it renewed; a server takes new files up by itself")
+        return _finding(
+            name,
+            "bad",
+            f"{whose} ended on {ends:%Y-%m-%d %H:%M} UTC",
+            "have it renewed; a server takes new files up by itself",
+        )
     if left < SOON_DAYS:
-        return _finding(name, "warn", f"{whose} ends on {ends:%Y-%m-%d}, in {left} days", "have it renewed; a server takes new files up by itself")
+        return _finding(
+            name,
+            "warn",
+            f"{whose} ends on {ends:%Y-%m-%d}, in {left} days",
+            "have it renewed; a server takes new files up by itself",
+        )
     return _finding(name, "ok", f"{whose} ends on {ends:%Y-%m-%d}, in {left} days")

@@ -32,11 +32,17 @@ def show_bytes(count: float) -> str:
     while abs(count) >= 1024 and unit < len(_BYTE_UNITS) - 1:
         count /= 1024
         unit += 1
-    return f"{count:.0f} {_BYTE_UNITS[unit]}" if unit == 0 or abs(count) >= 99.95 else f"{count:.1f} {_BYTE_UNITS[unit]}"
+    return (
+        f"{count:.0f} {_BYTE_UNITS[unit]}"
+        if unit == 0 or abs(count) >= 99.95
+        else f"{count:.1f} {_BYTE_UNITS[unit]}"
+    )
 
 
 def show_rate(per_second: float | None) -> str:
-    """A middle dot where there is nothing, so that the eye finds what moves; a dash where nothing is known yet."""
+    """A middle dot where there is nothing, so that the eye finds what moves; a dash where nothing is known
+    yet.
+    """
     if per_second is None:
         return "–"
     if abs(per_second) < 0.05:
@@ -71,7 +77,9 @@ def spark(values: Sequence[float | None], width: int) -> str:
         return " " * (width - len(known)) + "▁" * len(known)
     steps = len(_HEIGHTS) - 1
     # What moved at all is not drawn as nothing.
-    return " " * (width - len(known)) + "".join(_HEIGHTS[0 if value <= 0 else max(1, round(value / most * steps))] for value in known)
+    return " " * (width - len(known)) + "".join(
+        _HEIGHTS[0 if value <= 0 else max(1, round(value / most * steps))] for value in known
+    )
 
 
 def shares(values: Sequence[float]) -> list[float]:
@@ -92,7 +100,11 @@ class Bar:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(self.width, options.max_width)
         text = self.text(width, ascii_only=options.ascii_only)
-        fill, rest, tick = console.get_style(self.style), console.get_style(self.rest), console.get_style("bold bright_white")
+        fill, rest, tick = (
+            console.get_style(self.style),
+            console.get_style(self.rest),
+            console.get_style("bold bright_white"),
+        )
         filled, at = self.part * width, self._mark_at(width)
         for cell, sign in enumerate(text):
             style = fill if cell < filled else rest

@@ -21,12 +21,18 @@ def _meant(key: str) -> str:
 
 Key = Annotated[
     str,
-    typer.Argument(metavar="KEY", help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.", callback=_meant),
+    typer.Argument(
+        metavar="KEY",
+        help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.",
+        callback=_meant,
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    config = typer.Typer(no_args_is_help=True, help="Runtime configuration: throttles, weights, values for hooks.")
+    config = typer.Typer(
+        no_args_is_help=True, help="Runtime configuration: throttles, weights, values for hooks."
+    )
     # A value may begin with a minus sign, and is no option then.
     config.command("set", context_settings={"ignore_unknown_options": True})(set_value)
     for name, command in (("get", get_value), ("list", list_all), ("unset", unset)):
@@ -34,7 +40,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(config, name="config")
 
 
-def set_value(key: Key, value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; a number for throttles and weights.")]) -> None:
+def set_value(
+    key: Key,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; a number for throttles and weights.")],
+) -> None:
     """Set a value; it holds from the next message on."""
     with open_target(create=True) as target:
         target.config.set(key, value)
@@ -53,8 +62,12 @@ def get_value(key: Key) -> None:
 
 
 def list_all(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin with it.", callback=_meant)] = "",
-    also_prefix: Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="The same as an option.", callback=_meant)] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only keys that begin with it.", callback=_meant)
+    ] = "",
+    also_prefix: Annotated[
+        str, typer.Option("--prefix", metavar="PREFIX", help="The same as an option.", callback=_meant)
+    ] = "",
 ) -> None:
     """List keys and values."""
     if prefix and also_prefix:

@@ -15,7 +15,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Say exactly what will be touched, as in "drop 3 messages of 'orders'", and go on only when the answer is yes.
+    """Say exactly what will be touched, as in "drop 3 messages of 'orders'", and go on only when the answer
+    is yes.
 
     Without a terminal to ask at and without `--yes` this is wrong usage: a script must say that it means it.
     """

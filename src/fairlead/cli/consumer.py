@@ -18,10 +18,17 @@ from fairlead.model.durations import show_ms
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     queue = in_project(ctx.params.get("queue") or "")
-    return completing(ctx, lambda target: [name for name in _names(target, queue) if name.startswith(incomplete)])
+    return completing(
+        ctx, lambda target: [name for name in _names(target, queue) if name.startswith(incomplete)]
+    )
 
 
-Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="Its name, as `consumer list` shows it.", autocompletion=_complete)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONSUMER", help="Its name, as `consumer list` shows it.", autocompletion=_complete
+    ),
+]
 
 
 _UNSPOKEN = {
@@ -31,7 +38,10 @@ _UNSPOKEN = {
 
 
 def register(app: typer.Typer) -> None:
-    consumer = typer.Typer(no_args_is_help=True, help="Durable consumers, such as Spark queries and workers, and the claims they hold.")
+    consumer = typer.Typer(
+        no_args_is_help=True,
+        help="Durable consumers, such as Spark queries and workers, and the claims they hold.",
+    )
     for name, command in (("list", list_all), ("show", show_one), ("release", release), ("drop", drop)):
         consumer.command(name)(command)
     app.add_typer(consumer, name="consumer")
@@ -42,7 +52,16 @@ def list_all() -> None:
     with open_target() as target:
         found = target.consumers.list()
     numbers = ("closed", "open", "messages", "bytes")
-    lines = table("consumer", "queue", *numbers, "unspoken", "last heard of", "expires", right=numbers, flexible=("consumer",))
+    lines = table(
+        "consumer",
+        "queue",
+        *numbers,
+        "unspoken",
+        "last heard of",
+        "expires",
+        right=numbers,
+        flexible=("consumer",),
+    )
     for info in found:
         claim = (f"{info.open}", f"{info.messages:,}", f"{info.bytes:,}") if info.open else ("-", "-", "-")
         known = (info.unspoken, age(info.seen_at), age(info.expires_at))
@@ -71,11 +90,15 @@ def release(queue: QueueName, name: Name, yes: Yes = False) -> None:
 
 
 def drop(queue: QueueName, name: Name, yes: Yes = False) -> None:
-    """Release what a consumer holds, and forget it: whoever uses the name for this queue next begins with claim 1."""
+    """Release what a consumer holds, and forget it: whoever uses the name for this queue next begins with
+    claim 1.
+    """
     with open_target() as target:
         info = _find(target, queue, name)
         finished = count_of(info.last_closed, "finished claim")
-        confirm(f"{_what_goes_back(info)} and forget consumer {name!r} of {queue} with its {finished}", yes=yes)
+        confirm(
+            f"{_what_goes_back(info)} and forget consumer {name!r} of {queue} with its {finished}", yes=yes
+        )
         target.consumers.drop(name, queue)
     show({"queue": queue, "consumer": name, "dropped": True}, f"forgot consumer {clean(name)!r} of {queue}")
 
@@ -85,7 +108,9 @@ def _find(target: Target, queue: str, name: str) -> ConsumerInfo:
         return target.consumers.show(name, queue)
     except ConsumerNotFound as unknown:
         near = nearest(name, _names(target, queue))
-        unknown.add_note(f"did you mean {near}?" if near else "see which there are with: fairlead consumer list")
+        unknown.add_note(
+            f"did you mean {near}?" if near else "see which there are with: fairlead consumer list"
+        )
         raise
 
 
@@ -94,8 +119,17 @@ def _names(target: Target, queue: str) -> list[str]:
 
 
 def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
-    holds = f"claim {info.open}: {count_of(info.messages, 'message')}, {count_of(info.bytes, 'byte')}" if info.open else "nothing"
-    rows = [("consumer", clean(info.name)), ("queue", info.queue), ("holds", holds), ("finished", f"claims up to {info.last_closed}")]
+    holds = (
+        f"claim {info.open}: {count_of(info.messages, 'message')}, {count_of(info.bytes, 'byte')}"
+        if info.open
+        else "nothing"
+    )
+    rows = [
+        ("consumer", clean(info.name)),
+        ("queue", info.queue),
+        ("holds", holds),
+        ("finished", f"claims up to {info.last_closed}"),
+    ]
     if info.lost:
         rows.append(("lost", f"claim {info.lost}: it was let go of before it was closed"))
     return [
@@ -103,9 +137,16 @@ def _rows(info: ConsumerInfo) -> list[tuple[str, str]]:
         ("unspoken", _UNSPOKEN[info.unspoken]),
         ("generation", str(info.generation)),
         ("heard of", f"{when(info.seen_at)} ({age(info.seen_at)})"),
-        ("given up", f"{when(info.expires_at)} ({age(info.expires_at)}), after {show_ms(info.ttl_ms)} of silence"),
+        (
+            "given up",
+            f"{when(info.expires_at)} ({age(info.expires_at)}), after {show_ms(info.ttl_ms)} of silence",
+        ),
     ]
 
 
 def _what_goes_back(info: ConsumerInfo) -> str:
-    return f"put back {count_of(info.messages, 'message')} of claim {info.open}" if info.open else "put back nothing"
+    return (
+        f"put back {count_of(info.messages, 'message')} of claim {info.open}"
+        if info.open
+        else "put back nothing"
+    )

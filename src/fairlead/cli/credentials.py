@@ -55,11 +55,18 @@ def tls() -> Tls | None:
         warn_if_open(given.tls_key)
     from fairlead.client.tls import Tls
 
-    return Tls(None if given.tls_ca is None or str(given.tls_ca) == SYSTEM else given.tls_ca, given.tls_cert, given.tls_key)
+    return Tls(
+        None if given.tls_ca is None or str(given.tls_ca) == SYSTEM else given.tls_ca,
+        given.tls_cert,
+        given.tls_key,
+    )
 
 
 def warn_if_open(secret: Path) -> None:
     """Said, not refused: the damage is done, and whoever mends it needs the command."""
     found = secret.stat()
     if os.name == "posix" and stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-        typer.echo(f"warning: {secret} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {secret}", err=True)
+        typer.echo(
+            f"warning: {secret} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {secret}",
+            err=True,
+        )

@@ -27,7 +27,9 @@ _finding = partial(Finding, "data")
 def data_directory(path: Path, settings: Settings) -> Iterator[Finding]:
     if not path.exists():
         above = next(parent for parent in path.absolute().parents if parent.exists())
-        yield _finding("directory", "info", f"{path} does not exist yet", f"fairlead serve --data {path} makes it")
+        yield _finding(
+            "directory", "info", f"{path} does not exist yet", f"fairlead serve --data {path} makes it"
+        )
         yield writable(above)
         yield room(above, settings.disk_reserve_bytes)
         yield file_system(above)
@@ -52,13 +54,22 @@ def data_directory(path: Path, settings: Settings) -> Iterator[Finding]:
 def data_format(path: Path) -> Finding:
     if not (path / FORMAT_FILE).exists():
         if any(path.iterdir()):
-            return _finding("format", "bad", f"{path} has files but no {FORMAT_FILE}: it is not ours", "choose a new or empty directory")
+            return _finding(
+                "format",
+                "bad",
+                f"{path} has files but no {FORMAT_FILE}: it is not ours",
+                "choose a new or empty directory",
+            )
         return _finding("format", "info", f"{path} is empty: a broker will make it a data directory")
     try:
         check_format(path)
     except FairleadError as error:
-        return _finding("format", "bad", error.message, "restore a backup, or use the version of fairlead that wrote it")
-    return _finding("format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {FORMAT}")
+        return _finding(
+            "format", "bad", error.message, "restore a backup, or use the version of fairlead that wrote it"
+        )
+    return _finding(
+        "format", "ok", f"{path} has format {read_format(path)}, this fairlead reads up to {FORMAT}"
+    )
 
 
 def writable(path: Path) -> Finding:
@@ -72,7 +83,12 @@ def room(path: Path, reserve: int) -> Finding:
     free = shutil.disk_usage(path).free
     found = f"{show_bytes(free)} free, the reserve is {show_bytes(reserve)}"
     if free < reserve:
-        return _finding("disk space", "bad", found, "requests that grow the store are refused until there is room; settles and purges still work")
+        return _finding(
+            "disk space",
+            "bad",
+            found,
+            "requests that grow the store are refused until there is room; settles and purges still work",
+        )
     if free < 4 * reserve:
         return _finding("disk space", "warn", found, "make room before enqueues are refused")
     return _finding("disk space", "ok", found)
@@ -81,9 +97,19 @@ def room(path: Path, reserve: int) -> Finding:
 def file_system(path: Path) -> Finding:
     kind = _file_system_of(path)
     if kind in _NETWORKED:
-        return _finding("file system", "warn", f"{kind} is reached over a network", "syncs and locks may not mean what they say; use a local disk")
+        return _finding(
+            "file system",
+            "warn",
+            f"{kind} is reached over a network",
+            "syncs and locks may not mean what they say; use a local disk",
+        )
     if kind in ("tmpfs", "ramfs"):
-        return _finding("file system", "warn", f"{kind} is in memory", "everything is gone after a restart of the machine; use a disk")
+        return _finding(
+            "file system",
+            "warn",
+            f"{kind} is in memory",
+            "everything is gone after a restart of the machine; use a disk",
+        )
     return _finding("file system", "ok" if kind else "info", kind or "not known on this system")
 
 
@@ -94,7 +120,11 @@ def _file_system_of(path: Path) -> str:
     except OSError:
         return ""
     where = path.resolve()
-    above = [(len(point), number, kind) for number, (_, point, kind, *_) in enumerate(mounts) if where.is_relative_to(point.replace("\\040", " "))]
+    above = [
+        (len(point), number, kind)
+        for number, (_, point, kind, *_) in enumerate(mounts)
+        if where.is_relative_to(point.replace("\\040", " "))
+    ]
     return max(above)[2] if above else ""
 
 
@@ -102,7 +132,12 @@ def holder(path: Path) -> Finding:
     process_id = find_holder(path)
     if process_id is None:
         return _finding("open in", "ok", "no process has it open, as far as can be seen")
-    return _finding("open in", "info", name_holder(process_id), "other commands reach it through its server: --addr HOST:PORT")
+    return _finding(
+        "open in",
+        "info",
+        name_holder(process_id),
+        "other commands reach it through its server: --addr HOST:PORT",
+    )
 
 
 def modes(path: Path) -> Finding:
@@ -140,8 +175,15 @@ def fsync_time(path: Path) -> Iterator[Finding]:
                 os.fsync(writing.fileno())
                 took.append((time.perf_counter() - began) * 1000)
     except OSError as trouble:
-        yield _finding("fsync", "bad", f"a file in {path} could not be written and synced: {trouble.strerror}", "look at the disk")
+        yield _finding(
+            "fsync",
+            "bad",
+            f"a file in {path} could not be written and synced: {trouble.strerror}",
+            "look at the disk",
+        )
         return
     finally:
         file.unlink(missing_ok=True)
-    yield _finding("fsync", "info", f"{statistics.median(took):.2f} ms (p50 of {_FSYNCS}), {max(took):.2f} ms at most")
+    yield _finding(
+        "fsync", "info", f"{statistics.median(took):.2f} ms (p50 of {_FSYNCS}), {max(took):.2f} ms at most"
+    )

@@ -35,13 +35,24 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     grpc: Annotated[
-        str | None, typer.Option("--grpc", metavar="HOST:PORT", help=f"The server's gRPC door. Default: port {_PORTS['grpc']} of its host.")
+        str | None,
+        typer.Option(
+            "--grpc",
+            metavar="HOST:PORT",
+            help=f"The server's gRPC door. Default: port {_PORTS['grpc']} of its host.",
+        ),
     ] = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.")
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help=f"The server's HTTP door. Default: port {_PORTS['http']} of its host.",
+        ),
     ] = None,
 ) -> None:
-    """Check this machine, the packages, Spark, a data directory (--data), a server (--addr) and its certificates (--tls-ca).
+    """Check this machine, the packages, Spark, a data directory (--data), a server (--addr) and its
+    certificates (--tls-ca).
 
     Every line is ok, info, warn or bad, with what to do. The exit code is 1 if anything is bad.
     """
@@ -66,9 +77,18 @@ def examine(asked: Chosen, grpc: str | None, http: str | None) -> Iterator[Findi
     flight = addr or DEFAULT_ADDR
     host = flight.rpartition(":")[0]
     grpc, http = grpc or f"{host}:{_PORTS['grpc']}", http or f"{host}:{_PORTS['http']}"
-    yield from _carefully("server", server(flight, grpc, http, asked=addr is not None, tls=credentials.tls(), api_key=credentials.api_key()))
-    yield from _carefully("security", security(data, flight, credentials.tls(), asked.credentials, os.environ))
-    yield from _carefully("certificates", certificates(credentials.tls(), {"flight": flight, "grpc": grpc, "http": http}))
+    yield from _carefully(
+        "server",
+        server(
+            flight, grpc, http, asked=addr is not None, tls=credentials.tls(), api_key=credentials.api_key()
+        ),
+    )
+    yield from _carefully(
+        "security", security(data, flight, credentials.tls(), asked.credentials, os.environ)
+    )
+    yield from _carefully(
+        "certificates", certificates(credentials.tls(), {"flight": flight, "grpc": grpc, "http": http})
+    )
 
 
 def _carefully(area: str, checks: Iterator[Finding]) -> Iterator[Finding]:
@@ -89,7 +109,9 @@ def findings_view(found: Sequence[Finding]) -> RenderableType:
     for finding in found:
         text = Text(clean(finding.found))
         if finding.advice:
-            text.append(f"\n→ {clean(finding.advice)}", style="dim" if finding.level in ("ok", "info") else "bold")
+            text.append(
+                f"\n→ {clean(finding.advice)}", style="dim" if finding.level in ("ok", "info") else "bold"
+            )
         first = Text("" if finding.area == area else finding.area, style="bold")
         area = finding.area
         table.add_row(first, Text(finding.level, style=_STYLES[finding.level]), finding.name, text)

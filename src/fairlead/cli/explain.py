@@ -26,9 +26,16 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     what: Annotated[
-        str, typer.Argument(metavar="QUEUE|ID", help="A queue, or the full id or first characters of a message.", autocompletion=complete_queue)
+        str,
+        typer.Argument(
+            metavar="QUEUE|ID",
+            help="A queue, or the full id or first characters of a message.",
+            autocompletion=complete_queue,
+        ),
     ],
-    message: Annotated[str | None, typer.Argument(metavar="ID", help="A message of that queue: also by its last characters.")] = None,
+    message: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A message of that queue: also by its last characters.")
+    ] = None,
 ) -> None:
     """Say why a message, or a whole queue, is not being delivered."""
     with open_target() as target:

@@ -18,9 +18,13 @@ def register(app: typer.Typer) -> None:
 
 def failures(
     queue: QueueName,
-    streams: Annotated[int, typer.Option("--streams", min=1, max=10_000, help="How many blocked streams to list.")] = 20,
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, max=10_000, help="How many blocked streams to list.")
+    ] = 20,
 ) -> None:
-    """Show how often live messages have failed and why, scheduled retries, poison candidates, and blocked streams."""
+    """Show how often live messages have failed and why, scheduled retries, poison candidates, and blocked
+    streams.
+    """
     with open_target() as target:
         metrics = target.failure_metrics(queue, streams=streams)
         dead = target.stats(queue).dead

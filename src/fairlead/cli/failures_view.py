@@ -1,4 +1,6 @@
-"""The failures of one queue as people read them: seed metrics first, then who is held up. Values in, renderables out."""
+"""The failures of one queue as people read them: seed metrics first, then who is held up. Values in,
+renderables out.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,25 @@ _MOST_IDS = 12
 def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> RenderableType:
     parts: list[RenderableType] = [summary(metrics, dead, now_ms)]
     if metrics.by_attempts:
-        parts += [_title("failed attempts of live messages"), bar_rows(attempts_rows(metrics.by_attempts), "yellow", _WIDTH)]
-        parts += [_title("reason of the last failure"), bar_rows(sorted(metrics.by_reason.items(), key=_most_first), "red", _WIDTH)]
+        parts += [
+            _title("failed attempts of live messages"),
+            bar_rows(attempts_rows(metrics.by_attempts), "yellow", _WIDTH),
+        ]
+        parts += [
+            _title("reason of the last failure"),
+            bar_rows(sorted(metrics.by_reason.items(), key=_most_first), "red", _WIDTH),
+        ]
     if metrics.poison_candidates:
         parts += [_title("poison candidates"), poison_text(metrics)]
     if metrics.blocked_streams:
         parts += [_title("blocked streams"), blocked_table(metrics.blocked_streams, now_ms)]
     if not metrics.complete:
-        parts.append(Text("the queue holds more than what is looked at in one call: these are the figures of a part of it", style="yellow"))
+        parts.append(
+            Text(
+                "the queue holds more than what is looked at in one call: these are the figures of a part of it",
+                style="yellow",
+            )
+        )
     return Group(*parts)
 
 
@@ -64,7 +77,10 @@ def attempts_rows(by_attempts: Mapping[int, int], most: int = 12) -> list[tuple[
     if len(rows) <= most:
         return [(str(attempts), count) for attempts, count in rows]
     head, tail = rows[: most - 1], rows[most - 1 :]
-    return [*((str(attempts), count) for attempts, count in head), (f"{tail[0][0]}+", sum(count for _, count in tail))]
+    return [
+        *((str(attempts), count) for attempts, count in head),
+        (f"{tail[0][0]}+", sum(count for _, count in tail)),
+    ]
 
 
 def bar_rows(rows: Iterable[tuple[str, int]], style: str, width: int) -> Table:
@@ -73,7 +89,9 @@ def bar_rows(rows: Iterable[tuple[str, int]], style: str, width: int) -> Table:
     most = max((count for _, count in found), default=1)
     bar = max(4, width - max((len(name) for name, _ in found), default=0) - len(show_count(most)) - 2)
     table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True, justify="right" if all(name[:1].isdigit() for name, _ in found) else "left")
+    table.add_column(
+        no_wrap=True, justify="right" if all(name[:1].isdigit() for name, _ in found) else "left"
+    )
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     for name, count in found:
@@ -98,7 +116,13 @@ def blocked_table(streams: Iterable[BlockedStream], now_ms: int) -> Table:
     table.add_column("again", no_wrap=True)
     for stream in streams:
         until = Text(show_until(stream.until, now_ms), style="red" if stream.until is None else "")
-        table.add_row(clean(stream.stream), show_count(stream.behind), short_id(stream.blocker), show_age(now_ms - stream.since), until)
+        table.add_row(
+            clean(stream.stream),
+            show_count(stream.behind),
+            short_id(stream.blocker),
+            show_age(now_ms - stream.since),
+            until,
+        )
     return table
 
 

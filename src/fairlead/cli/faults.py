@@ -1,7 +1,8 @@
 """What went wrong, on stderr: words for people, or with `-o json` one object.
 
-`{"error": {"code": ..., "message": ..., "fields": {...}, "hints": [...]}}` has the code, message and fields of the
-error as every other door gives them; wrong usage has the code `usage`. Exit codes come from `wire/statuses.py`.
+`{"error": {"code": ..., "message": ..., "fields": {...}, "hints": [...]}}` has the code, message and fields
+of the error as every other door gives them; wrong usage has the code `usage`. Exit codes come from
+`wire/statuses.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from fairlead.errors import FairleadError
 #: The engine's messages speak to Python programs; where those name a method, this is what to type instead.
 _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
     "queue_not_found": lambda error: f"there is no queue {error.queue!r}",
-    "queue_exists": lambda error: f"queue {error.queue!r} exists already; change it with: fairlead queue update {error.queue}",
-    "config_key_not_found": lambda error: f"configuration key {error.key!r} is not set; see: fairlead config list",
-    "source_queue_gone": lambda error: f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it",
+    "queue_exists": lambda error: (
+        f"queue {error.queue!r} exists already; change it with: fairlead queue update {error.queue}"
+    ),
+    "config_key_not_found": lambda error: (
+        f"configuration key {error.key!r} is not set; see: fairlead config list"
+    ),
+    "source_queue_gone": lambda error: (
+        f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it"
+    ),
 }
 
 
@@ -36,7 +43,9 @@ def tell_error(error: FairleadError) -> None:
 
 
 def tell_wrong_usage(complaint: typer.TyperException) -> None:
-    """When nothing was asked for, the complaint is the help, or empty because Typer has printed the help itself."""
+    """When nothing was asked for, the complaint is the help, or empty because Typer has printed the help
+    itself.
+    """
     message = complaint.format_message()
     if not message:
         return
@@ -68,7 +77,14 @@ def _tell_text(message: str, hints: list[str]) -> None:
 
 
 def _tell_json(code: str, message: str, fields: dict[str, Any], hints: list[str]) -> None:
-    found = {"error": {"code": code, "message": message, "fields": {name: _field(value) for name, value in fields.items()}, "hints": hints}}
+    found = {
+        "error": {
+            "code": code,
+            "message": message,
+            "fields": {name: _field(value) for name, value in fields.items()},
+            "hints": hints,
+        }
+    }
     sys.stderr.write(as_json(found) + "\n")
 
 

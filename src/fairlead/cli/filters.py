@@ -23,17 +23,36 @@ def read_filter(
     ] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Found in the last error.")] = None,
     error_regex: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="A regular expression (RE2) found in the last error.")
+        str | None,
+        typer.Option(metavar="PATTERN", help="A regular expression (RE2) found in the last error."),
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="The fairness key.")] = None,
     header: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="A header.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at least so long.")] = None,
-    newer_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Dead for at most so long.")] = None,
-    min_attempts: Annotated[int | None, typer.Option(metavar="N", min=0, help="Failed at least so often.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(metavar="N", min=0, help="Failed at most so often.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Dead for at least so long.")
+    ] = None,
+    newer_than: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Dead for at most so long.")
+    ] = None,
+    min_attempts: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Failed at least so often.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Failed at most so often.")
+    ] = None,
 ) -> DeadFilter | None:
     """None when no option was given."""
-    found = DeadFilter(reason, error, error_regex, key, read_header(header), older_than, newer_than, min_attempts, max_attempts)
+    found = DeadFilter(
+        reason,
+        error,
+        error_regex,
+        key,
+        read_header(header),
+        older_than,
+        newer_than,
+        min_attempts,
+        max_attempts,
+    )
     return None if found == DeadFilter() else found
 
 

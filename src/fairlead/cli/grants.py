@@ -29,5 +29,8 @@ def show_grants(grants: Sequence[str]) -> str:
         for grant in grants:
             if grant.startswith(f"{right}:"):
                 of.setdefault(grant.removeprefix(f"{right}:"), []).append(right)
-    words = [f"{_ALL if len(rights) == len(Right) else ','.join(rights)}:{pattern}" for pattern, rights in sorted(of.items())]
+    words = [
+        f"{_ALL if len(rights) == len(Right) else ','.join(rights)}:{pattern}"
+        for pattern, rights in sorted(of.items())
+    ]
     return clean(" ".join(words)) or "no rights"

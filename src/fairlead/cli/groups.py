@@ -1,4 +1,6 @@
-"""Which file has which command. Only what is called is imported: a command line is used in loops, and most of a short call is imports."""
+"""Which file has which command. Only what is called is imported: a command line is used in loops, and most of
+a short call is imports.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,29 @@ from fairlead.cli import say_missing
 
 #: In the order someone meets them, which is that of the help.
 FILES = {
-    "serve": "serve", "queue": "queues", "runbook": "runbook", "apply": "apply", "worker": "worker", "redrive": "redrive", "intent": "intents",
-    "consumer": "consumer", "staged": "staged", "explain": "explain", "config": "config", "stats": "stats", "failures": "failures", "top": "top",
-    "key": "keys", "audit": "audit", "tls": "tls", "backup": "maintenance", "restore": "maintenance", "verify": "maintenance",
-    "repair": "repair", "doctor": "doctor",
-}  # fmt: skip
+    "serve": "serve",
+    "queue": "queues",
+    "runbook": "runbook",
+    "apply": "apply",
+    "worker": "worker",
+    "redrive": "redrive",
+    "intent": "intents",
+    "consumer": "consumer",
+    "staged": "staged",
+    "explain": "explain",
+    "config": "config",
+    "stats": "stats",
+    "failures": "failures",
+    "top": "top",
+    "key": "keys",
+    "audit": "audit",
+    "tls": "tls",
+    "backup": "maintenance",
+    "restore": "maintenance",
+    "verify": "maintenance",
+    "repair": "repair",
+    "doctor": "doctor",
+}
 
 
 class Groups(Mapping[str, Any]):

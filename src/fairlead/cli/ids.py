@@ -12,7 +12,9 @@ from fairlead.model.views import MessageInfo
 
 
 def find_message(target: Target, queue: str, given: str) -> MessageInfo:
-    """By full id, by a prefix, or by the last characters in the queue or its dead letters. Raises `MessageNotFound`, `AmbiguousId`."""
+    """By full id, by a prefix, or by the last characters in the queue or its dead letters. Raises
+    `MessageNotFound`, `AmbiguousId`.
+    """
     if find_id(given) is not None:
         return target.find(given)
     found: dict[str, MessageInfo] = {}
@@ -30,7 +32,9 @@ def find_message(target: Target, queue: str, given: str) -> MessageInfo:
 
 
 def full_ids(target: Target, queue: str, given: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The ids that were meant, and (given, why) of those that name no message or several: one slip does not stop the rest."""
+    """The ids that were meant, and (given, why) of those that name no message or several: one slip does not
+    stop the rest.
+    """
     ids: list[str] = []
     unclear: list[tuple[str, str]] = []
     for text in given:

@@ -1,6 +1,7 @@
 """`fairlead key`: who may do what at a server that asks for keys.
 
-A secret is printed once, alone on stdout, so that a script can take it; what is to be said about it goes to stderr.
+A secret is printed once, alone on stdout, so that a script can take it; what is to be said about it goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from fairlead.server.bootstrap import BOOTSTRAP, BOOTSTRAP_FILE, renew_bootstrap
 from fairlead.server.secret_file import SecretFile
 
 _GRANT_HELP = f"Rights on queues, as in produce:orders.* or produce,consume:orders. There are {', '.join(Right)}; or all."
-To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write the secret there, for its owner alone to read, instead of printing it.")]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        help="Write the secret there, for its owner alone to read, instead of printing it.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,21 +51,34 @@ def register(app: typer.Typer) -> None:
 
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="For people: whose it is, or what for.")],
-    grant: Annotated[list[str] | None, typer.Option("--grant", "-g", metavar="RIGHT:PATTERN", help=_GRANT_HELP)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every right on every queue, and on the keys of all others.")] = False,
+    grant: Annotated[
+        list[str] | None, typer.Option("--grant", "-g", metavar="RIGHT:PATTERN", help=_GRANT_HELP)
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every right on every queue, and on the keys of all others.")
+    ] = False,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="DURATION|DATE", help="It ends then, as in 30d or 2030-12-31. Default: never.")
+        str | None,
+        typer.Option(
+            "--expires",
+            metavar="DURATION|DATE",
+            help="It ends then, as in 30d or 2030-12-31. Default: never.",
+        ),
     ] = None,
     to: To = None,
 ) -> None:
     """Make a key and show its secret, this once.
 
-    You can hand on only rights that your own key has, where it has admin too, and for no longer than it lasts.
+    You can hand on only rights that your own key has, where it has admin too, and for no longer than it
+    lasts.
     """
     if every and grant:
         wrong_usage("expected --all or --grant, not both")
     grants = read_grants(EVERY_RIGHT) if every else read_typed(grant or ())
-    with open_target(create=True) as target, SecretFile(to, exclusive=True) if to is not None else nullcontext() as file:
+    with (
+        open_target(create=True) as target,
+        SecretFile(to, exclusive=True) if to is not None else nullcontext() as file,
+    ):
         made = target.keys.create(name, grants, **_end(expires))
         _hand_over(made, file, "made")
 
@@ -68,8 +89,15 @@ def list_all() -> None:
         found = target.keys.list()
     lines = table("id", "name", "rights", "last used", "expires", flexible=("name", "rights"))
     for info in found:
-        lines.add_row(info.id, cut(clean(info.name)), cut(show_grants(info.grants)), _last_use(info), _ends(info))
-    show(found, lines if found else "there is no key yet; make one with: fairlead key create NAME --grant RIGHT:PATTERN")
+        lines.add_row(
+            info.id, cut(clean(info.name)), cut(show_grants(info.grants)), _last_use(info), _ends(info)
+        )
+    show(
+        found,
+        lines
+        if found
+        else "there is no key yet; make one with: fairlead key create NAME --grant RIGHT:PATTERN",
+    )
 
 
 def show_one(key: Annotated[str | None, KeyId] = None) -> None:
@@ -81,8 +109,14 @@ def show_one(key: Annotated[str | None, KeyId] = None) -> None:
             if key is not None:
                 raise
             here = isinstance(chosen().target(), Path)
-            who = "whoever can open the data directory" if here else "the server asks for none, and whoever reaches it"
-            show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything")
+            who = (
+                "whoever can open the data directory"
+                if here
+                else "the server asks for none, and whoever reaches it"
+            )
+            show(
+                {"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything"
+            )
             return
     made = f"{when(info.created_at)} by {clean(info.created_by)}"
     rows = [("id", info.id), ("name", clean(info.name)), ("rights", show_grants(info.grants)), ("made", made)]
@@ -91,11 +125,18 @@ def show_one(key: Annotated[str | None, KeyId] = None) -> None:
 
 def grant(
     key: Annotated[str, KeyId],
-    grants: Annotated[list[str] | None, typer.Argument(metavar="[RIGHT:PATTERN]...", help=_GRANT_HELP)] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="RIGHT:PATTERN", help="Take this right away; it must be one the key has.")
+    grants: Annotated[
+        list[str] | None, typer.Argument(metavar="[RIGHT:PATTERN]...", help=_GRANT_HELP)
     ] = None,
-    only: Annotated[bool, typer.Option("--only", help="These rights and no others; with none, no rights at all.")] = False,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--remove", metavar="RIGHT:PATTERN", help="Take this right away; it must be one the key has."
+        ),
+    ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="These rights and no others; with none, no rights at all.")
+    ] = False,
 ) -> None:
     """Give a key more rights, or take some away; it holds from its next call on."""
     more, less = read_typed(grants or ()), read_typed(remove or ())
@@ -105,14 +146,21 @@ def grant(
         wrong_usage("expected rights to give, --remove RIGHT:PATTERN, or --only")
     with open_target() as target:
         key_id = find_key(target, key).id
-        info = target.keys.set_grants(key_id, more) if only else target.keys.change_grants(key_id, add=more, remove=less)
+        info = (
+            target.keys.set_grants(key_id, more)
+            if only
+            else target.keys.change_grants(key_id, add=more, remove=less)
+        )
     show(info, f"key {_named(info)} has {show_grants(info.grants)}")
 
 
 def rotate(
     key: Annotated[str, KeyId],
     keep: Annotated[
-        str | None, typer.Option("--keep", metavar="DURATION", help="The old key is good for so much longer. Default: it ends now.")
+        str | None,
+        typer.Option(
+            "--keep", metavar="DURATION", help="The old key is good for so much longer. Default: it ends now."
+        ),
     ] = None,
     to: To = None,
 ) -> None:
@@ -123,39 +171,59 @@ def rotate(
     with open_target() as target, SecretFile(to) if to is not None else nullcontext() as file:
         old = find_key(target, key)
         made = target.keys.rotate(old.id, keep=keep)
-        _hand_over(made, file, f"takes the place of {old.id}, which {f'is good for {keep} more' if keep else 'has ended'}")
+        _hand_over(
+            made,
+            file,
+            f"takes the place of {old.id}, which {f'is good for {keep} more' if keep else 'has ended'}",
+        )
 
 
 def revoke(key: Annotated[str, KeyId], yes: Yes = False) -> None:
     """End a key: its next call is refused, also on a stream that is open."""
     with open_target() as target:
         info = find_key(target, key)
-        confirm(f"revoke key {_named(info)}: {show_grants(info.grants)}, last used {_last_use(info)}{_besides(target, info)}", yes=yes)
+        confirm(
+            f"revoke key {_named(info)}: {show_grants(info.grants)}, last used {_last_use(info)}{_besides(target, info)}",
+            yes=yes,
+        )
         target.keys.revoke(info.id)
     show({"id": info.id, "revoked": True}, f"key {_named(info)} is revoked")
 
 
 def bootstrap(
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help=f"Where the server reads it. Default: {BOOTSTRAP_FILE} in the data directory.")
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            help=f"Where the server reads it. Default: {BOOTSTRAP_FILE} in the data directory.",
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Make another first key, with every right, when the one there was is lost (--data, with no server on it).
+    """Make another first key, with every right, when the one there was is lost (--data, with no server on
+    it).
 
     It replaces the bootstrap key; other keys stay as they are.
     """
     where = chosen().target()
     if not isinstance(where, Path):
-        wrong_usage("expected --data DIR, because it takes the data directory itself; with a server: fairlead key create NAME --all")
+        wrong_usage(
+            "expected --data DIR, because it takes the data directory itself; with a server: fairlead key create NAME --all"
+        )
     file = to or where / BOOTSTRAP_FILE
     with open_directory(where) as broker:
         old = next((info for info in broker.keys.list() if info.name == BOOTSTRAP), None)
         if old is not None or file.exists():
-            confirm(f"end bootstrap key {old.id if old else 'there was'} and put another into {file}", yes=yes)
+            confirm(
+                f"end bootstrap key {old.id if old else 'there was'} and put another into {file}", yes=yes
+            )
         with as_local_user(broker).writes_down("keys.bootstrap", file=file):
             info = renew_bootstrap_key(broker, file.absolute())
-    show(asdict(info) | {"file": str(file)}, f"key {_named(info)} is in {clean(str(file))}: --api-key-file {clean(str(file))}")
+    show(
+        asdict(info) | {"file": str(file)},
+        f"key {_named(info)} is in {clean(str(file))}: --api-key-file {clean(str(file))}",
+    )
 
 
 # What they have in common
@@ -170,11 +238,16 @@ def _hand_over(made: NewKey, file: SecretFile | None, what: str) -> None:
             # The key is there; without its secret it would be there for nobody.
             _print_secret(made, said)
             raise
-        show(said | {"file": str(file.path)}, f"key {_named(made.info)} {what}; its secret is in {clean(str(file.path))}")
+        show(
+            said | {"file": str(file.path)},
+            f"key {_named(made.info)} {what}; its secret is in {clean(str(file.path))}",
+        )
         return
     tell(f"key {_named(made.info)} {what}: {show_grants(made.info.grants)}, {_ending(made.info)}")
     _print_secret(made, said)
-    tell("That was its secret, which is stored nowhere and not shown again. Use it with --api-key-file FILE or FAIRLEAD_API_KEY.")
+    tell(
+        "That was its secret, which is stored nowhere and not shown again. Use it with --api-key-file FILE or FAIRLEAD_API_KEY."
+    )
 
 
 def _print_secret(made: NewKey, said: dict[str, Any]) -> None:
@@ -193,7 +266,9 @@ def _end(expires: str | None) -> dict[str, Any]:
     try:
         at = datetime.fromisoformat(expires)
     except ValueError:
-        wrong_usage(f"expected --expires to be a duration such as 30d, or a date such as 2030-12-31, got {expires!r}")
+        wrong_usage(
+            f"expected --expires to be a duration such as 30d, or a date such as 2030-12-31, got {expires!r}"
+        )
     return {"expires_at": round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)}
 
 
@@ -209,7 +284,9 @@ def _ends(info: KeyInfo) -> Text:
     if info.expires_at is None:
         return Text("never")
     over = info.expires_at <= now_ms()
-    return Text(f"expired {age(info.expires_at)}" if over else age(info.expires_at), style="bold red" if over else "")
+    return Text(
+        f"expired {age(info.expires_at)}" if over else age(info.expires_at), style="bold red" if over else ""
+    )
 
 
 def _ending(info: KeyInfo) -> str:
@@ -219,5 +296,9 @@ def _ending(info: KeyInfo) -> str:
 def _besides(target: Target, info: KeyInfo) -> str:
     """What somebody should know before there is no way back."""
     every = {str(grant) for grant in EVERY_RIGHT}
-    mighty = [other.id for other in target.keys.list() if every.issubset(other.grants) and (other.expires_at or now_ms() + 1) > now_ms()]
+    mighty = [
+        other.id
+        for other in target.keys.list()
+        if every.issubset(other.grants) and (other.expires_at or now_ms() + 1) > now_ms()
+    ]
     return "; nobody else has every right" if mighty == [info.id] else ""

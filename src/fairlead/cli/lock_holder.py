@@ -1,6 +1,7 @@
 """Who has a data directory open, found without touching its lock.
 
-Trying the lock would be simpler, but closing the file again would take it away from a broker in this very process.
+Trying the lock would be simpler, but closing the file again would take it away from a broker in this very
+process.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from fairlead.errors import StoreLocked
 
 
 def find_holder(directory: Path) -> int | None:
-    """The process id of the broker that has the directory open; 0 for one that cannot be named; None when there is none.
+    """The process id of the broker that has the directory open; 0 for one that cannot be named; None when
+    there is none.
 
-    None also where the system does not say (there is no /proc/locks): then opening the directory is the only test.
+    None also where the system does not say (there is no /proc/locks): then opening the directory is the only
+    test.
     """
     try:
         file = os.stat(directory / "LOCK")
@@ -23,7 +26,8 @@ def find_holder(directory: Path) -> int | None:
         return None
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in lines:
-        # "1: POSIX  ADVISORY  WRITE 18888 fe:00:9994434 0 EOF"; one that waits for a lock has "->" behind its number.
+        # "1: POSIX  ADVISORY  WRITE 18888 fe:00:9994434 0 EOF"; one that waits for a lock has "->" behind its
+        # number.
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5] == wanted:
             return max(0, int(fields[4]))

@@ -1,4 +1,6 @@
-"""What was seen at one moment, and what two moments say about the time between them. Nothing here talks to a broker."""
+"""What was seen at one moment, and what two moments say about the time between them. Nothing here talks to a
+broker.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, between two looks. `flow` is what passed by total, empty where the broker keeps none; `change` is net."""
+    """Per second, between two looks. `flow` is what passed by total, empty where the broker keeps none;
+    `change` is net.
+    """
 
     flow: Mapping[str, float] = field(default_factory=dict)
     change: Mapping[str, float] = field(default_factory=dict)
@@ -36,7 +40,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """`fair` is the part its weight gives a key among those shown, `got` the part it had of what went out (None: nothing did)."""
+    """`fair` is the part its weight gives a key among those shown, `got` the part it had of what went out
+    (None: nothing did).
+    """
 
     key: str
     weight: int
@@ -74,7 +80,9 @@ def _grown(before: int, now: int) -> int:
 
 
 def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> list[KeyShare]:
-    """Heaviest first. The whole is what went out of the queue: keys that have run dry since are not shown, and had their part of it."""
+    """Heaviest first. The whole is what went out of the queue: keys that have run dry since are not shown,
+    and had their part of it.
+    """
     earlier = {entry.key: entry for entry in before.keys} if before is not None and seconds > 0 else {}
     out = [_went_out(earlier[entry.key], entry) if entry.key in earlier else None for entry in now.keys]
     whole = sum(part or 0.0 for part in out)
@@ -84,7 +92,17 @@ def key_shares(before: QueueStats | None, now: QueueStats, seconds: float) -> li
     found = []
     for entry, went, due in zip(now.keys, out, fair, strict=True):
         got = (went or 0.0) / whole if whole else None
-        found.append(KeyShare(entry.key, entry.weight, entry.pending, entry.more, None if went is None else went / seconds, due, got))
+        found.append(
+            KeyShare(
+                entry.key,
+                entry.weight,
+                entry.pending,
+                entry.more,
+                None if went is None else went / seconds,
+                due,
+                got,
+            )
+        )
     return sorted(found, key=lambda share: (-share.fair, -share.pending, share.key))
 
 
@@ -92,13 +110,19 @@ def _went_out(before: KeyStats, now: KeyStats) -> float:
     return float(_grown(before.delivered, now.delivered))
 
 
-def stats_document(look: Look, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None) -> dict[str, Any]:
+def stats_document(
+    look: Look, rates: Mapping[str, Rates], *, keys: Mapping[str, Sequence[KeyShare]] | None = None
+) -> dict[str, Any]:
     """For programs. `rates` is null at the first look; `shares` is there when keys were asked for."""
     queues = []
     for stats in look.queues:
         entry: dict[str, Any] = plain(stats)
         found = rates.get(stats.queue)
-        entry["rates"] = None if found is None else {**found.flow, **{f"{name}_change": rate for name, rate in found.change.items()}}
+        entry["rates"] = (
+            None
+            if found is None
+            else {**found.flow, **{f"{name}_change": rate for name, rate in found.change.items()}}
+        )
         if keys is not None:
             entry["shares"] = plain(keys.get(stats.queue, ()))
         queues.append(entry)

@@ -18,19 +18,32 @@ from fairlead.hooks.confine import Confinement, available
 from fairlead.store.memory import MemoryStore
 
 #: Packages, and what of them is imported.
-CORE = {"rocksdict": "rocksdict", "msgspec": "msgspec", "lupa": "lupa", "google-re2": "re2", "google-crc32c": "google_crc32c"}
+CORE = {
+    "rocksdict": "rocksdict",
+    "msgspec": "msgspec",
+    "lupa": "lupa",
+    "google-re2": "re2",
+    "google-crc32c": "google_crc32c",
+}
 EXTRAS = {
     "client": {"pyarrow": "pyarrow.flight"},
     "server": {
-        "pyarrow": "pyarrow.flight", "grpcio": "grpc", "grpcio-health-checking": "grpc_health.v1", "grpcio-reflection": "grpc_reflection.v1alpha",
-        "protobuf": "google.protobuf", "prometheus-client": "prometheus_client", "typer": "typer", "rich": "rich",
-        "cryptography": "cryptography.x509", "python-hcl2": "hcl2",
+        "pyarrow": "pyarrow.flight",
+        "grpcio": "grpc",
+        "grpcio-health-checking": "grpc_health.v1",
+        "grpcio-reflection": "grpc_reflection.v1alpha",
+        "protobuf": "google.protobuf",
+        "prometheus-client": "prometheus_client",
+        "typer": "typer",
+        "rich": "rich",
+        "cryptography": "cryptography.x509",
+        "python-hcl2": "hcl2",
     },
     "otel": {
         "opentelemetry-sdk": "opentelemetry.sdk.trace",
         "opentelemetry-exporter-otlp-proto-grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
     },
-}  # fmt: skip
+}
 
 _OPEN_FILES = 1024
 #: No build of fairlead is older: a clock before this is wrong.
@@ -40,7 +53,9 @@ _finding = partial(Finding, "machine")
 
 
 def machine() -> Iterator[Finding]:
-    yield _finding("python", "ok", f"{platform.python_version()} {platform.python_implementation()} at {sys.executable}")
+    yield _finding(
+        "python", "ok", f"{platform.python_version()} {platform.python_implementation()} at {sys.executable}"
+    )
     yield clock(time.time())
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield hook_host()
@@ -50,7 +65,12 @@ def machine() -> Iterator[Finding]:
 def clock(now_s: float) -> Finding:
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     if now_s < _EARLIEST_S:
-        return _finding("clock", "bad", f"{shown} is before fairlead was written", "set the clock, and keep it set with NTP")
+        return _finding(
+            "clock",
+            "bad",
+            f"{shown} is before fairlead was written",
+            "set the clock, and keep it set with NTP",
+        )
     return _finding("clock", "ok", shown)
 
 
@@ -73,12 +93,24 @@ def hook_host(script: str = _HOOK) -> Finding:
         key = broker.peek("doctor")[0].fairness_key
         if key != "somebody":
             why = broker.stats("doctor").hooks[0].last_error
-            return _finding("hook host", "bad", f"a script that sets the key to 'somebody' led to {key!r}: {why}", "see docs/explanation/hooks.md")
+            return _finding(
+                "hook host",
+                "bad",
+                f"a script that sets the key to 'somebody' led to {key!r}: {why}",
+                "see docs/explanation/hooks.md",
+            )
     except FairleadError as error:
-        return _finding("hook host", "bad", error.message, "queues with Lua hooks cannot be made; is lupa installed for this Python?")
+        return _finding(
+            "hook host",
+            "bad",
+            error.message,
+            "queues with Lua hooks cannot be made; is lupa installed for this Python?",
+        )
     finally:
         broker.close()
-    return _finding("hook host", "ok", f"started and ran a Lua hook in {(time.perf_counter() - began) * 1000:.0f} ms")
+    return _finding(
+        "hook host", "ok", f"started and ran a Lua hook in {(time.perf_counter() - began) * 1000:.0f} ms"
+    )
 
 
 def hook_confinement(offered: Confinement) -> Finding:
@@ -103,7 +135,8 @@ def extra(name: str, contents: Mapping[str, str]) -> Finding:
             import_module(module)
             there.append(f"{package} {metadata.version(package)}")
         except ImportError as trouble:
-            # PackageNotFoundError is one too: what can be imported without being installed is of unknown version.
+            # PackageNotFoundError is one too: what can be imported without being installed is of unknown
+            # version.
             if isinstance(trouble, metadata.PackageNotFoundError):
                 there.append(package)
             elif find_spec(module.partition(".")[0]) is None:
@@ -111,6 +144,20 @@ def extra(name: str, contents: Mapping[str, str]) -> Finding:
             else:
                 broken.append(f"{package} cannot be imported ({trouble})")
     found = [", ".join(there), f"missing: {', '.join(missing)}" if missing else "", "; ".join(broken)]
-    level: Level = "bad" if broken or (missing and name == "needed") else "ok" if not missing else "info" if name == "otel" else "warn"
+    level: Level = (
+        "bad"
+        if broken or (missing and name == "needed")
+        else "ok"
+        if not missing
+        else "info"
+        if name == "otel"
+        else "warn"
+    )
     install = "pip install fairlead" if name == "needed" else f"pip install 'fairlead[{name}]'"
-    return Finding("packages", name, level, "; ".join(part for part in found if part), install if missing or broken else "")
+    return Finding(
+        "packages",
+        name,
+        level,
+        "; ".join(part for part in found if part),
+        install if missing or broken else "",
+    )

@@ -28,37 +28,57 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where the copy goes; must not exist. With a server: on its machine.")],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET", help="Where the copy goes; must not exist. With a server: on its machine."
+        ),
+    ],
 ) -> None:
     """Make a consistent copy of everything while work goes on.
 
-    A server writes the copy where it runs, with its own rights; TARGET must then be an absolute path. On the file system
-    of the data directory files are linked instead of copied: move the copy to another disk afterwards.
+    A server writes the copy where it runs, with its own rights; TARGET must then be an absolute path. On the
+    file system of the data directory files are linked instead of copied: move the copy to another disk
+    afterwards.
     """
     where = chosen().target()
     if not isinstance(where, Path) and not target.is_absolute():
-        wrong_usage(f"expected an absolute path: the server at {where} writes the backup, on its machine, got {str(target)!r}")
+        wrong_usage(
+            f"expected an absolute path: the server at {where} writes the backup, on its machine, got {str(target)!r}"
+        )
     with open_target() as broker:
         broker.checkpoint(target if not isinstance(where, Path) else target.absolute())
     there = "" if isinstance(where, Path) else f", on the machine of the server at {where}"
     show(
         {"backup": str(target), "where": "here" if isinstance(where, Path) else "server"},
-        lambda: Text(f"backed up to {clean(str(target))}{there}; check it with: fairlead verify {clean(str(target))}"),
+        lambda: Text(
+            f"backed up to {clean(str(target))}{there}; check it with: fairlead verify {clean(str(target))}"
+        ),
     )
 
 
-def restore(backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A directory made by `fairlead backup`.")]) -> None:
+def restore(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A directory made by `fairlead backup`.")],
+) -> None:
     """Make the new data directory --data out of a backup.
 
-    Checks the backup, copies it, checks the copy, and only then gives it its name: interrupted or killed, there is no half
-    data directory. What was completed after the backup was made will be there again.
+    Checks the backup, copies it, checks the copy, and only then gives it its name: interrupted or killed,
+    there is no half data directory. What was completed after the backup was made will be there again.
     """
     into = chosen().target()
     if not isinstance(into, Path):
         wrong_usage("expected --data DIR: a new or empty directory to restore to")
     out = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with Progress(*columns, console=out, disable=wants_json() or not out.is_terminal, transient=True) as progress:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with Progress(
+        *columns, console=out, disable=wants_json() or not out.is_terminal, transient=True
+    ) as progress:
         task = progress.add_task("", total=None)
 
         def began(what: str, size: int) -> None:
@@ -67,15 +87,26 @@ def restore(backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A dir
         report = restore_backup(backup, into, began=began, copied=lambda size: progress.advance(task, size))
     size = sum(file.stat().st_size for file in into.iterdir())
     show(
-        {"data": str(into), "bytes": size, "queues": report.queues, "messages": report.messages, "leases": report.leases},
-        lambda: Text(f"restored {_counts(report)} ({show_bytes(size)}) to {clean(str(into))}; go on with: fairlead serve --data {clean(str(into))}"),
+        {
+            "data": str(into),
+            "bytes": size,
+            "queues": report.queues,
+            "messages": report.messages,
+            "leases": report.leases,
+        },
+        lambda: Text(
+            f"restored {_counts(report)} ({show_bytes(size)}) to {clean(str(into))}; go on with: fairlead serve --data {clean(str(into))}"
+        ),
     )
 
 
 def verify(
-    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="A data directory or backup; or say --data.")] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="A data directory or backup; or say --data.")
+    ] = None,
 ) -> None:
-    """Check every checksum and every law of a data directory or backup that no broker has open, without changing it.
+    """Check every checksum and every law of a data directory or backup that no broker has open, without
+    changing it.
 
     The exit code says whether there are problems: 0 or that of a corrupt store.
     """
@@ -92,7 +123,9 @@ def verify(
 def _verdict(path: Path, report: VerifyReport) -> Text:
     if report.ok:
         return Text.assemble(("ok ", "bold green"), f"{clean(str(path))}: {_counts(report)}, no problems")
-    text = Text.assemble(("bad ", "bold red"), f"{clean(str(path))}: {count_of(len(report.problems), 'problem')}")
+    text = Text.assemble(
+        ("bad ", "bold red"), f"{clean(str(path))}: {count_of(len(report.problems), 'problem')}"
+    )
     for problem in report.problems:
         text.append(f"\n  - {clean(problem)}")
     return text
@@ -103,4 +136,9 @@ def _counts(report: VerifyReport) -> str:
 
 
 def _fields(report: VerifyReport) -> dict[str, object]:
-    return {"problems": report.problems, "messages": report.messages, "queues": report.queues, "leases": report.leases}
+    return {
+        "problems": report.problems,
+        "messages": report.messages,
+        "queues": report.queues,
+        "leases": report.leases,
+    }

@@ -10,7 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import show_age
-from fairlead.cli.output import age, clean, count_of, cut, first_line, now_ms, pairs, payload_text, plain, short, table, when
+from fairlead.cli.output import (
+    age,
+    clean,
+    count_of,
+    cut,
+    first_line,
+    now_ms,
+    pairs,
+    payload_text,
+    plain,
+    short,
+    table,
+    when,
+)
 from fairlead.model.failure import FailureReason
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
@@ -44,7 +57,14 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
     found = list(infos)
     streams, keys = any(info.stream for info in found), any(info.fairness_key != "default" for info in found)
     failed, told = any(info.failures for info in found), any(_circumstance(info) for info in found)
-    headers = ["id", "status", *(["failures"] if failed else []), "age", *(["key"] if keys else []), *(["stream"] if streams else [])]
+    headers = [
+        "id",
+        "status",
+        *(["failures"] if failed else []),
+        "age",
+        *(["key"] if keys else []),
+        *(["stream"] if streams else []),
+    ]
     headers += [*(["detail"] if told else []), "payload", *(["last error"] if failed else [])]
     made = table(*headers, right=("failures",), flexible=("key", "stream", "payload", "last error"))
     for info in found:
@@ -85,7 +105,12 @@ def _last_error(info: MessageInfo) -> str:
     if not info.failures:
         return ""
     last = info.failures[-1]
-    return clean(f"{FailureReason(last.reason).word}: {first_line(last.error)}" if last.error else FailureReason(last.reason).word, most=60)
+    return clean(
+        f"{FailureReason(last.reason).word}: {first_line(last.error)}"
+        if last.error
+        else FailureReason(last.reason).word,
+        most=60,
+    )
 
 
 def message_page(info: MessageInfo) -> RenderableType:
@@ -112,25 +137,42 @@ def message_page(info: MessageInfo) -> RenderableType:
         ("carry", payload_text(info.carry) if info.carry else ""),
     )
     rows += [(name, value) for name, value in optional if value]
-    rows.append(("attempts", f"{info.attempts} in this life, {info.deliveries} deliveries, {count_of(failures_of(info), 'failure')} in all"))
+    rows.append(
+        (
+            "attempts",
+            f"{info.attempts} in this life, {info.deliveries} deliveries, {count_of(failures_of(info), 'failure')} in all",
+        )
+    )
     rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
     rows.append(("payload", payload_text(info.payload, most=2000)))
     if info.hidden:
         rows.append(("not shown", clean(", ".join(info.hidden), most=500)))
     if not info.failures:
         return pairs(rows)
-    failures = table("when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures")
+    failures = table(
+        "when", "attempt", "reason", "rule", "consumer", "error", right=("attempt",), title="\nfailures"
+    )
     for record in info.failures:
-        cells = (clean(record.rule), clean(record.consumer or "-"), clean(first_line(record.error) or "-", most=300))
+        cells = (
+            clean(record.rule),
+            clean(record.consumer or "-"),
+            clean(first_line(record.error) or "-", most=300),
+        )
         failures.add_row(when(record.at_ms), str(record.attempt), FailureReason(record.reason).word, *cells)
-    note = [f"{info.failures_cut} more between the first and the last are counted only"] if info.failures_cut else []
+    note = (
+        [f"{info.failures_cut} more between the first and the last are counted only"]
+        if info.failures_cut
+        else []
+    )
     return Group(pairs(rows), failures, *note, *_whole_error(info.failures[-1].error))
 
 
 def _whole_error(error: str) -> list[RenderableType]:
     """Indented, so that no line of it can be taken for one of ours."""
     lines = error.strip().splitlines()
-    return [Text("\n".join(["\nlast error", *(f"  {clean(line)}" for line in lines)]))] if len(lines) > 1 else []
+    return (
+        [Text("\n".join(["\nlast error", *(f"  {clean(line)}" for line in lines)]))] if len(lines) > 1 else []
+    )
 
 
 def _moment(ms: int | None) -> str:

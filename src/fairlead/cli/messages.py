@@ -34,22 +34,45 @@ def register(queue: typer.Typer) -> None:
 
 def push(
     queue: QueueName,
-    payload: Annotated[str | None, typer.Argument(metavar="PAYLOAD", help="The payload as text; - reads it from standard input.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")] = None,
-    key: Annotated[str, typer.Option(metavar="KEY", help="Fairness key: whom the message belongs to.")] = DEFAULT_KEY,
+    payload: Annotated[
+        str | None,
+        typer.Argument(metavar="PAYLOAD", help="The payload as text; - reads it from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="Fairness key: whom the message belongs to.")
+    ] = DEFAULT_KEY,
     weight: Annotated[int, typer.Option(metavar="N", help="That key's share, 1 to 1000.")] = 1,
-    throttle: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Throttle key; may be repeated.")] = None,
-    stream: Annotated[str | None, typer.Option(metavar="NAME", help="Messages of one stream are worked in order.")] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Hand it out only after this time.")] = None,
-    ttl: Annotated[str | None, typer.Option(metavar="DURATION", help="Time to live, instead of the queue's.")] = None,
-    dedup: Annotated[str | None, typer.Option(metavar="KEY", help="A second message with this key is the first one.")] = None,
-    var: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of the item, over the payload's; may be repeated.")] = None,
+    throttle: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Throttle key; may be repeated.")
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Messages of one stream are worked in order.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Hand it out only after this time.")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time to live, instead of the queue's.")
+    ] = None,
+    dedup: Annotated[
+        str | None, typer.Option(metavar="KEY", help="A second message with this key is the first one.")
+    ] = None,
+    var: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="A field of the item, over the payload's; may be repeated."),
+    ] = None,
 ) -> None:
     """Put one message into a queue, and print its id.
 
-    For a queue that the runbook in force declares, the payload is a JSON object with the fields it asks for; its defaults fill
-    in, and an item equal to one that is not done yet is that item.
+    For a queue that the runbook in force declares, the payload is a JSON object with the fields it asks for;
+    its defaults fill in, and an item equal to one that is not done yet is that item.
     """
     headers = dict(pair for text in header or () if (pair := read_header(text)) is not None)
     body = None if payload is None and file is None and var else _read_payload(payload, file)
@@ -76,29 +99,51 @@ def _read_payload(payload: str | None, file: Path | None) -> bytes:
     if file is not None:
         with file.open("rb") as opened:
             return opened.read(MAX_PAYLOAD_BYTES + 1)
-    return sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1) if payload == "-" else (payload or "").encode("utf-8", "surrogateescape")
+    return (
+        sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1)
+        if payload == "-"
+        else (payload or "").encode("utf-8", "surrogateescape")
+    )
 
 
 def peek(
     queue: QueueName,
-    where: Annotated[str, typer.Option(metavar="ready|waiting|leased|dead|done", help="Which messages.")] = "ready",
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key.")] = None,
+    where: Annotated[
+        str, typer.Option(metavar="ready|waiting|leased|dead|done", help="Which messages.")
+    ] = "ready",
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key.")
+    ] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Go on behind this message.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")] = 10,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")
+    ] = 10,
 ) -> None:
     """Look at messages without claiming them, in the order in which they would go."""
     if where == "dead" and not is_dead_letter_name(queue):
         queue = dead_letter_name(queue)
     with open_target() as target:
         behind = None if after is None else find_message(target, queue, after).id
-        found = target.peek(queue, limit=limit, where="ready" if where == "dead" else where, key=key, after=behind)
-    show([as_record(info) for info in found], message_table(found) if found else f"nothing is {clean(where)} in queue {queue!r}")
+        found = target.peek(
+            queue, limit=limit, where="ready" if where == "dead" else where, key=key, after=behind
+        )
+    show(
+        [as_record(info) for info in found],
+        message_table(found) if found else f"nothing is {clean(where)} in queue {queue!r}",
+    )
 
 
 def drain(
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")] = 10_000,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Append the messages to this file, one JSON object a line.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")
+    ] = 10_000,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to", metavar="FILE", help="Append the messages to this file, one JSON object a line."
+        ),
+    ] = None,
     yes: Yes = False,
 ) -> None:
     """Remove what is ready, and print it in full."""
@@ -111,7 +156,10 @@ def drain(
     if out is not None:
         with out:
             out.writelines(json.dumps(as_record(info), ensure_ascii=False) + "\n" for info in found)
-        show({"queue": queue, "drained": len(found), "file": str(to)}, f"wrote {count_of(len(found), 'message')} of queue {queue!r} to {to}")
+        show(
+            {"queue": queue, "drained": len(found), "file": str(to)},
+            f"wrote {count_of(len(found), 'message')} of queue {queue!r} to {to}",
+        )
         return
     if wants_json() or found:
         show([as_record(info) for info in found], lambda: _whole(found))
@@ -120,7 +168,9 @@ def drain(
 
 def _whole(found: list[MessageInfo]) -> str:
     """Payloads that are no text as JSON has them."""
-    return "\n".join(f"{short(info.id)}  {clean(info.fairness_key)}  {clean(_text(info.payload))}" for info in found)
+    return "\n".join(
+        f"{short(info.id)}  {clean(info.fairness_key)}  {clean(_text(info.payload))}" for info in found
+    )
 
 
 def _text(payload: bytes) -> str:

@@ -1,7 +1,9 @@
-"""`queue retry`, `drop`, `done`, `bury`, `hold`, `unhold`, `fail`, `prune`, `release-stream`: repair by id or by filter.
+"""`queue retry`, `drop`, `done`, `bury`, `hold`, `unhold`, `fail`, `prune`, `release-stream`: repair by id or
+by filter.
 
-By id, one that cannot be done is an error when it is the only one, and a line among the results when it is one of many.
-By filter, the exact number is shown before anything is asked, and only messages that were shown are touched.
+By id, one that cannot be done is an error when it is the only one, and a line among the results when it is
+one of many. By filter, the exact number is shown before anything is asked, and only messages that were shown
+are touched.
 """
 
 from __future__ import annotations
@@ -41,16 +43,32 @@ _WORDS = {
 #: For these a message is gone afterwards, so they ask also when ids are given.
 _FINAL = ("drop", "done")
 
-Because = Annotated[str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")]
+Because = Annotated[
+    str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")
+]
 As = Annotated[
     str,
-    typer.Option("--as", metavar="REASON", help="The failure reason that is recorded.", callback=check_reason, autocompletion=complete_reason),
+    typer.Option(
+        "--as",
+        metavar="REASON",
+        help="The failure reason that is recorded.",
+        callback=check_reason,
+        autocompletion=complete_reason,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
 
 
 def register(queue: typer.Typer) -> None:
-    for name, command in (("retry", retry), ("drop", drop), ("done", done), ("bury", bury), ("hold", hold), ("unhold", unhold), ("fail", fail)):
+    for name, command in (
+        ("retry", retry),
+        ("drop", drop),
+        ("done", done),
+        ("bury", bury),
+        ("hold", hold),
+        ("unhold", unhold),
+        ("fail", fail),
+    ):
         queue.command(name)(command)
     queue.command("prune")(prune)
     queue.command("release-stream")(release_stream)
@@ -60,15 +78,23 @@ def register(queue: typer.Typer) -> None:
 def retry(
     queue: QueueName,
     ids: Ids = None,
-    all_dead: Annotated[bool, typer.Option("--all-dead", help="Every dead letter: the same as --status dead.")] = False,
-    status: Annotated[str | None, typer.Option("--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try.")] = None,
+    all_dead: Annotated[
+        bool, typer.Option("--all-dead", help="Every dead letter: the same as --status dead.")
+    ] = False,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try."
+        ),
+    ] = None,
     filter: DeadFilter | None = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Try messages again now that are dead or failed, each with a count of 0.
 
-    Give ids, --all-dead, --status or a filter. For more than 10,000 dead letters, or at a rate, use: fairlead redrive.
+    Give ids, --all-dead, --status or a filter. For more than 10,000 dead letters, or at a rate, use: fairlead
+    redrive.
     """
     if all_dead and status not in (None, "dead"):
         wrong_usage("expected --all-dead or --status failed, not both")
@@ -86,13 +112,25 @@ def retry(
 
 
 @splice(filter=read_filter)
-def drop(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+def drop(
+    queue: QueueName,
+    ids: Ids = None,
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Drop messages for good, wherever they are; a lease on one is revoked."""
     _act("drop", queue, ids, filter, yes=yes, dry_run=dry_run)
 
 
 @splice(filter=read_filter)
-def done(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+def done(
+    queue: QueueName,
+    ids: Ids = None,
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Complete messages whose work was done by hand; a lease on one is revoked."""
     _act("done", queue, ids, filter, yes=yes, dry_run=dry_run)
 
@@ -112,13 +150,25 @@ def bury(
 
 
 @splice(filter=read_filter)
-def hold(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+def hold(
+    queue: QueueName,
+    ids: Ids = None,
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Make messages wait until `unhold`; in a stream that holds up the later ones."""
     _act("hold", queue, ids, filter, yes=yes, dry_run=dry_run)
 
 
 @splice(filter=read_filter)
-def unhold(queue: QueueName, ids: Ids = None, filter: DeadFilter | None = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+def unhold(
+    queue: QueueName,
+    ids: Ids = None,
+    filter: DeadFilter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
     """Let held messages go."""
     _act("unhold", queue, ids, filter, yes=yes, dry_run=dry_run)
 
@@ -139,7 +189,9 @@ def fail(
 
 def prune(
     queue: QueueName,
-    older_than: Annotated[str | None, typer.Option(metavar="DURATION", help="Only what has been dead or done for so long.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only what has been dead or done for so long.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="However long.")] = False,
     dead: Annotated[bool, typer.Option("--dead", help="Only dead letters.")] = False,
     done: Annotated[bool, typer.Option("--done", help="Only completed messages that are kept.")] = False,
@@ -157,16 +209,26 @@ def prune(
         if dry_run or not told.changed:
             _report("drop", queue, told, dry_run=True)
             return
-        confirm(f"drop {_number(told)} of queue {queue!r} for good" + (f", {over} for {age} or longer" if older_than else ""), yes=yes)
+        confirm(
+            f"drop {_number(told)} of queue {queue!r} for good"
+            + (f", {over} for {age} or longer" if older_than else ""),
+            yes=yes,
+        )
         result = target.prune(queue, older_than=age, which=which)
     _report("drop", queue, result)
 
 
-def release_stream(queue: QueueName, stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream.")]) -> None:
+def release_stream(
+    queue: QueueName, stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream.")]
+) -> None:
     """Let the later messages of a stream pass the one that waits at its head."""
     with open_target() as target:
         released = target.release_stream(queue, stream)
-    said = f"stream {clean(stream)!r} of queue {queue!r} goes on" if released else f"nothing waits at the head of stream {clean(stream)!r}"
+    said = (
+        f"stream {clean(stream)!r} of queue {queue!r} goes on"
+        if released
+        else f"nothing waits at the head of stream {clean(stream)!r}"
+    )
     show({"queue": queue, "stream": stream, "released": released}, said)
 
 
@@ -190,18 +252,30 @@ def _act(
     **details: Any,
 ) -> None:
     if bool(ids) == (filter is not None):
-        wrong_usage(f"expected ids of messages, or options that say which, such as --reason; see: fairlead queue {verb} --help")
+        wrong_usage(
+            f"expected ids of messages, or options that say which, such as --reason; see: fairlead queue {verb} --help"
+        )
     with open_target() as target:
         call: Callable[..., OperatorResult] = getattr(target, verb)
         if ids:
             result = _by_id(target, call, verb, queue, ids, yes=yes, dry_run=dry_run, details=details)
         else:
-            result = _by_filter(target, call, verb, queue, filter, yes=yes, dry_run=dry_run, only=only, details=details)
+            result = _by_filter(
+                target, call, verb, queue, filter, yes=yes, dry_run=dry_run, only=only, details=details
+            )
     _report(verb, queue, result, dry_run=dry_run)
 
 
 def _by_id(
-    target: Target, call: Callable[..., OperatorResult], verb: str, queue: str, given: Sequence[str], *, yes: bool, dry_run: bool, details: Any
+    target: Target,
+    call: Callable[..., OperatorResult],
+    verb: str,
+    queue: str,
+    given: Sequence[str],
+    *,
+    yes: bool,
+    dry_run: bool,
+    details: Any,
 ) -> OperatorResult:
     ids: list[str]
     unclear: list[tuple[str, str]]
@@ -225,7 +299,9 @@ def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequ
     message_id, why = skipped
     if why.startswith("not found"):
         return MessageNotFound(message_id)
-    refusal = InvalidRequest(f"message {short(message_id)}", _WORDS[verb][1], status_of_message(target.find(message_id)))
+    refusal = InvalidRequest(
+        f"message {short(message_id)}", _WORDS[verb][1], status_of_message(target.find(message_id))
+    )
     refusal.add_note(why)
     return refusal
 
@@ -253,7 +329,8 @@ def _by_filter(
     if dry_run or not told.changed:
         return told
     confirm(f"{verb} {_number(told)} of queue {queue!r}" + (" for good" if verb in _FINAL else ""), yes=yes)
-    # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was not agreed to.
+    # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
+    # not agreed to.
     still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
     result = call(queue, list(still), **details) if still else OperatorResult(())
     return OperatorResult(result.changed, result.skipped, told.more)
@@ -276,7 +353,11 @@ def _report(verb: str, queue: str, result: OperatorResult, *, dry_run: bool = Fa
     lines += [f"{_short(given)}  skipped: {clean(why)}" for given, why in result.skipped[:_LISTED]]
     if len(result.skipped) > _LISTED:
         lines.append(f"{len(result.skipped) - _LISTED:,} more skipped")
-    lines.append(f"{count_of(len(result.changed), 'message')} of queue {queue!r} {did}" if result.changed else "nothing to do")
+    lines.append(
+        f"{count_of(len(result.changed), 'message')} of queue {queue!r} {did}"
+        if result.changed
+        else "nothing to do"
+    )
     if result.more:
         lines.append("more match; run it again to go on")
     show(result, "\n".join(lines))

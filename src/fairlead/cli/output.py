@@ -1,7 +1,8 @@
-"""The one place that prints: Rich tables for people, JSON for programs, and nothing a message could use to fool a terminal.
+"""The one place that prints: Rich tables for people, JSON for programs, and nothing a message could use to
+fool a terminal.
 
-JSON has the field names of the Python values, times as epoch milliseconds, failure reasons as words, and bytes as text
-where they are UTF-8, else as `{"base64": "..."}`.
+JSON has the field names of the Python values, times as epoch milliseconds, failure reasons as words, and
+bytes as text where they are UTF-8, else as `{"base64": "..."}`.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Text is taken as it is: no markup, no emoji codes. Without a terminal nothing is coloured, wrapped or cut."""
+    """Text is taken as it is: no markup, no emoji codes. Without a terminal nothing is coloured, wrapped or
+    cut.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def show(value: object, table: RenderableType | Callable[[], RenderableType] | None = None) -> None:
-    """Print a result: `value` as JSON with `-o json`, else `table`, or the fields of `value` when there is none."""
+    """Print a result: `value` as JSON with `-o json`, else `table`, or the fields of `value` when there is
+    none.
+    """
     if wants_json():
         show_json(value)
         return
@@ -73,7 +78,9 @@ def show_json(value: object) -> None:
 
 
 def as_json(shown: object, *, indent: int | None = None) -> str:
-    """With everything that a terminal would obey or hide as an escape, which means the same; the rest stays readable."""
+    """With everything that a terminal would obey or hide as an escape, which means the same; the rest stays
+    readable.
+    """
     return _NOT_PLAIN.sub(_escape_in_json, json.dumps(shown, indent=indent, ensure_ascii=False))
 
 
@@ -83,7 +90,9 @@ def _escape_in_json(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    """In pieces that a pipe takes whole: where Python does not buffer, it would not tell that only part of a long one was read."""
+    """In pieces that a pipe takes whole: where Python does not buffer, it would not tell that only part of a
+    long one was read.
+    """
     for start in range(0, len(text), _PIECE):
         sys.stdout.write(text[start : start + _PIECE])
     sys.stdout.flush()
@@ -128,14 +137,30 @@ def _bytes(raw: bytes) -> str | dict[str, str]:
 # For people
 
 
-def table(*headers: str, right: Sequence[str] = (), flexible: Sequence[str] = (), title: str | None = None) -> Table:
+def table(
+    *headers: str, right: Sequence[str] = (), flexible: Sequence[str] = (), title: str | None = None
+) -> Table:
     """Aligned columns without a frame; those named in `right` hold numbers. Cells are text, taken as it is.
 
-    On a narrow terminal the `flexible` columns give way, so that ids stay whole; their cells are made with `cut`.
+    On a narrow terminal the `flexible` columns give way, so that ids stay whole; their cells are made with
+    `cut`.
     """
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left", title_style="bold")
+    made = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="bold",
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
     for header in headers:
-        made.add_column(header, justify="right" if header in right else "left", overflow="ellipsis", no_wrap=header not in flexible)
+        made.add_column(
+            header,
+            justify="right" if header in right else "left",
+            overflow="ellipsis",
+            no_wrap=header not in flexible,
+        )
     return made
 
 
@@ -158,7 +183,12 @@ def fields_of(value: object) -> RenderableType:
     shown = plain(value)
     if not isinstance(shown, dict):
         return clean(shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False))
-    return pairs([(name, clean(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False))) for name, part in shown.items()])
+    return pairs(
+        [
+            (name, clean(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)))
+            for name, part in shown.items()
+        ]
+    )
 
 
 def clean(text: str, *, most: int = 0) -> str:
@@ -192,7 +222,9 @@ def payload_text(raw: bytes, *, most: int = 60) -> str:
     """A glimpse of a payload: text where it is text, else its size and first bytes."""
     head = raw[: 4 * most + 4]
     try:
-        return clean(codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) == len(raw)), most=most)
+        return clean(
+            codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) == len(raw)), most=most
+        )
     except UnicodeDecodeError:
         return f"{len(raw)} bytes: {raw[:12].hex(' ')}{' …' if len(raw) > 12 else ''}"
 
@@ -206,7 +238,9 @@ def when(ms: int | None) -> str:
     if ms is None:
         return "-"
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms after 1970"
 

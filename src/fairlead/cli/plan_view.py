@@ -12,7 +12,12 @@ from rich.text import Text
 from fairlead.cli.output import clean, count_of
 from fairlead.runbook.plan import Entry, FieldChange, Plan
 
-_SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red"), "orphan": ("?", "magenta")}
+_SIGNS = {
+    "create": ("+", "green"),
+    "change": ("~", "yellow"),
+    "remove": ("-", "red"),
+    "orphan": ("?", "magenta"),
+}
 
 
 def plan_page(plan: Plan) -> Text:
@@ -22,7 +27,9 @@ def plan_page(plan: Plan) -> Text:
         for entry in plan.of(action):  # type: ignore[arg-type]
             lines += _entry_lines(entry)
     if kept := plan.of("keep"):
-        lines.append(Text(f"  left alone: {', '.join(f'{entry.kind} {entry.name}' for entry in kept)}", style="dim"))
+        lines.append(
+            Text(f"  left alone: {', '.join(f'{entry.kind} {entry.name}' for entry in kept)}", style="dim")
+        )
     lines.append(Text(_summary(plan), style="bold"))
     return Text("\n").join(lines)
 
@@ -31,7 +38,9 @@ def _entry_lines(entry: Entry) -> Iterator[Text]:
     sign, style = _SIGNS[entry.action]
     head = f"{sign} {entry.kind} {entry.name}"
     if entry.action == "orphan":
-        yield Text(f"{head}: no longer defined; it stays with its messages, to remove it: {entry.note}", style=style)
+        yield Text(
+            f"{head}: no longer defined; it stays with its messages, to remove it: {entry.note}", style=style
+        )
         return
     yield Text(head + (": no longer defined" if entry.action == "remove" else ""), style=style)
     for change in entry.changes:
@@ -68,10 +77,21 @@ def _summary(plan: Plan) -> str:
     project = f"project {plan.runbook.project}: " if plan.runbook.project else ""
     if plan.nothing_to_do:
         orphans = len(plan.of("orphan"))
-        return f"{project}nothing to do" + (f", {count_of(orphans, 'queue')} no longer defined" if orphans else "")
-    counts = {"to create": "create", "to change": "change", "to remove": "remove", "left alone": "keep", "no longer defined": "orphan"}
+        return f"{project}nothing to do" + (
+            f", {count_of(orphans, 'queue')} no longer defined" if orphans else ""
+        )
+    counts = {
+        "to create": "create",
+        "to change": "change",
+        "to remove": "remove",
+        "left alone": "keep",
+        "no longer defined": "orphan",
+    }
     found = [(len(plan.of(action)), words) for words, action in counts.items()]  # type: ignore[arg-type]
-    return project + (", ".join(f"{number} {words}" for number, words in found if number) or "the runbook in force is written anew")
+    return project + (
+        ", ".join(f"{number} {words}" for number, words in found if number)
+        or "the runbook in force is written anew"
+    )
 
 
 def what_happens(plan: Plan) -> str:
@@ -87,7 +107,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "kind": entry.kind,
             "name": entry.name,
             "action": entry.action,
-            "changes": [{"field": change.field, "old": change.old, "new": change.new} for change in entry.changes],
+            "changes": [
+                {"field": change.field, "old": change.old, "new": change.new} for change in entry.changes
+            ],
             **({"to_remove": entry.note} if entry.note else {}),
         }
         for entry in plan.entries

@@ -13,7 +13,9 @@ from fairlead.runbook.stored import load_runbook
 
 
 def find_spec(target: Target, queue: str) -> QueueSpec | None:
-    """What the runbook in force says of a queue; None when there is none, or it says nothing. Raises `ExternalQueue`."""
+    """What the runbook in force says of a queue; None when there is none, or it says nothing. Raises
+    `ExternalQueue`.
+    """
     project, _, name = queue.rpartition("/")
     try:
         spec = load_runbook(target.runbooks.get(project)).queues.get(name)

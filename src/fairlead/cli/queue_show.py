@@ -26,7 +26,14 @@ from fairlead.model.views import MessageInfo, QueueInfo, QueueStats
 
 _PAGE = 200
 #: Where the messages of a status are to be found.
-_WHERE = {"pending": "ready", "delayed": "waiting", "held": "waiting", "active": "leased", "failed": "waiting", "completed": "done"}
+_WHERE = {
+    "pending": "ready",
+    "delayed": "waiting",
+    "held": "waiting",
+    "active": "leased",
+    "failed": "waiting",
+    "completed": "done",
+}
 
 
 def register(queue: typer.Typer) -> None:
@@ -37,39 +44,64 @@ def register(queue: typer.Typer) -> None:
 def show_messages(
     queue: QueueName,
     status: Annotated[
-        list[str] | None, typer.Option("--status", "-s", metavar="STATUS", help="Only " + ", ".join(STATUSES) + "; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--status", "-s", metavar="STATUS", help="Only " + ", ".join(STATUSES) + "; may be repeated."
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key that are not dead.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Most messages of each status.")] = 20,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only messages of this fairness key that are not dead.")
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Most messages of each status."),
+    ] = 20,
 ) -> None:
     """List the messages of a queue by status, with how often each failed.
 
-    pending: can be handed out. delayed, held: waiting. active: leased. failed: waiting for its next try. dead: in QUEUE.dlq.
-    completed: done, and kept for as long as the queue's --retain-completed says.
+    pending: can be handed out. delayed, held: waiting. active: leased. failed: waiting for its next try.
+    dead: in QUEUE.dlq. completed: done, and kept for as long as the queue's --retain-completed says.
     """
     wanted = [check_status(word) for word in status or STATUSES]
     with open_target() as target:
         stats = target.stats(queue)
-        found = [info for word in STATUSES if word in wanted for info in islice(messages_of(target, queue, word, key), limit)]
+        found = [
+            info
+            for word in STATUSES
+            if word in wanted
+            for info in islice(messages_of(target, queue, word, key), limit)
+        ]
     summary = (
         f"{queue}: {stats.ready:,} pending, {stats.leased:,} active, {stats.done:,} completed, "
         f"{stats.waiting:,} waiting (failed, delayed or held), {stats.dead:,} dead"
     )
     if is_dead_letter_name(queue):
         summary = f"{queue}: {stats.dead:,} dead, {stats.leased:,} of them leased"
-    total = stats.ready + stats.leased + stats.waiting + stats.done + (0 if is_dead_letter_name(queue) else stats.dead)
+    total = (
+        stats.ready
+        + stats.leased
+        + stats.waiting
+        + stats.done
+        + (0 if is_dead_letter_name(queue) else stats.dead)
+    )
     parts: list[RenderableType] = [summary + (", paused" if stats.paused else "")]
     if found:
         parts.append(message_table(found))
     if status is None and key is None and len(found) < total:
         parts.append(f"{total - len(found):,} more; show them with --limit or --status")
-    show({"queue": queue, "stats": plain(stats), "messages": [as_record(info) for info in found]}, Group(*parts))
+    show(
+        {"queue": queue, "stats": plain(stats), "messages": [as_record(info) for info in found]},
+        Group(*parts),
+    )
 
 
 def check_status(word: str) -> str:
     if word not in STATUSES:
         near = nearest(word, list(STATUSES))
-        wrong_usage(f"{word!r} is no status; " + (f"did you mean {near}?" if near else "one of " + ", ".join(STATUSES)))
+        wrong_usage(
+            f"{word!r} is no status; "
+            + (f"did you mean {near}?" if near else "one of " + ", ".join(STATUSES))
+        )
     return word
 
 
@@ -81,7 +113,9 @@ def messages_of(target: Target, queue: str, status: str, key: str | None = None)
             for where in ("ready", "leased", "waiting"):
                 yield from _pages(target, dead_letters, where, None)
     elif not is_dead_letter_name(queue):
-        yield from (info for info in _pages(target, queue, _WHERE[status], key) if status_of_message(info) == status)
+        yield from (
+            info for info in _pages(target, queue, _WHERE[status], key) if status_of_message(info) == status
+        )
 
 
 def _pages(target: Target, queue: str, where: str, key: str | None) -> Iterator[MessageInfo]:
@@ -95,8 +129,13 @@ def _pages(target: Target, queue: str, where: str, key: str | None) -> Iterator[
 
 def inspect(
     queue: QueueName,
-    message: Annotated[str | None, typer.Argument(metavar="ID", help="A message: full id, prefix or last characters.")] = None,
-    payload: Annotated[bool, typer.Option("--payload", help="Write the payload of the message, byte for byte, and nothing else.")] = False,
+    message: Annotated[
+        str | None, typer.Argument(metavar="ID", help="A message: full id, prefix or last characters.")
+    ] = None,
+    payload: Annotated[
+        bool,
+        typer.Option("--payload", help="Write the payload of the message, byte for byte, and nothing else."),
+    ] = False,
 ) -> None:
     """Show everything about a queue, or about one of its messages."""
     if payload and message is None:
@@ -106,7 +145,10 @@ def inspect(
             info = find_message(target, queue, message)
             if payload:
                 if missing := [part for part in info.hidden if part.startswith("payload")]:
-                    typer.echo(f"warning: this is not the payload as it was sent, {clean(', '.join(missing))} is not shown", err=True)
+                    typer.echo(
+                        f"warning: this is not the payload as it was sent, {clean(', '.join(missing))} is not shown",
+                        err=True,
+                    )
                 sys.stdout.buffer.write(info.payload)
             else:
                 show(as_record(info), lambda: message_page(info))
@@ -139,21 +181,48 @@ def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
     ]
     parts: list[RenderableType] = [pairs([(name, value) for name, value in rows if value != "-"])]
     if stats.keys:
-        keys = table("key", "weight", "pending", "deficit", right=("weight", "pending", "deficit"), title="\nactive keys")
+        keys = table(
+            "key",
+            "weight",
+            "pending",
+            "deficit",
+            right=("weight", "pending", "deficit"),
+            title="\nactive keys",
+        )
         for key in stats.keys:
-            keys.add_row(clean(key.key, most=60), str(key.weight), f"{key.pending:,}{'+' if key.more else ''}", str(key.deficit))
+            keys.add_row(
+                clean(key.key, most=60),
+                str(key.weight),
+                f"{key.pending:,}{'+' if key.more else ''}",
+                str(key.deficit),
+            )
         parts.append(keys)
         if stats.active_keys > len(stats.keys):
             parts.append(f"{stats.active_keys - len(stats.keys):,} more keys")
     if stats.throttles:
-        buckets = table("throttle", "tokens", "rate/s", "burst", right=("tokens", "rate/s", "burst"), title="\nthrottles (of the whole broker)")
+        buckets = table(
+            "throttle",
+            "tokens",
+            "rate/s",
+            "burst",
+            right=("tokens", "rate/s", "burst"),
+            title="\nthrottles (of the whole broker)",
+        )
         for bucket in stats.throttles:
-            buckets.add_row(clean(bucket.key, most=60), f"{bucket.tokens:.1f}", f"{bucket.rate:g}", f"{bucket.burst:g}")
+            buckets.add_row(
+                clean(bucket.key, most=60), f"{bucket.tokens:.1f}", f"{bucket.rate:g}", f"{bucket.burst:g}"
+            )
         parts.append(buckets)
     for hook in stats.hooks:
-        state = f", breaker open until {when(hook.breaker_open_until_ms)}" if hook.breaker_open_until_ms is not None else ""
+        state = (
+            f", breaker open until {when(hook.breaker_open_until_ms)}"
+            if hook.breaker_open_until_ms is not None
+            else ""
+        )
         last = f"; last error: {clean(hook.last_error, most=200)}" if hook.last_error else ""
-        parts.append(f"\n{hook.function}: {count_of(hook.calls, 'call')}, {hook.failures:,} failed, {hook.bypassed:,} bypassed{state}{last}")
+        parts.append(
+            f"\n{hook.function}: {count_of(hook.calls, 'call')}, {hook.failures:,} failed, {hook.bypassed:,} bypassed{state}{last}"
+        )
     return Group(*parts)
 
 
@@ -177,7 +246,9 @@ def described(config: QueueConfig) -> dict[str, str]:
             found[name] = policy_text(value)
         elif isinstance(value, FailureBreaker):
             if value.failures:
-                found[name] = f"failures={value.failures},within={show_ms(value.window_ms)},pause={show_ms(value.pause_ms)}"
+                found[name] = (
+                    f"failures={value.failures},within={show_ms(value.window_ms)},pause={show_ms(value.pause_ms)}"
+                )
         elif isinstance(value, dict):
             found.update({f"{name} {reason}": policy_text(policy) for reason, policy in value.items()})
         elif value not in (0, None, False, ""):
@@ -191,7 +262,11 @@ def policy_text(policy: RetryPolicy) -> str:
     if policy.kind == "fixed":
         fields["cooldown"] = show_ms(policy.base_ms)
     if policy.kind == "exponential":
-        fields |= {"base": show_ms(policy.base_ms), "factor": f"{policy.factor:g}", "cap": show_ms(policy.cap_ms)}
+        fields |= {
+            "base": show_ms(policy.base_ms),
+            "factor": f"{policy.factor:g}",
+            "cap": show_ms(policy.cap_ms),
+        }
     if policy.jitter != "none":
         fields["jitter"] = policy.jitter
     if policy.attempts is not None:

@@ -33,7 +33,10 @@ def register(app: typer.Typer) -> None:
 
 @splice(options=read_queue_options)
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="[project/]name of the new queue.", callback=meant)], options: dict[str, Any]
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="[project/]name of the new queue.", callback=meant)
+    ],
+    options: dict[str, Any],
 ) -> None:
     """Make a queue and its dead letters, NAME.dlq.
 
@@ -41,7 +44,10 @@ def create(
     """
     with open_target(create=True) as target:
         info = target.create_queue(name, **options)
-    show(info, f"created queue {info.name!r} with dead letters in {info.dead_letter_queue!r}\n{options_text(info.config)}")
+    show(
+        info,
+        f"created queue {info.name!r} with dead letters in {info.dead_letter_queue!r}\n{options_text(info.config)}",
+    )
 
 
 @splice(options=read_queue_options)
@@ -58,18 +64,38 @@ def update(queue: QueueName, options: dict[str, Any]) -> None:
 
 
 def list_all(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.", callback=meant)] = "",
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also the dead-letter queues, each on its own line.")] = False,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.", callback=meant)
+    ] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also the dead-letter queues, each on its own line.")
+    ] = False,
 ) -> None:
     """List queues with their counts."""
     with open_target() as target:
         found = [
-            (info, target.stats(info.name)) for info in target.queues(prefix) if everything or not is_dead_letter_name(info.name)
+            (info, target.stats(info.name))
+            for info in target.queues(prefix)
+            if everything or not is_dead_letter_name(info.name)
         ]
     if not found:
-        show([], f"no queue begins with {clean(prefix)!r}" if prefix else "there is no queue yet; make one with: fairlead queue create NAME")
+        show(
+            [],
+            f"no queue begins with {clean(prefix)!r}"
+            if prefix
+            else "there is no queue yet; make one with: fairlead queue create NAME",
+        )
         return
-    lines = table("queue", "ready", "waiting", "leased", "dead", "consumers", "state", right=("ready", "waiting", "leased", "dead", "consumers"))
+    lines = table(
+        "queue",
+        "ready",
+        "waiting",
+        "leased",
+        "dead",
+        "consumers",
+        "state",
+        right=("ready", "waiting", "leased", "dead", "consumers"),
+    )
     for info, stats in found:
         counts = (stats.ready, stats.waiting, stats.leased, stats.dead, stats.consumers)
         lines.add_row(info.name, *(f"{count:,}" for count in counts), "paused" if stats.paused else "open")

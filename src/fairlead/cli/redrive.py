@@ -36,17 +36,28 @@ def redrive(
     queue: QueueName,
     ids: Ids = None,
     filter: DeadFilter | None = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", min=1, help="At most so many, the longest dead first.")] = None,
-    rate: Annotated[float | None, typer.Option(metavar="PER_SECOND", help="So many a second, in the background.")] = None,
-    clear_progress: Annotated[bool, typer.Option("--clear-progress", help="Forget which steps were already done.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would go, and move nothing.")] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", metavar="N", min=1, help="At most so many, the longest dead first."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="PER_SECOND", help="So many a second, in the background.")
+    ] = None,
+    clear_progress: Annotated[
+        bool, typer.Option("--clear-progress", help="Forget which steps were already done.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would go, and move nothing.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Bring dead letters back to their queue, many at once or at a rate.
 
-    The longest dead go first, each with a new life of attempts. A command that watches a redrive may be left with Ctrl-C:
-    the redrive goes on, and the command says how to stop it.
+    The longest dead go first, each with a new life of attempts. A command that watches a redrive may be left
+    with Ctrl-C: the redrive goes on, and the command says how to stop it.
     """
     if ids and rate is not None:
         wrong_usage("expected ids or --rate, not both: those go at once")
@@ -56,23 +67,36 @@ def redrive(
         chosen_ids = _read_ids(target, queue, ids) if ids else None
         told = target.redrive(queue, ids=chosen_ids, filter=filter, count=count, dry_run=True)
         if dry_run or not told.matched:
-            show(told, f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back" if told.matched else "nothing to do")
+            show(
+                told,
+                f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back"
+                if told.matched
+                else "nothing to do",
+            )
             return
         if not ids:
             pace = f" at {rate:g} a second" if rate is not None else ""
             confirm(f"bring back {count_of(told.matched, 'dead letter')} of queue {queue!r}{pace}", yes=yes)
 
         def begin() -> RedriveResult:
-            return target.redrive(queue, ids=chosen_ids, filter=filter, count=count, rate=rate, clear_progress=clear_progress)
+            return target.redrive(
+                queue, ids=chosen_ids, filter=filter, count=count, rate=rate, clear_progress=clear_progress
+            )
 
         if chosen_ids is not None or detach:
             result = begin()
         else:
             result = _Watch(target, told.matched).run(begin)
     if result.intent_id is not None and detach:
-        show(result, f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}; {_how_to_stop(result.intent_id)}")
+        show(
+            result,
+            f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}; {_how_to_stop(result.intent_id)}",
+        )
     else:
-        show(result, f"brought back {count_of(result.moved, 'dead letter')} to queue {queue.removesuffix('.dlq')!r}")
+        show(
+            result,
+            f"brought back {count_of(result.moved, 'dead letter')} to queue {queue.removesuffix('.dlq')!r}",
+        )
 
 
 def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:
@@ -100,7 +124,9 @@ class _Watch:
         caller = threading.Thread(target=self._call, args=(begin,), daemon=True)
         columns = (TextColumn("redrive"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         out = console(stderr=True)
-        with Progress(*columns, console=out, transient=True, disable=wants_json() or not out.is_terminal) as progress:
+        with Progress(
+            *columns, console=out, transient=True, disable=wants_json() or not out.is_terminal
+        ) as progress:
             bar = progress.add_task("redrive", total=self._matched)
             try:
                 caller.start()
@@ -123,8 +149,13 @@ class _Watch:
         if self._error:
             raise self._error[0]
         result = self._result[0]
-        # At a rate, the broker counts in the intent, which is gone when all of it is done; and it had begun before it answered.
-        return result if result.intent_id is None else RedriveResult(self._matched, self._matched, result.intent_id)
+        # At a rate, the broker counts in the intent, which is gone when all of it is done; and it had begun
+        # before it answered.
+        return (
+            result
+            if result.intent_id is None
+            else RedriveResult(self._matched, self._matched, result.intent_id)
+        )
 
     def _call(self, begin: Callable[[], RedriveResult]) -> None:
         try:
@@ -136,7 +167,11 @@ class _Watch:
 
     def _intent(self) -> Intent | None:
         for intent in self._target.intents():
-            ours = intent.intent_id == self._intent_id if self._intent_id is not None else intent.intent_id not in self._before
+            ours = (
+                intent.intent_id == self._intent_id
+                if self._intent_id is not None
+                else intent.intent_id not in self._before
+            )
             if intent.kind == "redrive" and ours:
                 self._intent_id = intent.intent_id
                 return intent

@@ -30,22 +30,38 @@ def register(app: typer.Typer) -> None:
 
 
 def repair(
-    damaged: Annotated[Path, typer.Argument(metavar="DAMAGED", help="The data directory. It is not written to.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="A new or empty directory for what can be saved.")],
+    damaged: Annotated[
+        Path, typer.Argument(metavar="DAMAGED", help="The data directory. It is not written to.")
+    ],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="A new or empty directory for what can be saved.")
+    ],
     cut_unsynced: Annotated[
         bool,
-        typer.Option("--cut-unsynced", help="After a power failure: drop what no sync confirmed, from the first defect on."),
+        typer.Option(
+            "--cut-unsynced",
+            help="After a power failure: drop what no sync confirmed, from the first defect on.",
+        ),
     ] = False,
 ) -> None:
     """Save what can be read of a damaged data directory into a new one, and list what is gone.
 
-    The new directory gets its name when it is complete and checked: interrupted or killed, there is none. The exit code is 0 if
-    nothing that was confirmed is gone, else that of a corrupt store, also when the rest was saved.
+    The new directory gets its name when it is complete and checked: interrupted or killed, there is none. The
+    exit code is 0 if nothing that was confirmed is gone, else that of a corrupt store, also when the rest was
+    saved.
     """
     refuse_if_open(damaged)
     out = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"))
-    with Progress(*columns, console=out, disable=wants_json() or not out.is_terminal, transient=True) as progress:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]}"),
+    )
+    with Progress(
+        *columns, console=out, disable=wants_json() or not out.is_terminal, transient=True
+    ) as progress:
         task = progress.add_task("", total=None, rows="")
 
         def told(what: str, total: int, done: int) -> None:
@@ -53,7 +69,10 @@ def repair(
             progress.update(task, description=what, total=total or None, completed=done, rows=rows)
 
         report = repair_directory(damaged, new, cut_unsynced=cut_unsynced, progress=told)
-    show({"damaged": str(damaged), "new": str(new), "ok": report.ok, **dataclasses.asdict(report)}, lambda: _view(damaged, new, report))
+    show(
+        {"damaged": str(damaged), "new": str(new), "ok": report.ok, **dataclasses.asdict(report)},
+        lambda: _view(damaged, new, report),
+    )
     if not report.ok:
         raise typer.Exit(STATUSES[StoreCorrupt].exit_code)
 
@@ -67,7 +86,10 @@ def _view(damaged: Path, new: Path, report: RepairReport) -> RenderableType:
     parts += _list("files that cannot be read", [_damage(damage) for damage in report.damages])
     parts += _list("commits that are gone", [_gap(gap) for gap in report.gaps])
     parts += _list("dropped, confirmed by no sync", [_dropped(end) for end in report.dropped])
-    parts += _list("messages that are gone", [f"{gone.id} in {gone.queue}, key {gone.key}, {gone.where}" for gone in report.gone])
+    parts += _list(
+        "messages that are gone",
+        [f"{gone.id} in {gone.queue}, key {gone.key}, {gone.where}" for gone in report.gone],
+    )
     parts += _list("messages that may be delivered again", report.redelivered)
     parts += _list("messages whose attempts and failures are lost", report.lost_history)
     parts += _list("also", report.other)
@@ -106,5 +128,8 @@ def _list(title: str, lines: list[str]) -> list[RenderableType]:
     for line in lines[:_MOST_LINES]:
         text.append(f"\n  - {clean(line)}", style="not bold")
     if len(lines) > _MOST_LINES:
-        text.append(f"\n  and {len(lines) - _MOST_LINES} more: fairlead -o json repair ... lists all", style="not bold")
+        text.append(
+            f"\n  and {len(lines) - _MOST_LINES} more: fairlead -o json repair ... lists all",
+            style="not bold",
+        )
     return [text]

@@ -20,19 +20,24 @@ _CHUNK = 1024 * 1024
 _LEFT_OUT = ("LOCK", "LOG")
 
 
-def restore(backup: Path, into: Path, *, began: Callable[[str, int], None], copied: Callable[[int], None]) -> VerifyReport:
+def restore(
+    backup: Path, into: Path, *, began: Callable[[str, int], None], copied: Callable[[int], None]
+) -> VerifyReport:
     """Check the backup, copy it beside `into`, sync and check the copy, then give it its name in one step.
 
-    Killed at any moment, `into` is as it was, or complete; what the copy had come to lies beside it under a name with a
-    dot, and the next restore clears it away. `began` is told what is done now and how many bytes that is (0: not known),
-    `copied` each further piece. Raises `InvalidRequest`, `StoreCorrupt`, `StoreFull`, `StoreLocked`.
+    Killed at any moment, `into` is as it was, or complete; what the copy had come to lies beside it under a
+    name with a dot, and the next restore clears it away. `began` is told what is done now and how many bytes
+    that is (0: not known), `copied` each further piece. Raises `InvalidRequest`, `StoreCorrupt`, `StoreFull`,
+    `StoreLocked`.
     """
     backup, into = backup.resolve(), into.resolve()
     _check_place(backup, into)
     refuse_if_open(backup)
     began("checking the backup", 0)
     _check(backup)
-    files = [file for file in sorted(backup.iterdir()) if file.is_file() and not file.name.startswith(_LEFT_OUT)]
+    files = [
+        file for file in sorted(backup.iterdir()) if file.is_file() and not file.name.startswith(_LEFT_OUT)
+    ]
     size = sum(file.stat().st_size for file in files)
     into.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(into.parent).free
@@ -52,7 +57,11 @@ def restore(backup: Path, into: Path, *, began: Callable[[str, int], None], copi
             # Takes the place of an empty directory too, and refuses one that is not empty any more.
             os.rename(copy, into)
         except OSError as trouble:
-            raise InvalidRequest("--data", "a directory that stays empty while it is restored to", f"{into} ({trouble.strerror})") from trouble
+            raise InvalidRequest(
+                "--data",
+                "a directory that stays empty while it is restored to",
+                f"{into} ({trouble.strerror})",
+            ) from trouble
         sync_directory(into.parent)
     return report
 
@@ -63,7 +72,9 @@ def _check_place(backup: Path, into: Path) -> None:
     if into.is_dir() and any(into.iterdir()):
         raise InvalidRequest("--data", "a new or empty directory", str(into))
     if os.path.ismount(into):
-        raise InvalidRequest("--data", "a directory that can be renamed, such as one below this mount point", str(into))
+        raise InvalidRequest(
+            "--data", "a directory that can be renamed, such as one below this mount point", str(into)
+        )
     if into.is_relative_to(backup):
         raise InvalidRequest("--data", "a directory outside the backup", str(into))
 

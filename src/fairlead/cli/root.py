@@ -1,4 +1,6 @@
-"""The root command: options that work before and after the name of a command, and every way a command can end."""
+"""The root command: options that work before and after the name of a command, and every way a command can
+end.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,17 @@ DATA_HELP = "Open this data directory, with no server."
 PROJECT_HELP = "The project of a queue that is named without one, and of a runbook."
 OUTPUT_HELP = "Tables for people, or JSON for programs."
 KEY_FILE_HELP = "File with the API key for the server; FAIRLEAD_API_KEY may have the key itself."
-CA_HELP = "Speak TLS with a server of the authority in this file, in PEM; `system`: of those the system trusts."
+CA_HELP = (
+    "Speak TLS with a server of the authority in this file, in PEM; `system`: of those the system trusts."
+)
 CERT_HELP = "Certificate of this client, in PEM, for a server that asks for one."
 KEY_HELP = "The private key of --tls-cert."
 
 
 class Root(TyperGroup):
-    """Catches what commands raise, so that none of them has to; each ends with an exit code and without a traceback."""
+    """Catches what commands raise, so that none of them has to; each ends with an exit code and without a
+    traceback.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -87,7 +93,9 @@ def _add_shared_options(name: str, group: Any) -> None:
             own |= _TARGET  # it says for itself where it acts
         if name not in _NAMES_QUEUES:
             own.add("--project")
-        command.params.extend(param for param in shared if param.name != "help" and own.isdisjoint(param.opts))
+        command.params.extend(
+            param for param in shared if param.name != "help" and own.isdisjoint(param.opts)
+        )
 
 
 _groups = Groups(_add_shared_options)
@@ -137,15 +145,33 @@ def _note_credential(param: typer.CallbackParam, value: Path | None) -> None:
     if value is not None:
         now = chosen()
         from_env = now.key_file_from_env and param.name != "api_key_file"
-        choose(replace(now, credentials=replace(now.credentials, **{param.name: value}), key_file_from_env=from_env))
+        choose(
+            replace(
+                now, credentials=replace(now.credentials, **{param.name: value}), key_file_from_env=from_env
+            )
+        )
 
 
 def _credential(name: str, help: str) -> Any:
-    return typer.Option(name, metavar="FILE", help=help, callback=_note_credential, expose_value=False, hidden=True)
+    return typer.Option(
+        name, metavar="FILE", help=help, callback=_note_credential, expose_value=False, hidden=True
+    )
 
 
 _TARGET = {"--addr", "--data", "--api-key-file", "--tls-ca", "--tls-cert", "--tls-key"}
-_NAMES_QUEUES = {"queue", "runbook", "apply", "worker", "redrive", "explain", "config", "stats", "failures", "top", "audit"}
+_NAMES_QUEUES = {
+    "queue",
+    "runbook",
+    "apply",
+    "worker",
+    "redrive",
+    "explain",
+    "config",
+    "stats",
+    "failures",
+    "top",
+    "audit",
+}
 _shared = typer.Typer(add_completion=False)
 
 
@@ -162,13 +188,23 @@ def _options(
     # Before the arguments, whose callbacks ask for it.
     project: Annotated[
         str | None,
-        typer.Option("--project", metavar="NAME", help=PROJECT_HELP, callback=_note_project, expose_value=False, is_eager=True),
+        typer.Option(
+            "--project",
+            metavar="NAME",
+            help=PROJECT_HELP,
+            callback=_note_project,
+            expose_value=False,
+            is_eager=True,
+        ),
     ] = None,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", metavar="text|json", help=OUTPUT_HELP, callback=_note_output, expose_value=False),
+        typer.Option(
+            "--output", "-o", metavar="text|json", help=OUTPUT_HELP, callback=_note_output, expose_value=False
+        ),
     ] = None,
-    # Hidden here, because every help would be twice as long for the sake of servers with keys; the help of `fairlead` has them.
+    # Hidden here, because every help would be twice as long for the sake of servers with keys; the help of
+    # `fairlead` has them.
     api_key_file: Annotated[Path | None, _credential("--api-key-file", KEY_FILE_HELP)] = None,
     tls_ca: Annotated[Path | None, _credential("--tls-ca", CA_HELP)] = None,
     tls_cert: Annotated[Path | None, _credential("--tls-cert", CERT_HELP)] = None,

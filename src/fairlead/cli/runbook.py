@@ -18,11 +18,18 @@ from fairlead.runbook.normal_form import as_toml, normal_form
 from fairlead.runbook.schema import runbook_schema
 from fairlead.runbook.source import Problem
 
-RunbookFiles = Annotated[list[Path], typer.Argument(metavar="FILE", help="Runbooks in TOML, HCL or JSON, by how their names end; all make up one.")]
+RunbookFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE", help="Runbooks in TOML, HCL or JSON, by how their names end; all make up one."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Runbooks: files that declare queues, pipelines and workers.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Runbooks: files that declare queues, pipelines and workers."
+    )
     for name, command in (("check", check), ("show", show_normal_form), ("schema", schema)):
         group.command(name)(command)
     app.add_typer(group, name="runbook")
@@ -48,7 +55,10 @@ def check(files: RunbookFiles) -> None:
 
 def show_normal_form(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Runbooks to show. Without any, the one in force at the server or directory.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE", help="Runbooks to show. Without any, the one in force at the server or directory."
+        ),
     ] = None,
 ) -> None:
     """Show a runbook in its normal form: as TOML, or with -o json as JSON. Both can be applied again.
@@ -64,7 +74,9 @@ def show_normal_form(
         with open_target() as target:
             in_force = find_in_force(target, project)
         if in_force is None:
-            wrong_usage(f"there is no runbook in force {f'in project {project!r}' if project else 'outside of projects; name one with --project'}")
+            wrong_usage(
+                f"there is no runbook in force {f'in project {project!r}' if project else 'outside of projects; name one with --project'}"
+            )
         found = in_force
     if wants_json():
         show_json(normal_form(found))
@@ -96,5 +108,8 @@ def problem_text(problem: Problem) -> str:
 
 
 def _summary(found: Runbook) -> str:
-    parts = [count_of(len(specs), noun) for specs, noun in ((found.queues, "queue"), (found.pipelines, "pipeline"), (found.workers, "worker"))]
+    parts = [
+        count_of(len(specs), noun)
+        for specs, noun in ((found.queues, "queue"), (found.pipelines, "pipeline"), (found.workers, "worker"))
+    ]
     return ", ".join(parts) + (f" of project {found.project}" if found.project else "")

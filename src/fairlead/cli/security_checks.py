@@ -1,4 +1,6 @@
-"""The checks of `fairlead doctor` that ask who could do harm: over the network, on this machine, or with what is in a file."""
+"""The checks of `fairlead doctor` that ask who could do harm: over the network, on this machine, or with what
+is in a file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _PATIENCE = "3s"
 _finding = partial(Finding, "security")
 
 
-def security(data: Path | None, flight: str, tls: Tls | None, given: Credentials, environ: Mapping[str, str]) -> Iterator[Finding]:
+def security(
+    data: Path | None, flight: str, tls: Tls | None, given: Credentials, environ: Mapping[str, str]
+) -> Iterator[Finding]:
     if not why_refused(flight):
         yield from stranger(flight, tls)
     if data is not None and data.is_dir():
@@ -50,10 +54,20 @@ def stranger(flight: str, tls: Tls | None) -> Iterator[Finding]:
     else:
         where = "on this machine" if near else "who reaches it"
         advice = 'set auth.mode = "keys" before others may reach it'
-        yield _finding("keys", "info" if near else "warn", f"{flight} asks for no key: everybody {where} may do everything", advice)
+        yield _finding(
+            "keys",
+            "info" if near else "warn",
+            f"{flight} asks for no key: everybody {where} may do everything",
+            advice,
+        )
     if tls is None:
         advice = "set tls.cert and tls.key; `fairlead tls init` makes some to begin with"
-        yield _finding("TLS", "info" if near else "warn", f"{flight} speaks plaintext" + ("" if near else ", keys and messages can be read"), advice)
+        yield _finding(
+            "TLS",
+            "info" if near else "warn",
+            f"{flight} speaks plaintext" + ("" if near else ", keys and messages can be read"),
+            advice,
+        )
     else:
         yield _finding("TLS", "ok", f"{flight} speaks TLS")
 
@@ -65,7 +79,12 @@ def secret_file(name: str, file: Path) -> Iterator[Finding]:
         return
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        yield _finding(name, "warn", f"{file} can be read by others (mode {mode})", f"chmod 600 {file}, and have another key made")
+        yield _finding(
+            name,
+            "warn",
+            f"{file} can be read by others (mode {mode})",
+            f"chmod 600 {file}, and have another key made",
+        )
     elif os.access(file, os.R_OK):
         yield _finding(name, "ok", f"only its owner can read {file}")
     else:
@@ -78,23 +97,36 @@ def settings_here(data: Path | None, environ: Mapping[str, str]) -> Iterator[Fin
         settings = load_settings(None, environ, {} if data is None else {"data": data})
     except SettingInvalid as wrong:
         if data is not None or wrong.path != "data":
-            yield _finding("settings", "bad", wrong.message, "a server that is started with this environment refuses to")
+            yield _finding(
+                "settings", "bad", wrong.message, "a server that is started with this environment refuses to"
+            )
         return
     yield from exposure(settings)
 
 
 def exposure(settings: ServerSettings) -> Iterator[Finding]:
-    public = [f"{door} {address}" for door, address in settings.addresses().items() if not is_loopback(address)]
+    public = [
+        f"{door} {address}" for door, address in settings.addresses().items() if not is_loopback(address)
+    ]
     kept = ", ".join(
         [
             "keys" if settings.auth.mode == "keys" else "no keys",
-            "TLS with client certificates" if settings.tls.client_ca else "TLS" if settings.tls.on else "plaintext",
+            "TLS with client certificates"
+            if settings.tls.client_ca
+            else "TLS"
+            if settings.tls.on
+            else "plaintext",
             f"{len(settings.redact.headers)} headers and {len(settings.redact.json_paths)} paths redacted",
         ]
     )
     if public and settings.insecure_public:
         advice = "set auth.mode and tls, and take insecure_public away"
-        yield _finding("settings", "warn", f"others may reach {', '.join(public)}, which insecure_public allows: {kept}", advice)
+        yield _finding(
+            "settings",
+            "warn",
+            f"others may reach {', '.join(public)}, which insecure_public allows: {kept}",
+            advice,
+        )
     elif public:
         yield _finding("settings", "ok", f"others may reach {', '.join(public)}: {kept}")
     else:

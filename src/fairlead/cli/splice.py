@@ -10,9 +10,11 @@ Command = Callable[..., None]
 
 
 def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Put the parameters of a reader in the place of the parameter that is named for it; the command gets what the reader returns.
+    """Put the parameters of a reader in the place of the parameter that is named for it; the command gets
+    what the reader returns.
 
-    `@splice(filter=read_filter)` on `def drop(queue, filter)` makes a command with the options of `read_filter`.
+    `@splice(filter=read_filter)` on `def drop(queue, filter)` makes a command with the options of
+    `read_filter`.
     """
 
     def decorate(command: Command) -> Command:
@@ -25,7 +27,11 @@ def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
                 given[name] = reader(**{part.name: given.pop(part.name) for part in _parameters(reader)})
             command(**given)
 
-        spliced.__name__, spliced.__doc__, spliced.__module__ = command.__name__, command.__doc__, command.__module__
+        spliced.__name__, spliced.__doc__, spliced.__module__ = (
+            command.__name__,
+            command.__doc__,
+            command.__module__,
+        )
         spliced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         spliced.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return spliced

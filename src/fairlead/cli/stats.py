@@ -32,28 +32,46 @@ def register(app: typer.Typer) -> None:
     app.command("stats")(stats)
 
 
-Interval = Annotated[str, typer.Option("--interval", metavar="DURATION", help="Time between two looks, such as 500ms or 5s.")]
+Interval = Annotated[
+    str, typer.Option("--interval", metavar="DURATION", help="Time between two looks, such as 500ms or 5s.")
+]
 
 
 def stats(
     queues: Annotated[
-        list[str] | None, typer.Argument(metavar="QUEUE", help="All but dead-letter queues when none is named.", autocompletion=complete_queue)
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUE",
+            help="All but dead-letter queues when none is named.",
+            autocompletion=complete_queue,
+        ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Look again and again, with rates per second; Ctrl-C ends it."),
+    ] = False,
     interval: Interval = "1s",
-    keys: Annotated[bool, typer.Option("--keys", "-k", help="Add the fairness keys of each queue and their shares.")] = False,
-    looks: Annotated[int | None, typer.Option("--looks", min=1, help="With --watch: end after so many looks.")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", "-k", help="Add the fairness keys of each queue and their shares.")
+    ] = False,
+    looks: Annotated[
+        int | None, typer.Option("--looks", min=1, help="With --watch: end after so many looks.")
+    ] = None,
 ) -> None:
     """Show how many messages of each queue are where.
 
-    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch one per line.
+    With --watch, rates are what passed per second between two looks. With -o json one document, with --watch
+    one per line.
     """
     pause_s = read_interval(interval)
     named = [in_project(name) for name in queues or ()]
     with open_target() as target:
         if not watch:
             look = look_at(target, named, keys=keys)
-            show(document(None, look, keys), lambda: stats_view(look, {}, shares_of(None, look) if keys else {}))
+            show(
+                document(None, look, keys),
+                lambda: stats_view(look, {}, shares_of(None, look) if keys else {}),
+            )
             return
         try:
             _watch(looks_at(target, named, pause_s, keys=keys, most=looks), keys)
@@ -70,7 +88,9 @@ def read_interval(interval: str) -> float:
 
 
 def look_at(target: Target, names: Sequence[str] = (), *, keys: bool = False) -> Look:
-    """One call for the list, of the project that is chosen, and one per queue. A queue that is deleted meanwhile is left out, unless it was named."""
+    """One call for the list, of the project that is chosen, and one per queue. A queue that is deleted
+    meanwhile is left out, unless it was named.
+    """
     found = []
     for name in names or [info.name for info in target.queues(in_project("")) if info.source is None]:
         try:
@@ -81,7 +101,9 @@ def look_at(target: Target, names: Sequence[str] = (), *, keys: bool = False) ->
     return Look(time.monotonic(), tuple(found))
 
 
-def looks_at(target: Target, names: Sequence[str], pause_s: float, *, keys: bool, most: int | None) -> Iterator[Look]:
+def looks_at(
+    target: Target, names: Sequence[str], pause_s: float, *, keys: bool, most: int | None
+) -> Iterator[Look]:
     """The time between looks does not include what a look takes."""
     for number in count(1):
         yield look_at(target, names, keys=keys)
@@ -111,7 +133,9 @@ def _watch(looks: Iterator[Look], keys: bool) -> None:
 
 
 def _watched(before: Look | None, look: Look, keys: bool) -> RenderableType:
-    return stats_view(look, rates_between(before, look), shares_of(before, look) if keys else {}, watching=True)
+    return stats_view(
+        look, rates_between(before, look), shares_of(before, look) if keys else {}, watching=True
+    )
 
 
 def document(before: Look | None, look: Look, keys: bool) -> dict[str, object]:
@@ -120,11 +144,18 @@ def document(before: Look | None, look: Look, keys: bool) -> dict[str, object]:
 
 def shares_of(before: Look | None, look: Look) -> dict[str, list[KeyShare]]:
     seconds = look.at_s - before.at_s if before else 0.0
-    return {stats.queue: key_shares(before.find(stats.queue) if before else None, stats, seconds) for stats in look.queues}
+    return {
+        stats.queue: key_shares(before.find(stats.queue) if before else None, stats, seconds)
+        for stats in look.queues
+    }
 
 
 def stats_view(
-    look: Look, rates: Mapping[str, Rates], shares: Mapping[str, Sequence[KeyShare]], *, watching: bool = False
+    look: Look,
+    rates: Mapping[str, Rates],
+    shares: Mapping[str, Sequence[KeyShare]],
+    *,
+    watching: bool = False,
 ) -> RenderableType:
     if not look.queues:
         return Text("no queues yet; make one with: fairlead queue create NAME")
@@ -153,14 +184,18 @@ def stats_view(
 
 
 def state_of(stats: QueueStats) -> str:
-    broken = [f"{hook.function} breaker open" for hook in stats.hooks if hook.breaker_open_until_ms is not None]
+    broken = [
+        f"{hook.function} breaker open" for hook in stats.hooks if hook.breaker_open_until_ms is not None
+    ]
     return ", ".join([*(["paused"] if stats.paused else []), *broken])
 
 
 def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
     if not shares:
         return Text(f"{clean(stats.queue)}: no key has anything ready", style="dim")
-    made: Table = table("key", "weight", "due", "got", "out/s", "", "ready", right=("weight", "due", "got", "out/s", "ready"))
+    made: Table = table(
+        "key", "weight", "due", "got", "out/s", "", "ready", right=("weight", "due", "got", "out/s", "ready")
+    )
     most = max(max(share.got or 0.0, share.fair) for share in shares)
     for share in shares:
         made.add_row(

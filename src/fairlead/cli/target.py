@@ -42,13 +42,18 @@ _SILENCE_S = 1.0
 def open_target(*, create: bool = False, patience: str = "", runs_steps: bool = False) -> Iterator[Target]:
     """The broker or client that `--data` or `--addr` names, closed when the block ends.
 
-    A data directory that does not exist is made only with `create`: a slip in its name must not look like an empty broker.
-    `runs_steps`: this process may run somebody's own functions, which find all packages as they are.
+    A data directory that does not exist is made only with `create`: a slip in its name must not look like an
+    empty broker. `runs_steps`: this process may run somebody's own functions, which find all packages as they
+    are.
     """
     where = chosen().target()
     if not runs_steps and not isinstance(where, Path):
         import_arrow_alone()
-    with _opened(where, create) if isinstance(where, Path) else _connect(where, patience or _PATIENCE) as target:
+    with (
+        _opened(where, create)
+        if isinstance(where, Path)
+        else _connect(where, patience or _PATIENCE) as target
+    ):
         try:
             yield target
         except QueueNotFound as unknown:
@@ -68,14 +73,22 @@ def as_local_user(broker: fairlead.Broker) -> GuardedBroker:
     from fairlead.server.guard import Caller, GuardedBroker
 
     redact = load_redaction(os.environ)
-    return GuardedBroker(broker, Caller(None, f"local:{_user()}", "data directory"), Redaction(redact.headers, redact.json_paths))
+    return GuardedBroker(
+        broker,
+        Caller(None, f"local:{_user()}", "data directory"),
+        Redaction(redact.headers, redact.json_paths),
+    )
 
 
 def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:
-    from fairlead.store.rocks.format import FORMAT_FILE  # brings the engine, which a command at a server does not need
+    from fairlead.store.rocks.format import (
+        FORMAT_FILE,
+    )  # brings the engine, which a command at a server does not need
 
     if not create and not (path / FORMAT_FILE).exists():
-        wrong_usage(f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one")
+        wrong_usage(
+            f"expected {path} to be a data directory, found none; `fairlead --data {path} queue create NAME` makes one"
+        )
     try:
         return fairlead.open(path)
     except StoreLocked as locked:
@@ -96,12 +109,16 @@ def _user() -> str:
 
 
 def _connect(addr: str, patience: str) -> Client:
-    waiting = Timer(_SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True})
+    waiting = Timer(
+        _SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True}
+    )
     waiting.daemon = True
     if sys.stderr.isatty():
         waiting.start()
     try:
-        return fairlead.connect(addr, retry_for=patience, timeout=_TIMEOUT, api_key=credentials.api_key(), tls=credentials.tls())
+        return fairlead.connect(
+            addr, retry_for=patience, timeout=_TIMEOUT, api_key=credentials.api_key(), tls=credentials.tls()
+        )
     except ServerUnreachable as unreachable:
         if chosen().addr is None and chosen().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
@@ -134,4 +151,6 @@ def nearest(given: str, known: list[str]) -> str:
     folded: dict[str, str] = {}
     for name in known:
         folded.setdefault(name.lower(), name)
-    return " or ".join(repr(folded[match]) for match in get_close_matches(given.lower(), list(folded), n=3, cutoff=0.6))
+    return " or ".join(
+        repr(folded[match]) for match in get_close_matches(given.lower(), list(folded), n=3, cutoff=0.6)
+    )

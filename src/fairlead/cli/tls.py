@@ -27,16 +27,27 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")] = Path("fairlead-tls"),
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A name or address of the server, besides localhost.")] = None,
-    days: Annotated[int, typer.Option(min=1, max=397, metavar="DAYS", help="How long the certificates are valid.")] = 397,
-    renew: Annotated[bool, typer.Option("--renew", help="Sign new certificates with the authority that is in DIR.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is in DIR, the authority too.")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")] = Path(
+        "fairlead-tls"
+    ),
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="A name or address of the server, besides localhost."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=397, metavar="DAYS", help="How long the certificates are valid.")
+    ] = 397,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Sign new certificates with the authority that is in DIR.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what is in DIR, the authority too.")
+    ] = False,
 ) -> None:
     """Make a local authority, and certificates of a server and a client that it signs.
 
-    For trying TLS out, for tests and for machines of your own; whoever has ca.key can pretend to be your server. A running
-    server takes renewed files up by itself.
+    For trying TLS out, for tests and for machines of your own; whoever has ca.key can pretend to be your
+    server. A running server takes renewed files up by itself.
     """
     directory = directory.absolute()
     if renew and force:
@@ -45,7 +56,9 @@ def init(
     files = [directory / f"{name}.{kind}" for name in (_CA, _SERVER, _CLIENT) for kind in ("pem", "key")]
     there = [file for file in files if file.exists()]
     if there and not (renew or force):
-        wrong_usage(f"expected no {there[0].name} in {directory}, there is one; give --renew to sign new certificates, --force to begin anew")
+        wrong_usage(
+            f"expected no {there[0].name} in {directory}, there is one; give --renew to sign new certificates, --force to begin anew"
+        )
     authority = _load(directory) if renew else _new()
     try:
         made = {_SERVER: authority.for_server(hosts, days=days), _CLIENT: authority.for_client(days=days)}
@@ -55,13 +68,24 @@ def init(
     if not there:
         directory.chmod(0o700)
     for name, issued in made.items() if renew else {_CA: authority.issued, **made}.items():
-        # The key first: a server that looks between the two finds a pair that does not fit, and waits for the other half.
+        # The key first: a server that looks between the two finds a pair that does not fit, and waits for the
+        # other half.
         _write(directory / f"{name}.key", issued.key, 0o600)
         _write(directory / f"{name}.pem", issued.cert, 0o644)
     ends = made[_SERVER].ends
     show(
-        {"directory": str(directory), "files": {file.name: str(file) for file in files}, "hosts": hosts, "ends": f"{ends:%Y-%m-%d}"},
-        lambda: Text("\n".join(clean(line) for line in _next_steps(directory, hosts, f"{ends:%Y-%m-%d}", renewed=renew).split("\n"))),
+        {
+            "directory": str(directory),
+            "files": {file.name: str(file) for file in files},
+            "hosts": hosts,
+            "ends": f"{ends:%Y-%m-%d}",
+        },
+        lambda: Text(
+            "\n".join(
+                clean(line)
+                for line in _next_steps(directory, hosts, f"{ends:%Y-%m-%d}", renewed=renew).split("\n")
+            )
+        ),
     )
 
 
@@ -77,9 +101,13 @@ def _load(directory: Path) -> Authority:
     try:
         return Authority.load((directory / "ca.pem").read_bytes(), (directory / "ca.key").read_bytes())
     except FileNotFoundError as missing:
-        wrong_usage(f"expected an authority in {directory} to renew with, found no {Path(missing.filename).name}; make one without --renew")
+        wrong_usage(
+            f"expected an authority in {directory} to renew with, found no {Path(missing.filename).name}; make one without --renew"
+        )
     except ValueError:
-        wrong_usage(f"expected ca.pem and ca.key in {directory} to be an authority's certificate and key in PEM; begin anew with --force")
+        wrong_usage(
+            f"expected ca.pem and ca.key in {directory} to be an authority's certificate and key in PEM; begin anew with --force"
+        )
 
 
 def _hosts_before(directory: Path) -> list[str]:

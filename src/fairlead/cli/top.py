@@ -1,4 +1,6 @@
-"""`fairlead top`: a live view of all queues and one of them in detail. What a frame looks like is in `top_frame.py`."""
+"""`fairlead top`: a live view of all queues and one of them in detail. What a frame looks like is in
+`top_frame.py`.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,19 @@ _PATIENCE_S = 0.5
 
 Press = Literal["up", "down", "leave"]
 _PRESSES: dict[bytes, Press] = {
-    b"q": "leave", b"Q": "leave", b"\x03": "leave", b"\x04": "leave",
-    b"k": "up", b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[Z": "up",
-    b"j": "down", b"\x1b[B": "down", b"\x1bOB": "down", b"\t": "down",
-}  # fmt: skip
+    b"q": "leave",
+    b"Q": "leave",
+    b"\x03": "leave",
+    b"\x04": "leave",
+    b"k": "up",
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[Z": "up",
+    b"j": "down",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\t": "down",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -52,10 +63,18 @@ def register(app: typer.Typer) -> None:
 
 def top(
     queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="The queue to show in detail at first.", autocompletion=complete_queue, callback=meant)
+        str | None,
+        typer.Argument(
+            metavar="QUEUE",
+            help="The queue to show in detail at first.",
+            autocompletion=complete_queue,
+            callback=meant,
+        ),
     ] = None,
     interval: Interval = "1s",
-    once: Annotated[bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look twice, an interval apart, print one frame and end.")
+    ] = False,
 ) -> None:
     """Watch queues live: rates, shares of fairness keys, failures, hooks and throttles, blocked streams.
 
@@ -65,7 +84,9 @@ def top(
     if not once and wants_json():
         wrong_usage("expected --once with -o json; for a stream of documents: fairlead stats --watch -o json")
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        wrong_usage("expected a terminal to draw on; elsewhere use: fairlead stats --watch, or fairlead top --once")
+        wrong_usage(
+            "expected a terminal to draw on; elsewhere use: fairlead stats --watch, or fairlead top --once"
+        )
     with open_target() as target:
         if queue is not None:
             target.stats(queue)
@@ -94,7 +115,9 @@ class Watcher:
         self._details: deque[tuple[float, QueueStats]] = deque(maxlen=_KEPT)
         self._failures: FailureMetrics | None = None
         self._details_at_s = 0.0
-        self.scene = Scene(where, now_ms(), _clock(), Look(time.monotonic(), ()), interval=show_ms(round(pause_s * 1000)))
+        self.scene = Scene(
+            where, now_ms(), _clock(), Look(time.monotonic(), ()), interval=show_ms(round(pause_s * 1000))
+        )
 
     def look(self) -> None:
         """A broker that does not answer leaves the last picture in place, with a word about it."""
@@ -111,8 +134,16 @@ class Watcher:
             self.scene = replace(self.scene, trouble=f"{error.message} (this is what was seen last)")
             return
         self.scene = replace(
-            self.scene, now_ms=now_ms(), clock=_clock(), look=look, rates=rates, trail={name: tuple(passed) for name, passed in self._trail.items()},
-            selected=self._selected, shares=self._shares(), failures=self._failures, trouble="",
+            self.scene,
+            now_ms=now_ms(),
+            clock=_clock(),
+            look=look,
+            rates=rates,
+            trail={name: tuple(passed) for name, passed in self._trail.items()},
+            selected=self._selected,
+            shares=self._shares(),
+            failures=self._failures,
+            trouble="",
         )
 
     def _select(self, name: str) -> None:
@@ -145,7 +176,11 @@ class Watcher:
 
 def _fullest(look: Look) -> str:
     """Where most is going on, to begin with."""
-    return max(look.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue if look.queues else ""
+    return (
+        max(look.queues, key=lambda stats: stats.ready + stats.waiting + stats.leased + stats.dead).queue
+        if look.queues
+        else ""
+    )
 
 
 def _clock() -> str:
@@ -159,7 +194,14 @@ def _print_once(watcher: Watcher) -> None:
     scene = watcher.scene
     if wants_json():
         document = stats_document(scene.look, scene.rates)
-        show_json({**document, "selected": scene.selected, "shares": plain(scene.shares), "failures": plain(scene.failures)})
+        show_json(
+            {
+                **document,
+                "selected": scene.selected,
+                "shares": plain(scene.shares),
+                "failures": plain(scene.failures),
+            }
+        )
         return
     size = shutil.get_terminal_size((80, 24))
     console().print(frame(scene, size.columns, size.lines), width=size.columns, height=size.lines)
@@ -197,7 +239,10 @@ class Lookout:
             scene = replace(scene, selected=wanted, shares=(), failures=None)
         silent_s = time.monotonic() - scene.look.at_s - self._watcher.pause_s
         if silent_s > _SILENCE_S and not scene.trouble:
-            scene = replace(scene, trouble=f"no answer from {scene.where} for {silent_s:.0f} s (this is what was seen last)")
+            scene = replace(
+                scene,
+                trouble=f"no answer from {scene.where} for {silent_s:.0f} s (this is what was seen last)",
+            )
         return scene
 
     def select(self, step: int) -> None:
@@ -205,7 +250,9 @@ class Lookout:
         scene = self.picture()
         names = [stats.queue for stats in scene.look.queues]
         if names:
-            self._watcher.wanted = names[(names.index(scene.selected) + step) % len(names) if scene.selected in names else 0]
+            self._watcher.wanted = names[
+                (names.index(scene.selected) + step) % len(names) if scene.selected in names else 0
+            ]
             self._wake.set()
 
     def __enter__(self) -> Lookout:

@@ -25,7 +25,9 @@ _NARROW = 76
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """`trail` has, by queue, what went out per second at the latest looks. `trouble` is why there is no fresher look."""
+    """`trail` has, by queue, what went out per second at the latest looks. `trouble` is why there is no
+    fresher look.
+    """
 
     where: str
     now_ms: int
@@ -60,7 +62,9 @@ def _header(scene: Scene, width: int) -> RenderableType:
     title = Text.assemble((" fairlead ", "bold black on cyan"), (f" {clean(scene.where)}", "bold"))
     held = sum(stats.ready + stats.waiting + stats.leased for stats in scene.look.queues)
     dead = sum(stats.dead for stats in scene.look.queues)
-    title.append(f"  {count_of(len(scene.look.queues), 'queue')}, {show_count(held)} messages", style="default")
+    title.append(
+        f"  {count_of(len(scene.look.queues), 'queue')}, {show_count(held)} messages", style="default"
+    )
     if dead:
         title.append(f", {show_count(dead)} dead", style="red")
     bar.add_row(title, Text.assemble((f"every {scene.interval}  ", "dim"), (f"{scene.clock} ", "bold")))
@@ -71,7 +75,9 @@ def _footer(scene: Scene, width: int) -> RenderableType:
     if scene.trouble:
         return Text(f" {clean(scene.trouble)}", style="bold white on red", no_wrap=True, overflow="ellipsis")
     keys = (("↑↓ j k tab", "choose a queue"), ("q", "leave"))
-    return Text("  ").join(Text.assemble((f" {key} ", "black on grey62"), (f" {what}", "dim")) for key, what in keys)
+    return Text("  ").join(
+        Text.assemble((f" {key} ", "black on grey62"), (f" {what}", "dim")) for key, what in keys
+    )
 
 
 def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
@@ -87,9 +93,14 @@ def _queues(scene: Scene, width: int, rows: int) -> RenderableType:
     if trail:
         table.add_column("out", width=trail, no_wrap=True)
     for stats in queues:
-        table.add_row(*_queue_row(scene, stats, trail, width), style="white on grey19" if stats.queue == scene.selected else "")
+        table.add_row(
+            *_queue_row(scene, stats, trail, width),
+            style="white on grey19" if stats.queue == scene.selected else "",
+        )
     hidden = len(scene.look.queues) - len(queues)
-    title = "queues" if not hidden else f"queues {first + 1} to {first + len(queues)} of {len(scene.look.queues)}"
+    title = (
+        "queues" if not hidden else f"queues {first + 1} to {first + len(queues)} of {len(scene.look.queues)}"
+    )
     if not queues:
         return panel(title, Text("no queues yet; make one with: fairlead queue create NAME", style="dim"))
     return panel(title, table)
@@ -110,9 +121,15 @@ def _queue_row(scene: Scene, stats: QueueStats, trail: int, width: int) -> list[
         _number(stats.dead, "red"),
     ]
     if width >= _NARROW:
-        row += [Text(show_bytes(stats.bytes), style="" if stats.bytes else "grey37"), _number(stats.consumers, "")]
+        row += [
+            Text(show_bytes(stats.bytes), style="" if stats.bytes else "grey37"),
+            _number(stats.consumers, ""),
+        ]
     flow = rates.flow if rates else {}
-    row += [Text(show_rate(flow.get(name)), style=style) for name, style in (("enqueued", "cyan"), ("delivered", "green"), ("failed", "red"))]
+    row += [
+        Text(show_rate(flow.get(name)), style=style)
+        for name, style in (("enqueued", "cyan"), ("delivered", "green"), ("failed", "red"))
+    ]
     if trail:
         row.append(Text(spark(scene.trail.get(stats.queue, ()), trail), style="green"))
     return row

@@ -1,4 +1,6 @@
-"""The panels below the list of queues in `fairlead top`, for one queue. Values in, something of so many lines out."""
+"""The panels below the list of queues in `fairlead top`, for one queue. Values in, something of so many lines
+out.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,17 @@ def shares_panel(queue: str, shares: Sequence[KeyShare], *, width: int, lines: i
 
 
 def _share_style(got: float | None, fair: float) -> str:
-    """Green near what its weight says; else yellow. Without a backlog a key may well want less than its share."""
+    """Green near what its weight says; else yellow. Without a backlog a key may well want less than its
+    share.
+    """
     if got is None:
         return BORDER
     return "green" if abs(got - fair) <= max(0.02, fair * 0.15) else "yellow"
 
 
-def failures_panel(queue: str, metrics: FailureMetrics | None, now_ms: int, *, width: int, lines: int) -> RenderableType:
+def failures_panel(
+    queue: str, metrics: FailureMetrics | None, now_ms: int, *, width: int, lines: int
+) -> RenderableType:
     title = f"failures of {queue}"
     if metrics is None or metrics.queue != queue:
         return panel(title, Text("looking", style="dim"))
@@ -69,14 +75,20 @@ def failures_panel(queue: str, metrics: FailureMetrics | None, now_ms: int, *, w
     parts.append(bar_rows(shown, "red", width - 4))
     if with_attempts:
         parts.append(Text("failed attempts", style="dim"))
-        parts.append(bar_rows(attempts_rows(metrics.by_attempts, room - len(reasons) - 1), "yellow", width - 4))
+        parts.append(
+            bar_rows(attempts_rows(metrics.by_attempts, room - len(reasons) - 1), "yellow", width - 4)
+        )
     return panel(title, Group(*parts), _more(hidden, "reasons"))
 
 
 def _backlog(metrics: FailureMetrics, now_ms: int) -> str:
     if not metrics.scheduled:
         return "no retries scheduled"
-    last = "" if metrics.latest_due in (None, metrics.next_due) else f", last {show_until(metrics.latest_due, now_ms)}"
+    last = (
+        ""
+        if metrics.latest_due in (None, metrics.next_due)
+        else f", last {show_until(metrics.latest_due, now_ms)}"
+    )
     return f"{retries(metrics.scheduled)}, next {show_until(metrics.next_due, now_ms)}{last}"
 
 
@@ -110,7 +122,11 @@ def _throttle_line(throttle: ThrottleStats, width: int) -> RenderableType:
     row.add_column(no_wrap=True)
     row.add_column(no_wrap=True, justify="right")
     fullness = _fullness(throttle)
-    row.add_row(clean(throttle.key), Bar(fullness, bar, "red" if throttle.tokens < 1 else "blue"), f"{show_rate(throttle.rate)}/s")
+    row.add_row(
+        clean(throttle.key),
+        Bar(fullness, bar, "red" if throttle.tokens < 1 else "blue"),
+        f"{show_rate(throttle.rate)}/s",
+    )
     return row
 
 
@@ -125,7 +141,12 @@ def stuck_panel(queue: str, metrics: FailureMetrics | None, now_ms: int, *, line
     rows: list[RenderableType] = []
     if metrics.poison_candidates:
         count = len(metrics.poison_candidates)
-        text = Text(f"{show_count(count)} poison: " if count > 1 else "poison: ", style="bold magenta", no_wrap=True, overflow="ellipsis")
+        text = Text(
+            f"{show_count(count)} poison: " if count > 1 else "poison: ",
+            style="bold magenta",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         text.append(" ".join(map(short_id, metrics.poison_candidates[:8])), style="magenta not bold")
         rows.append(text)
     rows += [_stream_line(stream, now_ms) for stream in metrics.blocked_streams]
@@ -159,6 +180,12 @@ def _more(hidden: int, what: str) -> str:
 def panel(title: str, body: RenderableType, more: str = "") -> Panel:
     below = Text(more, style="dim") if more else None
     return Panel(
-        body, title=Text(clean(title), style="bold cyan"), title_align="left", subtitle=below, subtitle_align="right", border_style=BORDER,
-        box=box.ROUNDED, padding=(0, 1),
+        body,
+        title=Text(clean(title), style="bold cyan"),
+        title_align="left",
+        subtitle=below,
+        subtitle_align="right",
+        border_style=BORDER,
+        box=box.ROUNDED,
+        padding=(0, 1),
     )

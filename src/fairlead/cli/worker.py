@@ -43,7 +43,9 @@ class Engine(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Workers: claim messages, run the steps of a pipeline, say how it went.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Workers: claim messages, run the steps of a pipeline, say how it went."
+    )
     group.callback()(_group)
     group.command("run")(run)
     app.add_typer(group, name="worker")
@@ -53,20 +55,48 @@ def _group() -> None: ...
 
 
 def run(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Workers of the runbook. Without any, all of them.")] = None,
-    file: Annotated[list[Path] | None, typer.Option("--file", metavar="FILE", help="Take pipelines and workers from this runbook file.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Workers of the runbook. Without any, all of them."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="FILE", help="Take pipelines and workers from this runbook file."),
+    ] = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is ready any longer.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Apply the files now and on each change; without any, follow the runbook in force.")] = False,
-    concurrency: Annotated[int | None, typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says.")] = None,
-    grace: Annotated[str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")] = "30s",
-    engine: Annotated[Engine | None, typer.Option(help="Where the steps run, whatever the runbook says: here, or in the tasks of Spark.")] = None,
-    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark: its master, such as spark://host:7077. By default local[*].")] = None,
-    max_messages: Annotated[int, typer.Option(min=1, max=MAX_CLAIM, help="Spark: most messages of one job, if they are quick.")] = 50_000,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Apply the files now and on each change; without any, follow the runbook in force.",
+        ),
+    ] = False,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="So many messages at a time, whatever the runbook says."),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long a stop lets steps finish that are under way.")
+    ] = "30s",
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Where the steps run, whatever the runbook says: here, or in the tasks of Spark."),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Spark: its master, such as spark://host:7077. By default local[*]."
+        ),
+    ] = None,
+    max_messages: Annotated[
+        int, typer.Option(min=1, max=MAX_CLAIM, help="Spark: most messages of one job, if they are quick.")
+    ] = 50_000,
 ) -> None:
     """Run workers of a runbook until SIGTERM or Ctrl-C.
 
-    A stop takes no more messages, gives back those that have not begun, and lets the others finish; a second signal gives
-    back everything at once. What a step prints goes to stderr; stdout has the summary at the end.
+    A stop takes no more messages, gives back those that have not begun, and lets the others finish; a second
+    signal gives back everything at once. What a step prints goes to stderr; stdout has the summary at the
+    end.
     """
     grace_s = to_ms(grace, "grace") / 1000
     logs.set_up(LogSettings(level="info", format="json" if wants_json() else "text"))
@@ -76,11 +106,27 @@ def run(
         on_spark = _named_for_spark(runbook, names or ())
         if on_spark:
             run_on_spark(
-                target, on_spark, runbook, base=source.base, master=master, max_messages=max_messages, burst=burst, grace=grace,
-                concurrency=concurrency, follow=source.changed if watch else None,
-            )  # fmt: skip
+                target,
+                on_spark,
+                runbook,
+                base=source.base,
+                master=master,
+                max_messages=max_messages,
+                burst=burst,
+                grace=grace,
+                concurrency=concurrency,
+                follow=source.changed if watch else None,
+            )
             return
-        workers = Workers(target, runbook, names or (), base=source.base, burst=burst, grace_s=grace_s, concurrency=concurrency)
+        workers = Workers(
+            target,
+            runbook,
+            names or (),
+            base=source.base,
+            burst=burst,
+            grace_s=grace_s,
+            concurrency=concurrency,
+        )
         began = time.monotonic()
         with _stopped_by_signals(workers):
             workers.start()
@@ -88,12 +134,19 @@ def run(
         try:
             workers.check()
         except StepNotLoaded as error:
-            error.add_note(f"modules are looked for in {source.base.resolve()} first; run the worker elsewhere, or name the runbook with --file")
+            error.add_note(
+                f"modules are looked for in {source.base.resolve()} first; run the worker elsewhere, or name the runbook with --file"
+            )
             raise
         except QueueNotFound as error:
-            error.add_note("a runbook's queues are made with: fairlead apply FILE, or here with --file FILE --watch")
+            error.add_note(
+                "a runbook's queues are made with: fairlead apply FILE, or here with --file FILE --watch"
+            )
             raise
-        rows = [{"worker": name, "queue": crew.job.queue, **vars(crew.tally)} for name, crew in workers.crews.items()]
+        rows = [
+            {"worker": name, "queue": crew.job.queue, **vars(crew.tally)}
+            for name, crew in workers.crews.items()
+        ]
         show_summary(target, rows, time.monotonic() - began, burst=burst)
 
 
@@ -113,11 +166,15 @@ def _with_worker(runbook: Runbook, name: str, **changes: Any) -> Runbook:
 def _named_for_spark(runbook: Runbook, names: Sequence[str]) -> str:
     """The one worker that is to run on Spark; "" when none of them is."""
     wanted = list(dict.fromkeys(names or runbook.workers))
-    on_spark = [name for name in wanted if name in runbook.workers and runbook.workers[name].engine == "spark"]
+    on_spark = [
+        name for name in wanted if name in runbook.workers and runbook.workers[name].engine == "spark"
+    ]
     if not on_spark:
         return ""
     if len(wanted) > 1:
-        wrong_usage(f"expected one worker where one runs on Spark, as {' and '.join(on_spark)} would; alone: fairlead worker run {on_spark[0]}")
+        wrong_usage(
+            f"expected one worker where one runs on Spark, as {' and '.join(on_spark)} would; alone: fairlead worker run {on_spark[0]}"
+        )
     return on_spark[0]
 
 
@@ -144,7 +201,9 @@ class _Source:
             missing = RunbookNotFound(self._project or "")
             others = sorted(project for project in self._target.runbooks.list() if project)
             if others:
-                missing.add_note(f"there is one for project {' and '.join(others)}; say --project {others[0]}, or set FAIRLEAD_PROJECT")
+                missing.add_note(
+                    f"there is one for project {' and '.join(others)}; say --project {others[0]}, or set FAIRLEAD_PROJECT"
+                )
             missing.add_note("to take one from a file: fairlead worker run --file FILE")
             raise missing
         return found
@@ -157,7 +216,9 @@ class _Source:
         if self._files:
             written = read_files(self._files).runbook
             for entry in carry_out(plan_for(self._target, written), self._target):
-                logs.event(_log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action)
+                logs.event(
+                    _log, logging.INFO, "applied", kind=entry.kind, name=entry.name, action=entry.action
+                )
             self._applied = written
             # Not read again: what is saved meanwhile is a change that is still to come.
             self._last = self._with_bits(written)
@@ -166,10 +227,16 @@ class _Source:
         return self._last
 
     def changed(self) -> Runbook | None:
-        """The new one, if there is one that can be used. A mistake in it is said once, and the old one goes on."""
+        """The new one, if there is one that can be used. A mistake in it is said once, and the old one goes
+        on.
+        """
         try:
             # Files are compared without the broker, which may be away.
-            if (read_files(self._files).runbook == self._applied) if self._files else (self.read() == self._last):
+            if (
+                (read_files(self._files).runbook == self._applied)
+                if self._files
+                else (self.read() == self._last)
+            ):
                 return None
             found = self.apply()
         except Unavailable:
@@ -177,7 +244,12 @@ class _Source:
         except (FairleadError, OSError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                logs.event(_log, logging.ERROR, "the changed runbook cannot be used, going on with the old one", error=str(error))
+                logs.event(
+                    _log,
+                    logging.ERROR,
+                    "the changed runbook cannot be used, going on with the old one",
+                    error=str(error),
+                )
             return None
         self._complaint = ""
         return found
@@ -205,7 +277,15 @@ def _attend(workers: Workers, source: _Source | None) -> None:
     buried = dict.fromkeys(workers.crews, 0)
     reported = _counts(workers)
     for name, crew in workers.crews.items():
-        logs.event(_log, logging.INFO, "working", worker=name, queue=crew.job.queue, pipeline=crew.job.plan.name, concurrency=crew.concurrency)
+        logs.event(
+            _log,
+            logging.INFO,
+            "working",
+            worker=name,
+            queue=crew.job.queue,
+            pipeline=crew.job.plan.name,
+            concurrency=crew.concurrency,
+        )
     while not workers.wait(_WAIT_S) or (source is not None and workers.is_deserted):
         if workers.is_deserted:
             time.sleep(_WAIT_S)  # a file that is being saved may be empty for a moment
@@ -223,7 +303,9 @@ def _attend(workers: Workers, source: _Source | None) -> None:
 
 
 def _tell_deaths(workers: Workers, told: dict[str, int]) -> None:
-    """By number, and at most once a second for each worker: when everything dies, a line for each would help nobody."""
+    """By number, and at most once a second for each worker: when everything dies, a line for each would help
+    nobody.
+    """
     for name, crew in workers.crews.items():
         new = crew.tally.dead - told.get(name, 0)
         if new > 0:

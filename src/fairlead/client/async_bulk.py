@@ -1,4 +1,6 @@
-"""The asyncio faces of `client.consumers` and `client.staging`: each verb runs in a thread of the client's core."""
+"""The asyncio faces of `client.consumers` and `client.staging`: each verb runs in a thread of the client's
+core.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class _InThreads:
         self._crew = crew
 
 
-def _in_thread(verb: Callable[Concatenate[Group, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+def _in_thread(
+    verb: Callable[Concatenate[Group, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     async def run(self: _InThreads, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.wrap_future(self._crew.submit(verb, self._group, *args, **kwargs))  # type: ignore[arg-type]
 
@@ -52,21 +56,47 @@ class AsyncConsumers(_InThreads):
     show = _in_thread(ClientConsumers.show)
 
     async def read(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
     ) -> AsyncIterator[Delivery]:
         """By the page: a thread of the client waits for the next batch, not one for every delivery."""
         assert isinstance(self._group, ClientConsumers)
-        pages = self._group._read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        pages = self._group._read_pages(
+            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
+        )
         async for page in in_threads(self._crew, pages):
             for delivery in page:
                 yield delivery
 
     def read_batches(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        payloads: bool = True,
+        unsettled: bool = False,
     ) -> AsyncIterator[pa.RecordBatch]:
         assert isinstance(self._group, ClientConsumers)
         batches = self._group.read_batches(
-            name, queue, generation, number, slice=slice, slices=slices, payloads=payloads, unsettled=unsettled
+            name,
+            queue,
+            generation,
+            number,
+            slice=slice,
+            slices=slices,
+            payloads=payloads,
+            unsettled=unsettled,
         )
         return in_threads(self._crew, batches)
 
@@ -82,7 +112,9 @@ class AsyncStaging(_InThreads):
 
 
 async def in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:
-    """Each step of a blocking iterator in a thread. Left early or cancelled, the iterator is closed once its step is over."""
+    """Each step of a blocking iterator in a thread. Left early or cancelled, the iterator is closed once its
+    step is over.
+    """
     step = None
     try:
         while True:

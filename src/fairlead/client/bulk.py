@@ -1,4 +1,6 @@
-"""`client.consumers` and `client.staging`: what is read and written in bulk, and so that a repetition changes nothing."""
+"""`client.consumers` and `client.staging`: what is read and written in bulk, and so that a repetition changes
+nothing.
+"""
 # mypy: disable-error-code="no-any-return"
 # What an admin verb gives is known from the table in wire/views.py, which types do not see.
 
@@ -43,7 +45,9 @@ class ClientConsumers:
         self._client = client
         self._core = client._core
 
-    def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
+    def register(
+        self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete"
+    ) -> ConsumerInfo:
         return self._client._admin("consumers.register", name=name, queue=queue, ttl=ttl, unspoken=unspoken)
 
     def claim(
@@ -64,7 +68,11 @@ class ClientConsumers:
         poll = LongPoll(core, wait)
 
         def metadata() -> bytes:
-            return encode_call(NumberedCall(name, queue, generation, number, limit, max_bytes, poll.left_ms(), up_to, max_per_stream))
+            return encode_call(
+                NumberedCall(
+                    name, queue, generation, number, limit, max_bytes, poll.left_ms(), up_to, max_per_stream
+                )
+            )
 
         def once() -> NumberedClaim:
             answer, _ = core.ask("claim_numbered", metadata, wait_ms=poll.left_ms)
@@ -75,41 +83,98 @@ class ClientConsumers:
         return poll.ask(once, found=lambda claimed: claimed.count)
 
     def read(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
     ) -> Iterator[Delivery]:
-        for page in self._read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled):
+        for page in self._read_pages(
+            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
+        ):
             yield from page
 
     def read_batches(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, payloads: bool = True, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        payloads: bool = True,
+        unsettled: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every column of `wire.schemas.DELIVERIES`.
+        """The deliveries of a slice as record batches of at most 10,000 rows or about 2 MiB, with every
+        column of `wire.schemas.DELIVERIES`.
 
-        Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows that have none,
-        and all payloads with `payloads=False`.
+        Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows
+        that have none, and all payloads with `payloads=False`.
         """
-        for _, batch in _pieces(self._core, ReadCall(name, queue, generation, number, slice, slices, payloads=payloads, unsettled=unsettled)):
+        for _, batch in _pieces(
+            self._core,
+            ReadCall(name, queue, generation, number, slice, slices, payloads=payloads, unsettled=unsettled),
+        ):
             yield fill_defaults(batch, DELIVERIES)
 
     def record(
-        self, name: str, queue: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        items: Sequence[Complete | Fail | Release | Start | Extend],
+        *,
+        part: str = "",
     ) -> None:
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             raise InvalidRequest("items", "a list of Complete, Fail, Release, Start, Extend", type(items))
-        self._record(RecordCall(name, queue, generation, number, part), encode_settlements([settlement_row(item) for item in items]))
+        self._record(
+            RecordCall(name, queue, generation, number, part),
+            encode_settlements([settlement_row(item) for item in items]),
+        )
 
-    def record_batch(self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = "") -> None:
+    def record_batch(
+        self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
+    ) -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
         self._record(RecordCall(name, queue, generation, number, part), fit(batch, SETTLEMENTS))
 
-    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
-        return self._client._admin("consumers.take_up", name=name, queue=queue, generation=generation, number=number, slice=slice, slices=slices)
+    def take_up(
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
+    ) -> TakenUp:
+        return self._client._admin(
+            "consumers.take_up",
+            name=name,
+            queue=queue,
+            generation=generation,
+            number=number,
+            slice=slice,
+            slices=slices,
+        )
 
-    def choose(self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
-        self._client._admin("consumers.choose", name=name, queue=queue, generation=generation, number=number, parts=parts, add=add)
+    def choose(
+        self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False
+    ) -> None:
+        self._client._admin(
+            "consumers.choose",
+            name=name,
+            queue=queue,
+            generation=generation,
+            number=number,
+            parts=parts,
+            add=add,
+        )
 
     def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
-        return self._client._admin("consumers.close", name=name, queue=queue, generation=generation, up_to=up_to)
+        return self._client._admin(
+            "consumers.close", name=name, queue=queue, generation=generation, up_to=up_to
+        )
 
     def heartbeat(self, name: str, queue: str, generation: int) -> ConsumerInfo:
         return self._client._admin("consumers.heartbeat", name=name, queue=queue, generation=generation)
@@ -132,7 +197,9 @@ class ClientConsumers:
     def _read_pages(
         self, name: str, queue: str, generation: int, number: int, *, slice: int, slices: int, unsettled: bool
     ) -> Iterator[Sequence[Delivery]]:
-        for answer, batch in _pieces(self._core, ReadCall(name, queue, generation, number, slice, slices, unsettled=unsettled)):
+        for answer, batch in _pieces(
+            self._core, ReadCall(name, queue, generation, number, slice, slices, unsettled=unsettled)
+        ):
             yield decode_deliveries(batch, answer.queues)
 
     def _record(self, call: RecordCall, batch: pa.RecordBatch) -> None:
@@ -160,7 +227,9 @@ class ClientStaging:
     ) -> StageResult:
         self._core.check()
         with self._client._traces.enqueuing(queue, messages) as carried:
-            return self._stage_messages(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), carried)
+            return self._stage_messages(
+                StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), carried
+            )
 
     def stage_batch(
         self,
@@ -173,8 +242,12 @@ class ClientStaging:
         skip_invalid: bool = False,
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
-        """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are needed."""
-        return self._stage(StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), fit(batch, MESSAGES))
+        """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are
+        needed.
+        """
+        return self._stage(
+            StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead)), fit(batch, MESSAGES)
+        )
 
     def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
         return self._client._admin("staging.publish", token=token, queue=queue, chunks=chunks)
@@ -192,11 +265,18 @@ class ClientStaging:
         checked, wrong = check_each(messages)
         left_out = {row: error.message for row, error in wrong}
         sent = [row for row in range(len(messages)) if row not in left_out]
-        if left_out and isinstance(call.dead, list) and len(call.dead) == len(messages) and all(isinstance(one, list) for one in call.dead):
+        if (
+            left_out
+            and isinstance(call.dead, list)
+            and len(call.dead) == len(messages)
+            and all(isinstance(one, list) for one in call.dead)
+        ):
             call = msgspec.structs.replace(call, dead=[call.dead[row] for row in sent])
         staged = self._stage(call, encode_messages(checked))
         refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
-        return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
+        return msgspec.structs.replace(
+            staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)]
+        )
 
     def _stage(self, call: StageCall, batch: pa.RecordBatch) -> StageResult:
         self._core.check()

@@ -14,7 +14,8 @@ from fairlead.clock import Clock
 Reply = tuple[bytes, pa.RecordBatch | None]
 
 _NEVER = 1 << 62
-#: A server holds a request in memory until the next one comes on the same channel: a large one's channel is not kept open.
+#: A server holds a request in memory until the next one comes on the same channel: a large one's channel is
+#: not kept open.
 _LARGE_BYTES = 4 * 1024 * 1024
 
 
@@ -49,7 +50,8 @@ class Channel:
         try:
             self._stream.write(metadata, batch)
         except BaseException as error:
-            # What gRPC does not write to a stream that is dead has not left. Only if we cut it off ourselves it may have.
+            # What gRPC does not write to a stream that is dead has not left. Only if we cut it off ourselves
+            # it may have.
             self._fail(error, sent=self.broken)
             raise
 
@@ -63,7 +65,9 @@ class Channel:
         return reply
 
     def expect(self, within_ms: int) -> None:
-        """From any thread: what is under way on this channel must be over in so many milliseconds, or it breaks."""
+        """From any thread: what is under way on this channel must be over in so many milliseconds, or it
+        breaks.
+        """
         self._watchdog.watch(self, within_ms)
 
     def rest(self) -> None:
@@ -89,7 +93,9 @@ class Channel:
         self._watchdog.remove(self)
 
     def _fail(self, error: BaseException, *, sent: bool) -> None:
-        """Also when it was interrupted: an answer that nobody read would be taken for that of the next request."""
+        """Also when it was interrupted: an answer that nobody read would be taken for that of the next
+        request.
+        """
         self.close()
         if not isinstance(error, BROKEN):
             return
@@ -102,8 +108,8 @@ class Channel:
 class Watchdog:
     """Cancels channels whose time is up: a read of pyarrow has no timeout of its own.
 
-    One thread for all channels of a client. It sleeps until the earliest deadline it knows; a call costs it nothing,
-    because its deadline is nearly always later than that.
+    One thread for all channels of a client. It sleeps until the earliest deadline it knows; a call costs it
+    nothing, because its deadline is nearly always later than that.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -170,7 +176,9 @@ class Watchdog:
                 if not late:
                     # First never: a deadline that is set behind this look must find a reason to notify.
                     self._wakes_ms = _NEVER
-                    self._wakes_ms = wakes_ms = min([channel.deadline_ms for channel in self._channels], default=_NEVER)
+                    self._wakes_ms = wakes_ms = min(
+                        [channel.deadline_ms for channel in self._channels], default=_NEVER
+                    )
                     self._clock.wait(self._changed, None if wakes_ms == _NEVER else wakes_ms - now_ms)
                     continue
             for channel in late:
@@ -181,7 +189,8 @@ class Watchdog:
 
 
 class Pool:
-    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept open.
+    """The channels of one verb: as many as there are calls at a time, of which up to `most_idle` are kept
+    open.
 
     `open_stream` gets the milliseconds it may take.
     """

@@ -1,7 +1,7 @@
 """The synchronous face. The verbs are the broker's, with its signatures; what they do is described there.
 
-What differs: `consumer` is the client's own name unless given, held leases are kept alive, and a call that meets trouble on
-the way is tried again for as long as `retry_for` says. Thread-safe.
+What differs: `consumer` is the client's own name unless given, held leases are kept alive, and a call that
+meets trouble on the way is tried again for as long as `retry_for` says. Thread-safe.
 """
 # mypy: disable-error-code="no-any-return"
 # What an admin verb gives is known from the table in wire/views.py, which types do not see.
@@ -35,7 +35,16 @@ from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Handle, Settlement, SettleResult
-from fairlead.model.views import ExchangeResult, Explanation, FailureMetrics, MessageInfo, OperatorResult, QueueInfo, QueueStats, RedriveResult
+from fairlead.model.views import (
+    ExchangeResult,
+    Explanation,
+    FailureMetrics,
+    MessageInfo,
+    OperatorResult,
+    QueueInfo,
+    QueueStats,
+    RedriveResult,
+)
 from fairlead.wire.calls import BrowseCall
 from fairlead.wire.schemas import ADMIN_CALL
 from fairlead.wire.tracing import ambient
@@ -55,13 +64,14 @@ def connect(
 ) -> Client:
     """A client of the server at `address`, once it has answered; `ServerUnreachable` when it has not.
 
-    `timeout` is how long one request may go unanswered before its connection counts as dead, and `retry_for` how long a call goes
-    on trying from the first trouble on. So every call, this one included, ends within `timeout` + `retry_for`, with its answer
-    or an error; the `wait` of a claim comes on top. The verbs of operators have no more time: give more for millions of messages.
-    `heartbeat_cap` is how long after it was handed out a delivery is kept alive; None: not at all.
-    `api_key` goes with every call. `tls` is True (the authorities that the system trusts), the path of an authority's certificate,
-    or a `fairlead.Tls`; what is wrong with it is `TlsFailed`, at once.
-    `tracing` makes OpenTelemetry spans of what is enqueued, wherever this program sends its own, and needs `fairlead[otel]`.
+    `timeout` is how long one request may go unanswered before its connection counts as dead, and `retry_for`
+    how long a call goes on trying from the first trouble on. So every call, this one included, ends within
+    `timeout` + `retry_for`, with its answer or an error; the `wait` of a claim comes on top. The verbs of
+    operators have no more time: give more for millions of messages. `heartbeat_cap` is how long after it was
+    handed out a delivery is kept alive; None: not at all. `api_key` goes with every call. `tls` is True (the
+    authorities that the system trusts), the path of an authority's certificate, or a `fairlead.Tls`; what is
+    wrong with it is `TlsFailed`, at once. `tracing` makes OpenTelemetry spans of what is enqueued, wherever
+    this program sends its own, and needs `fairlead[otel]`.
     """
     options = Options(
         address,
@@ -142,8 +152,12 @@ class Client:
         dedup_key: str | None = None,
         ttl: Duration | None = None,
     ) -> str:
-        """Goes together with what other threads enqueue meanwhile. Repeated after a lost answer it is still one message."""
-        message = NewMessage(payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl)
+        """Goes together with what other threads enqueue meanwhile. Repeated after a lost answer it is still
+        one message.
+        """
+        message = NewMessage(
+            payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
+        )
         return self.enqueue_many(queue, [message])[0]
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
@@ -152,7 +166,12 @@ class Client:
             return self._requests.enqueues.call(Put.of(queue, carried))
 
     def quarantine(
-        self, queue: str, messages: Sequence[NewMessage], *, reason: FailureReason | str | int = FailureReason.UNKNOWN, error: str = ""
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        error: str = "",
     ) -> list[str]:
         return self._admin("quarantine", queue=queue, messages=messages, reason=reason, error=error)
 
@@ -172,12 +191,22 @@ class Client:
         """What it gives is kept alive until it is settled, up to `heartbeat_cap`."""
         self._core.check()
         return self._requests.claim(
-            queue, limit=limit, wait=wait, consumer=consumer, max_per_stream=max_per_stream, token=token, started=started
+            queue,
+            limit=limit,
+            wait=wait,
+            consumer=consumer,
+            max_per_stream=max_per_stream,
+            token=token,
+            started=started,
         )
 
-    def consume(self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = "") -> Consumption:
+    def consume(
+        self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""
+    ) -> Consumption:
         """An endless loop of deliveries, up to `prefetch` of them fetched ahead; settle each yourself."""
-        puller = Puller(self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer)
+        puller = Puller(
+            self._requests, queue, prefetch=prefetch, max_per_stream=max_per_stream, consumer=consumer
+        )
         puller.start()
         return Consumption(puller)
 
@@ -186,17 +215,28 @@ class Client:
         return self._requests.settle(items)
 
     def is_lost(self, delivery: Handle) -> bool:
-        """Has a heartbeat or a settle been told that the lease is over? Then the work may be under way elsewhere."""
+        """Has a heartbeat or a settle been told that the lease is over? Then the work may be under way
+        elsewhere.
+        """
         return self._requests.heartbeat.is_lost(*read_handle(delivery))
 
     def process_span(self, delivery: Delivery) -> AbstractContextManager[None]:
-        """`with client.process_span(delivery):` around the work: a span in the producer's trace. Without tracing, nothing."""
+        """`with client.process_span(delivery):` around the work: a span in the producer's trace. Without
+        tracing, nothing.
+        """
         return self._traces.processing(delivery)
 
     def ack(self, queue: str, message_id: str) -> SettleResult:
         return self._admin("ack", queue=queue, message_id=message_id)
 
-    def nack(self, queue: str, message_id: str, error: str = "", *, reason: FailureReason | str | int = FailureReason.UNKNOWN) -> SettleResult:
+    def nack(
+        self,
+        queue: str,
+        message_id: str,
+        error: str = "",
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+    ) -> SettleResult:
         return self._admin("nack", queue=queue, message_id=message_id, error=error, reason=reason)
 
     def goodbye(self, consumer: str) -> int:
@@ -228,17 +268,32 @@ class Client:
     # What operators do
 
     def retry(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("retry", queue=queue, ids=ids, filter=filter, dry_run=dry_run)
 
     def drop(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("drop", queue=queue, ids=ids, filter=filter, dry_run=dry_run)
 
     def done(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("done", queue=queue, ids=ids, filter=filter, dry_run=dry_run)
 
@@ -252,15 +307,27 @@ class Client:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
         dry_run: bool = False,
     ) -> OperatorResult:
-        return self._admin("bury", queue=queue, ids=ids, filter=filter, error=error, reason=reason, dry_run=dry_run)
+        return self._admin(
+            "bury", queue=queue, ids=ids, filter=filter, error=error, reason=reason, dry_run=dry_run
+        )
 
     def hold(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("hold", queue=queue, ids=ids, filter=filter, dry_run=dry_run)
 
     def unhold(
-        self, queue: str, ids: Sequence[str] | None = None, *, filter: DeadFilter | None = None, dry_run: bool = False
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("unhold", queue=queue, ids=ids, filter=filter, dry_run=dry_run)
 
@@ -274,13 +341,20 @@ class Client:
         reason: FailureReason | str | int = FailureReason.UNKNOWN,
         dry_run: bool = False,
     ) -> OperatorResult:
-        return self._admin("fail", queue=queue, ids=ids, filter=filter, error=error, reason=reason, dry_run=dry_run)
+        return self._admin(
+            "fail", queue=queue, ids=ids, filter=filter, error=error, reason=reason, dry_run=dry_run
+        )
 
     def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
         return self._admin("drain", queue=queue, limit=limit)
 
     def prune(
-        self, queue: str, *, older_than: Duration = "0s", which: Literal["all", "done", "dead"] = "all", dry_run: bool = False
+        self,
+        queue: str,
+        *,
+        older_than: Duration = "0s",
+        which: Literal["all", "done", "dead"] = "all",
+        dry_run: bool = False,
     ) -> OperatorResult:
         return self._admin("prune", queue=queue, older_than=older_than, which=which, dry_run=dry_run)
 
@@ -301,7 +375,14 @@ class Client:
         clear_progress: bool = False,
     ) -> RedriveResult:
         return self._admin(
-            "redrive", queue=queue, ids=ids, filter=filter, count=count, dry_run=dry_run, rate=rate, clear_progress=clear_progress
+            "redrive",
+            queue=queue,
+            ids=ids,
+            filter=filter,
+            count=count,
+            dry_run=dry_run,
+            rate=rate,
+            clear_progress=clear_progress,
         )
 
     def intents(self) -> list[Intent]:
@@ -319,22 +400,39 @@ class Client:
         return self._admin("twin", queue=queue, dedup_key=dedup_key)
 
     def peek(
-        self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        where: str = "ready",
+        key: str | None = None,
+        after: str | None = None,
     ) -> list[MessageInfo]:
         return self._admin("peek", queue=queue, limit=limit, where=where, key=key, after=after)
 
     def browse(
-        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+        self,
+        queue: str,
+        *,
+        view: Literal["messages", "dead"] = "messages",
+        low: str = "",
+        high: str = "",
+        limit: int = 1000,
+        after: str = "",
     ) -> list[MessageInfo]:
         return self._admin("browse", queue=queue, view=view, low=low, high=high, limit=limit, after=after)
 
-    def browse_splits(self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1) -> list[tuple[str, str]]:
+    def browse_splits(
+        self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1
+    ) -> list[tuple[str, str]]:
         return self._admin("browse_splits", queue=queue, view=view, n=n)
 
     def browse_batches(
         self, queue: str, *, view: str = "messages", low: str = "", high: str = "", payloads: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """All pages of `browse` as record batches with every column of `wire.schemas.BROWSED`, defaults filled in."""
+        """All pages of `browse` as record batches with every column of `wire.schemas.BROWSED`, defaults
+        filled in.
+        """
         self._core.check()
         return browse_batches(self._core, BrowseCall(queue, view, low, high, payloads=payloads))
 
@@ -354,7 +452,8 @@ class Client:
         self._admin("checkpoint", path=path)
 
     def close(self, *, goodbye: bool = False) -> None:
-        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer` holds.
+        """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer`
+        holds.
 
         Waits at most a few seconds for a server that does not answer. Closing twice is fine.
         """
@@ -367,12 +466,16 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _admin(self, verb: str, /, **arguments: object) -> Any:
         self._core.check()
-        batch = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL)
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL
+        )
         repeatable = ADMIN[verb].repeatable or arguments.get("dry_run") is True
         _, body = self._core.ask("admin", b"", batch, name=verb, repeat="freely" if repeatable else "never")
         return decode_result(verb, body.column(0)[0].as_py()) if body is not None else None

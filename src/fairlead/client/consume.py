@@ -1,8 +1,10 @@
-"""`for delivery in client.consume("orders")`: a buffer that is filled ahead, and deliveries that start when they are yours.
+"""`for delivery in client.consume("orders")`: a buffer that is filled ahead, and deliveries that start when
+they are yours.
 
-A thread per loop asks for messages with credit: as many as the buffer has room for, once it is half empty. What it holds is
-unstarted, so if this process dies, nothing in the buffer counts as a failed try. Before a delivery is handed out its start
-is confirmed; one whose lease was lost in the buffer is skipped. Leaving the loop gives the rest back, in order.
+A thread per loop asks for messages with credit: as many as the buffer has room for, once it is half empty.
+What it holds is unstarted, so if this process dies, nothing in the buffer counts as a failed try. Before a
+delivery is handed out its start is confirmed; one whose lease was lost in the buffer is skipped. Leaving the
+loop gives the rest back, in order.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import msgspec
 from fairlead.client.channel import Channel, ConnectionBroken
 from fairlead.client.core import Core, read_answer
 from fairlead.client.requests import Requests
-from fairlead.errors import BrokerClosed, ClientClosed, FairleadError, InvalidRequest, Overloaded, ServerStopping
+from fairlead.errors import (
+    BrokerClosed,
+    ClientClosed,
+    FairleadError,
+    InvalidRequest,
+    Overloaded,
+    ServerStopping,
+)
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.settle import Release, Start
@@ -26,14 +35,16 @@ from fairlead.wire.calls import ClaimCall, encode
 from fairlead.wire.faults import error_of
 
 _POLL_MS = 10_000
-#: After the loop was left: when nothing has arrived for so long, nothing is under way, and the open credit is cancelled.
+#: After the loop was left: when nothing has arrived for so long, nothing is under way, and the open credit is
+#: cancelled.
 _QUIET_MS = 20
 #: How long leaving a loop waits for what it gives back.
 _LEAVING_S = 2.0
 
 
 class Consumption:
-    """An endless iterator of started deliveries; several threads may take from it. Settle each of them yourself.
+    """An endless iterator of started deliveries; several threads may take from it. Settle each of them
+    yourself.
 
     Ends with `close`, with the `with` block, or when nothing refers to it any longer, as after a `break`.
     """
@@ -62,7 +73,9 @@ class Consumption:
     def __enter__(self) -> Consumption:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -80,7 +93,15 @@ def close_puller(puller: Puller) -> None:
 class Puller:
     """Fills a buffer of up to `prefetch` deliveries in a thread of its own."""
 
-    def __init__(self, requests: Requests, queue: str | Sequence[str], *, prefetch: int, max_per_stream: int, consumer: str) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        queue: str | Sequence[str],
+        *,
+        prefetch: int,
+        max_per_stream: int,
+        consumer: str,
+    ) -> None:
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 1 <= prefetch <= MAX_CLAIM:
             raise InvalidRequest("prefetch", f"a whole number from 1 to {MAX_CLAIM}", prefetch)
         self.requests = requests
@@ -216,7 +237,10 @@ class Puller:
         while not self.stopped:
             at_least_ms = 0
             try:
-                self._pull(self._prefetch - len(self._buffer), min(_POLL_MS + self.core.options.timeout_ms, patience.left_ms()))
+                self._pull(
+                    self._prefetch - len(self._buffer),
+                    min(_POLL_MS + self.core.options.timeout_ms, patience.left_ms()),
+                )
                 return
             except ConnectionBroken as broken:
                 trouble: Exception = broken

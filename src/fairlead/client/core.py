@@ -55,8 +55,9 @@ _MOST_CONNECTING_THREADS = 256
 
 Asked = tuple[Answer, pa.RecordBatch | None]
 
-#: What may be done when an answer did not come: a question may be asked again, a request with an id of its own as well, but
-#: when it is given up nobody knows what became of it; of any other request that is so at once.
+#: What may be done when an answer did not come: a question may be asked again, a request with an id of its
+#: own as well, but when it is given up nobody knows what became of it; of any other request that is so at
+#: once.
 Repeat = Literal["freely", "by id", "never"]
 
 
@@ -74,7 +75,9 @@ def default_consumer() -> str:
 
 
 class Core:
-    def __init__(self, options: Options, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, options: Options, *, transport: Transport | None = None, clock: Clock | None = None
+    ) -> None:
         self.options = options
         self.clock = clock or SystemClock()
         self.crew = Crew(_MOST_THREADS)
@@ -86,7 +89,9 @@ class Core:
         self.pullers: set[Puller] = set()
         self._transport = transport or FlightTransport(options.address, timeout_ms=options.timeout_ms)
         self._watchdog = Watchdog(self.clock)
-        self._pools = {verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS}
+        self._pools = {
+            verb: Pool(self._opener(verb), self._watchdog, _MOST_IDLE_CHANNELS) for verb in CHANNELS
+        }
         self._ids = IdSource()
         self._ids_lock = threading.Lock()
         #: How far the server's clock is ahead of ours; known only once it matters.
@@ -124,7 +129,9 @@ class Core:
         self.let_go()
 
     def deadline_ms(self, wait_ms: int = 0) -> int:
-        """When a call that begins now is over at the latest, with or without an answer; `wait_ms` is what the server may wait."""
+        """When a call that begins now is over at the latest, with or without an answer; `wait_ms` is what the
+        server may wait.
+        """
         if self._closing_ends_ms is not None:
             return self._closing_ends_ms
         return self.clock.monotonic_ms() + wait_ms + self.options.timeout_ms + self.options.retry_for_ms
@@ -157,9 +164,10 @@ class Core:
     ) -> Asked:
         """One request, sent again after every trouble that may pass, until `retry_for` is over.
 
-        `wait_ms` is how long the server may wait before it answers. The call is over at `ends_ms`, by default `deadline_ms`.
-        Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is over and nothing was carried out;
-        `AnswerLost` when that is not known and the request cannot be repeated, or could not in time.
+        `wait_ms` is how long the server may wait before it answers. The call is over at `ends_ms`, by default
+        `deadline_ms`. Raises the engine's own errors; `ServerUnreachable` or `Overloaded` when the time is
+        over and nothing was carried out; `AnswerLost` when that is not known and the request cannot be
+        repeated, or could not in time.
         """
         patience = self.patience(wait_ms(), ends_ms=ends_ms)
         sent = False
@@ -168,7 +176,9 @@ class Core:
             at_least_ms = 0
             try:
                 within_ms = min(wait_ms() + self.options.timeout_ms, patience.left_ms())
-                return self._try(verb, metadata if isinstance(metadata, bytes) else metadata(), batch, within_ms)
+                return self._try(
+                    verb, metadata if isinstance(metadata, bytes) else metadata(), batch, within_ms
+                )
             except ConnectionBroken as broken:
                 sent = sent or broken.sent
                 trouble: Exception = broken
@@ -235,7 +245,9 @@ class Core:
         return answer, body
 
     def _opener(self, verb: str) -> Callable[[int], Stream]:
-        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may be left behind."""
+        """gRPC blocks while it connects, for as long as it likes: so another thread opens the stream, and may
+        be left behind.
+        """
 
         def open_within(within_ms: int) -> Stream:
             opening = self._connecting.submit(self._transport.open, verb)
@@ -273,7 +285,8 @@ class Core:
             self.reaper.close()
             self._watchdog.cancel_all()
             self.let_go()
-            # A thread that is still inside pyarrow when the interpreter goes away takes the process down with it.
+            # A thread that is still inside pyarrow when the interpreter goes away takes the process down with
+            # it.
             self._watchdog.wait_until_unused(_LEAVING_S)
             self._watchdog.close()
             self._transport.close()
@@ -310,17 +323,26 @@ class Once:
         try:
             return self._ask(metadata, batch, room, ends_ms)
         except RequestExpired as expired:
-            # A new id that was refused as it came: nothing was carried out, and our clock is far from the server's.
+            # A new id that was refused as it came: nothing was carried out, and our clock is far from the
+            # server's.
             self._core.learn_skew(expired)
         return self._ask(metadata, batch, room, ends_ms)
 
-    def _ask(self, metadata: Callable[[str, Sequence[str]], bytes], batch: pa.RecordBatch | None, room: int, ends_ms: int) -> Asked:
+    def _ask(
+        self,
+        metadata: Callable[[str, Sequence[str]], bytes],
+        batch: pa.RecordBatch | None,
+        room: int,
+        ends_ms: int,
+    ) -> Asked:
         request_id = self._core.new_id()
         with self._lock:
             # Taken out, so that of several requests under way only one tells of each.
             answered, self._answered = self._answered[: max(0, room)], self._answered[max(0, room) :]
         try:
-            asked = self._core.ask(self._verb, metadata(request_id, answered), batch, ends_ms=ends_ms, repeat="by id")
+            asked = self._core.ask(
+                self._verb, metadata(request_id, answered), batch, ends_ms=ends_ms, repeat="by id"
+            )
         except BaseException:
             with self._lock:
                 self._answered[:0] = answered

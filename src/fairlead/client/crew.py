@@ -1,6 +1,7 @@
 """Daemon threads for calls that block: made when they are needed, gone when they are idle.
 
-Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, and one of ours may wait an hour for a message.
+Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, and one of ours may wait an hour for
+a message.
 """
 
 from __future__ import annotations

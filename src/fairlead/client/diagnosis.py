@@ -1,7 +1,7 @@
 """Why there is no connection, when that can be told: gRPC often says no more than that a socket was closed.
 
-A connection of our own is tried, with Python's TLS, which says more. What it finds will not pass by itself: a wrong authority
-stays wrong. So whoever connects need not be kept waiting.
+A connection of our own is tried, with Python's TLS, which says more. What it finds will not pass by itself: a
+wrong authority stays wrong. So whoever connects need not be kept waiting.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ _SPEAKS_TLS = (
     " (on the command line --tls-ca)"
 )
 _SPEAKS_PLAINLY = "the server does not speak TLS and this client does; leave tls= (--tls-ca) out, or set tls.cert and tls.key at the server"
-_WANTS_CERTIFICATE = "the server asks for a client certificate; give fairlead.Tls(ca=, cert=, key=) (--tls-cert and --tls-key)"
+_WANTS_CERTIFICATE = (
+    "the server asks for a client certificate; give fairlead.Tls(ca=, cert=, key=) (--tls-cert and --tls-key)"
+)
 
 
 class Diagnosis(NamedTuple):
-    """`hopeless`: what is wrong, "" when another attempt may help. `silent`: the server did not answer, and asking again costs time."""
+    """`hopeless`: what is wrong, "" when another attempt may help. `silent`: the server did not answer, and
+    asking again costs time.
+    """
 
     hopeless: str = ""
     silent: bool = False
@@ -86,8 +90,9 @@ def _wrong_with(connection: socket.socket, host: str, port: int, tls: Tls, files
         raise
     except OSError:
         return ""
-    # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not like it, or is
-    # stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate was not the reason.
+    # Of TLS 1.3 the client is done before the server has seen its certificate, and a server that does not
+    # like it, or is stopping, just closes. In TLS 1.2 a handshake that ends well says that the certificate
+    # was not the reason.
     return _refusal(tls) if _is_refused_in_older_tls(host, port, name, files) else ""
 
 
@@ -130,5 +135,9 @@ def _distrust(error: ssl.SSLCertVerificationError, name: str, tls: Tls) -> str:
         return "the certificate of the server is not valid yet; are the clocks right?"
     if error.verify_code in _NAMES:
         return f"the certificate of the server is not for {name!r}; connect to a name that it has, or say it with fairlead.Tls(server_name=)"
-    whom = f"not signed by the authority in {tls.ca}" if tls.ca is not None else "not signed by an authority that the system trusts"
+    whom = (
+        f"not signed by the authority in {tls.ca}"
+        if tls.ca is not None
+        else "not signed by an authority that the system trusts"
+    )
     return f"the certificate of the server is {whom} ({error.verify_message}); give tls= (--tls-ca) the certificate of the server's authority"

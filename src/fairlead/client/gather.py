@@ -1,12 +1,14 @@
 """Many small calls, few requests: what comes while a request is under way goes together in the next one.
 
-There is no timer and no thread in between. A caller that finds nothing under way sends its own at once, on its own thread;
-the others queue, and when the answer is there the first of them takes everything that is queued. So a lone caller pays
-nothing, and a crowd pays a fraction. What is queued needs no bound of its own: whoever queued it waits for its answer.
+There is no timer and no thread in between. A caller that finds nothing under way sends its own at once, on
+its own thread; the others queue, and when the answer is there the first of them takes everything that is
+queued. So a lone caller pays nothing, and a crowd pays a fraction. What is queued needs no bound of its own:
+whoever queued it waits for its answer.
 
-Every call has its own deadline from the moment it is made. A request gets the deadline of the caller whose thread sends it.
-A caller that has queued for a while has little time left, and calls that came later would share that: so a thread of the
-crew sends the request instead, with the latest deadline of all its calls, and each caller waits until its own.
+Every call has its own deadline from the moment it is made. A request gets the deadline of the caller whose
+thread sends it. A caller that has queued for a while has little time left, and calls that came later would
+share that: so a thread of the crew sends the request instead, with the latest deadline of all its calls, and
+each caller waits until its own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ MOST_BYTES = 16 * 1024 * 1024
 
 #: A caller that has queued for longer does not send the next request itself.
 _LONG_QUEUED_MS = 100
-#: How much later than its deadline a caller leaves a request under way: the request itself knows better why it failed.
+#: How much later than its deadline a caller leaves a request under way: the request itself knows better why
+#: it failed.
 _GRACE_MS = 100
 
 #: One call's own fault, and nothing was carried out. Anything else, such as a full disk, is everybody's.
@@ -70,13 +73,16 @@ R = TypeVar("R")
 
 
 class Gatherer(Generic[W, R]):
-    """`send` carries out several calls in one request, all or none, until a deadline, and gives a result for each.
+    """`send` carries out several calls in one request, all or none, until a deadline, and gives a result for
+    each.
 
-    One request at a time, so calls take effect in the order they were made. When a request is refused, it is halved until
-    the guilty call is alone: only that one gets the error.
+    One request at a time, so calls take effect in the order they were made. When a request is refused, it is
+    halved until the guilty call is alone: only that one gets the error.
     """
 
-    def __init__(self, send: Callable[[Sequence[W], int], Sequence[R]], crew: Crew, name: str, deadlines: Deadlines) -> None:
+    def __init__(
+        self, send: Callable[[Sequence[W], int], Sequence[R]], crew: Crew, name: str, deadlines: Deadlines
+    ) -> None:
         self._send = send
         self._crew = crew
         self._name = name
@@ -144,7 +150,11 @@ class Gatherer(Generic[W, R]):
         return max(0, ends_ms + _GRACE_MS - self._deadlines.clock.monotonic_ms()) / 1000
 
     def late(self, *, sent: bool) -> Exception:
-        return AnswerLost(self._name) if sent else self._deadlines.unreachable("no answer in time to what was sent before")
+        return (
+            AnswerLost(self._name)
+            if sent
+            else self._deadlines.unreachable("no answer in time to what was sent before")
+        )
 
     def _lead(self, choose: Callable[[list[int]], int]) -> None:
         """`choose` takes the deadline of the request from those of its calls."""

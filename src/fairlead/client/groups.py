@@ -56,10 +56,17 @@ class ClientKeys:
         self._client = client
 
     def create(
-        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+        self,
+        name: str,
+        grants: Iterable[Grant | str] = (),
+        *,
+        expires_in: Duration | None = None,
+        expires_at: int | None = None,
     ) -> NewKey:
         """`secret` of the answer is shown this once. `expires_at` is in epoch milliseconds."""
-        return self._client._admin("keys.create", name=name, grants=_texts(grants), expires_in=expires_in, expires_at=expires_at)
+        return self._client._admin(
+            "keys.create", name=name, grants=_texts(grants), expires_in=expires_in, expires_at=expires_at
+        )
 
     def list(self) -> list[KeyInfo]:
         return self._client._admin("keys.list")
@@ -71,9 +78,13 @@ class ClientKeys:
     def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
         return self._client._admin("keys.set_grants", key_id=key_id, grants=_texts(grants))
 
-    def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
+    def change_grants(
+        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
+    ) -> KeyInfo:
         """Some more rights and some less; what is removed must be there, word for word."""
-        return self._client._admin("keys.change_grants", key_id=key_id, add=_texts(add), remove=_texts(remove))
+        return self._client._admin(
+            "keys.change_grants", key_id=key_id, add=_texts(add), remove=_texts(remove)
+        )
 
     def revoke(self, key_id: str) -> None:
         self._client._admin("keys.revoke", key_id=key_id)
@@ -99,7 +110,9 @@ class ClientAudit:
         since: int | None = None,
     ) -> list[AuditRecord]:
         """The newest first."""
-        return self._client._admin("audit.read", limit=limit, before=before, who=who, verb=verb, queue=queue, since=since)
+        return self._client._admin(
+            "audit.read", limit=limit, before=before, who=who, verb=verb, queue=queue, since=since
+        )
 
 
 def _texts(grants: Iterable[Grant | str]) -> object:

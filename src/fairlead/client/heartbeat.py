@@ -1,7 +1,8 @@
 """Held leases are kept alive while their work goes on, up to a cap.
 
-A lease is extended when a third of it has passed, all that are due in one request. How long it lasts is told by the
-server's clock alone: its end minus the server's now, both from one answer. So the two clocks need not agree.
+A lease is extended when a third of it has passed, all that are due in one request. How long it lasts is told
+by the server's clock alone: its end minus the server's now, both from one answer. So the two clocks need not
+agree.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Leases:
 
     __slots__ = ("cap_ms", "claim_id", "due_ms", "duration", "ids")
 
-    def __init__(self, claim_id: int, ids: set[bytes], *, due_ms: int, cap_ms: int, duration: timedelta | None = None) -> None:
+    def __init__(
+        self, claim_id: int, ids: set[bytes], *, due_ms: int, cap_ms: int, duration: timedelta | None = None
+    ) -> None:
         self.claim_id = claim_id
         self.ids = ids
         self.due_ms = due_ms
@@ -50,13 +53,17 @@ class Leases:
 
 
 class Heartbeat:
-    """`extend` puts extensions in line, and gives what waits for their results and the server's now; that may raise.
+    """`extend` puts extensions in line, and gives what waits for their results and the server's now; that may
+    raise.
 
-    They are put there under the lock: what is dropped before the caller extends a lease himself is in line before him, or
-    not at all, and so cannot cut short what he was granted. With a cap of None nothing is kept alive, and nothing is ever known to be lost.
+    They are put there under the lock: what is dropped before the caller extends a lease himself is in line
+    before him, or not at all, and so cannot cut short what he was granted. With a cap of None nothing is kept
+    alive, and nothing is ever known to be lost.
     """
 
-    def __init__(self, extend: Callable[[Sequence[Extend]], Answers], clock: Clock, cap_ms: int | None) -> None:
+    def __init__(
+        self, extend: Callable[[Sequence[Extend]], Answers], clock: Clock, cap_ms: int | None
+    ) -> None:
         self._extend = extend
         self._clock = clock
         self._cap_ms = cap_ms
@@ -74,7 +81,11 @@ class Heartbeat:
         now_ms = self._clock.monotonic_ms()
         groups: dict[tuple[int, int], set[bytes]] = {}
         claim_id, lease_until = deliveries[0].claim_id, deliveries[0].lease_until
-        alike = {delivery.message.id for delivery in deliveries if delivery.claim_id == claim_id and delivery.lease_until == lease_until}
+        alike = {
+            delivery.message.id
+            for delivery in deliveries
+            if delivery.claim_id == claim_id and delivery.lease_until == lease_until
+        }
         if len(alike) == len(deliveries):
             groups[claim_id, lease_until] = alike
         else:
@@ -99,7 +110,9 @@ class Heartbeat:
         return dropped
 
     def keep(self, leases: Held, *, lease_ms: int | None = None, asked: timedelta | None = None) -> None:
-        """Hold by what names them: after an extension by the caller, a start, or a settle that did not happen."""
+        """Hold by what names them: after an extension by the caller, a start, or a settle that did not
+        happen.
+        """
         if self._cap_ms is None:
             return
         now_ms = self._clock.monotonic_ms()
@@ -107,7 +120,9 @@ class Heartbeat:
         with self._changed:
             for claim_id, ids in leases.items():
                 self._drop(claim_id, ids)
-                self._add(Leases(claim_id, set(ids), due_ms=due_ms, cap_ms=now_ms + self._cap_ms, duration=asked))
+                self._add(
+                    Leases(claim_id, set(ids), due_ms=due_ms, cap_ms=now_ms + self._cap_ms, duration=asked)
+                )
 
     def holds(self, raw_id: bytes, claim_id: int) -> bool:
         return any(raw_id in group.ids for group in self._held.get(claim_id, ()))
@@ -166,10 +181,16 @@ class Heartbeat:
                 now_ms = self._clock.monotonic_ms()
                 due = self._take_due(now_ms)
                 if not due:
-                    # With nothing held the old time stands: what is held next is due later, and need not wake this thread.
+                    # With nothing held the old time stands: what is held next is due later, and need not wake
+                    # this thread.
                     nothing_ms = self._wakes_ms if self._wakes_ms > now_ms else _NEVER
-                    self._wakes_ms = min([group.due_ms for groups in self._held.values() for group in groups], default=nothing_ms)
-                    self._clock.wait(self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms)
+                    self._wakes_ms = min(
+                        [group.due_ms for groups in self._held.values() for group in groups],
+                        default=nothing_ms,
+                    )
+                    self._clock.wait(
+                        self._changed, None if self._wakes_ms == _NEVER else self._wakes_ms - now_ms
+                    )
                     continue
                 asked = [(group, raw_id) for group in due for raw_id in group.ids]
                 parts = [asked[start : start + AT_ONCE] for start in range(0, len(asked), AT_ONCE)]
@@ -188,7 +209,9 @@ class Heartbeat:
 
     def _put_in_line(self, asked: list[tuple[Leases, bytes]]) -> Answers:
         try:
-            return self._extend([Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked])
+            return self._extend(
+                [Extend(LeaseRef(raw_id, group.claim_id), group.duration) for group, raw_id in asked]
+            )
         except Exception as trouble:
             failed = trouble
 

@@ -56,8 +56,8 @@ class Stoppable(Protocol):
 class Reaper:
     """Stops what nobody refers to any longer.
 
-    A destructor may run at any point of any thread, also inside one of our locks; so it only puts the thing here, into the
-    one queue that is safe for that, and a thread of its own does the rest.
+    A destructor may run at any point of any thread, also inside one of our locks; so it only puts the thing
+    here, into the one queue that is safe for that, and a thread of its own does the rest.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Long waits as several requests each.
 
-A connection that is dead without a sign is noticed after one of them, and a thread inside pyarrow hears an interrupt only
-between two.
+A connection that is dead without a sign is noticed after one of them, and a thread inside pyarrow hears an
+interrupt only between two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class LongPoll:
     def __init__(self, core: Core, wait: Duration | None) -> None:
         self._core = core
         wait_ms = 0 if wait is None else to_ms(wait, "wait")
-        self._most_ms = _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
+        self._most_ms = (
+            _POLL_MS if threading.current_thread() is not threading.main_thread() else _POLL_IN_MAIN_THREAD_MS
+        )
         self._until_ms = core.clock.monotonic_ms() + wait_ms
 
     def left_ms(self) -> int:

@@ -1,4 +1,6 @@
-"""Says in the log when a server has not answered for a while, and when it does again: else a program that waits looks hung."""
+"""Says in the log when a server has not answered for a while, and when it does again: else a program that
+waits looks hung.
+"""
 
 from __future__ import annotations
 

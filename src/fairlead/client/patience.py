@@ -41,8 +41,9 @@ class Pauses:
 class Patience:
     """The time limits of one call.
 
-    The call ends at `ends_ms` at the latest. Within that, attempts go on for `retry_for_ms` from the first trouble, and not from
-    the beginning: a connection that died silently is noticed only when the first attempt has used up its whole timeout.
+    The call ends at `ends_ms` at the latest. Within that, attempts go on for `retry_for_ms` from the first
+    trouble, and not from the beginning: a connection that died silently is noticed only when the first
+    attempt has used up its whole timeout.
     """
 
     def __init__(self, pauses: Pauses, retry_for_ms: int, ends_ms: int) -> None:
@@ -59,7 +60,8 @@ class Patience:
     def wait(self, at_least_ms: int = 0) -> bool:
         """Pause before the next attempt. False when the time allowed is over: give up.
 
-        Pauses double up to a second, and half of each is random, so that a thousand clients do not come back in step.
+        Pauses double up to a second, and half of each is random, so that a thousand clients do not come back
+        in step.
         """
         now_ms = self._pauses.clock.monotonic_ms()
         if self._retries_end_ms is None:

@@ -27,7 +27,14 @@ from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
-from fairlead.wire.settlements import Row, decode_results, encode_settlements, read_results, settlement_columns, settlement_rows
+from fairlead.wire.settlements import (
+    Row,
+    decode_results,
+    encode_settlements,
+    read_results,
+    settlement_columns,
+    settlement_rows,
+)
 
 _EXTEND, _START = ACTIONS.index("extend"), ACTIONS.index("start")
 
@@ -48,7 +55,9 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, queue: str, messages: Sequence[NewMessage]) -> Put:
-        """Refuses what the engine would refuse, in its words; whether there is such a queue is for the server to say."""
+        """Refuses what the engine would refuse, in its words; whether there is such a queue is for the server
+        to say.
+        """
         if not isinstance(queue, str):
             raise InvalidRequest("queue", "a queue name", queue)
         checked = check_messages(messages)
@@ -93,17 +102,36 @@ class Requests:
         return settling.finish(results)
 
     def claim(
-        self, queue: str | Sequence[str], *, limit: int, wait: Duration | None, consumer: str, max_per_stream: int, token: str | None, started: bool
+        self,
+        queue: str | Sequence[str],
+        *,
+        limit: int,
+        wait: Duration | None,
+        consumer: str,
+        max_per_stream: int,
+        token: str | None,
+        started: bool,
     ) -> list[Delivery]:
         """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
         core, poll = self.core, LongPoll(self.core, wait)
         whose = consumer or core.options.consumer
-        call = ClaimCall(_plain_names(queue), limit, 0, whose, max_per_stream, token or core.new_id(), started, in_rows=True)
+        call = ClaimCall(
+            _plain_names(queue),
+            limit,
+            0,
+            whose,
+            max_per_stream,
+            token or core.new_id(),
+            started,
+            in_rows=True,
+        )
 
         def metadata() -> bytes:
             return encode_call(msgspec.structs.replace(call, wait_ms=poll.left_ms()))
 
-        return poll.ask(lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool)
+        return poll.ask(
+            lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool
+        )
 
     def exchange(
         self,
@@ -118,7 +146,9 @@ class Requests:
     ) -> ExchangeResult:
         items = [*_check_items(extend, "extend"), *_check_items(settle, "settle")]
         if any(not isinstance(item, Extend) for item in extend):
-            raise InvalidRequest("extend", "a list of Extend", sorted({type(item).__name__ for item in extend}))
+            raise InvalidRequest(
+                "extend", "a list of Extend", sorted({type(item).__name__ for item in extend})
+            )
         if not isinstance(enqueue, Mapping):
             raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
         puts = [Put.of(queue, messages) for queue, messages in enqueue.items()]
@@ -172,7 +202,9 @@ class Requests:
         few = len(messages) <= FEW_ROWS and sum([put.bytes for put in puts]) <= FEW_BYTES
         rows, batch = (message_rows(messages), None) if few else (None, encode_messages(messages))
         answer, body = self._enqueue_once.ask(
-            lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)), batch, ends_ms=ends_ms
+            lambda own_id, answered: encode(EnqueueCall(queues, own_id, answered, rows)),
+            batch,
+            ends_ms=ends_ms,
         )
         ids = decode_ids(body) if body is not None else answer.ids
         if len(ids) != len(messages):
@@ -190,8 +222,14 @@ class Requests:
 
     def _send_settles(self, said: Sequence[Said], ends_ms: int) -> list[Results]:
         rows = [row for one in said for row in one.rows]
-        few, batch = (rows, None) if len(rows) <= FEW_ROWS and sum([one.bytes for one in said]) <= FEW_BYTES else (None, encode_settlements(rows))
-        answer, body = self._settle_once.ask(lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch, ends_ms=ends_ms)
+        few, batch = (
+            (rows, None)
+            if len(rows) <= FEW_ROWS and sum([one.bytes for one in said]) <= FEW_BYTES
+            else (None, encode_settlements(rows))
+        )
+        answer, body = self._settle_once.ask(
+            lambda own_id, answered: encode(SettleCall(own_id, answered, few)), batch, ends_ms=ends_ms
+        )
         results = decode_results(body) if body is not None else read_results(answer.settled)
         if len(results) != len(rows):
             raise ProtocolMismatch(f"{len(rows)} results", f"{len(results)}")
@@ -224,18 +262,26 @@ class Settling:
 
     def finish(self, answered: Results) -> list[SettleResult]:
         results, server_now_ms = answered
-        #: Those that go on together are held as one group, or each later call would look through as many as there are.
+        #: Those that go on together are held as one group, or each later call would look through as many as
+        #: there are.
         going_on: dict[tuple[int, int | None], Held] = {}
         for row, result in zip(self.said.rows, results, strict=True):
             if result.outcome != "completed" and self._goes_on(row, result):
                 leases = going_on.setdefault((result.lease_until - server_now_ms, row.duration_ms), {})
                 leases.setdefault(row.lease, set()).add(row.id)
         for (lease_ms, duration_ms), leases in going_on.items():
-            self._heartbeat.keep(leases, lease_ms=lease_ms, asked=None if duration_ms is None else timedelta(milliseconds=duration_ms))
+            self._heartbeat.keep(
+                leases,
+                lease_ms=lease_ms,
+                asked=None if duration_ms is None else timedelta(milliseconds=duration_ms),
+            )
         if not self.refused:
             return list(results)
         rest = iter(results)
-        return [self.refused[at] if at in self.refused else next(rest) for at in range(len(self.refused) + len(results))]
+        return [
+            self.refused[at] if at in self.refused else next(rest)
+            for at in range(len(self.refused) + len(results))
+        ]
 
     def _goes_on(self, row: Row, result: SettleResult) -> bool:
         """Is it to be kept alive, from what the answer says of its end? Sees to it otherwise."""
@@ -246,7 +292,9 @@ class Settling:
             self._heartbeat.drop({row.lease: {row.id}})
             self._heartbeat.mark_lost(row.id, row.lease)
         else:
-            return row.action in (_EXTEND, _START) and (row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease))
+            return row.action in (_EXTEND, _START) and (
+                row.id in self._paused.get(row.lease, ()) or self._heartbeat.holds(row.id, row.lease)
+            )
         return False
 
 
@@ -284,8 +332,12 @@ def _check_items(items: object, field: str) -> Sequence[Any]:
 def _exchange_batch(rows: Sequence[Row], messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
     """Settlements above, messages below; each half of the columns is null in the other half of the rows."""
     columns = {
-        name: pa.concat_arrays([column, nulls(len(messages), column.type)]) for name, column in settlement_columns(rows).items()
-    } | {name: pa.concat_arrays([nulls(len(rows), column.type), column]) for name, column in message_columns(messages).items()}
+        name: pa.concat_arrays([column, nulls(len(messages), column.type)])
+        for name, column in settlement_columns(rows).items()
+    } | {
+        name: pa.concat_arrays([nulls(len(rows), column.type), column])
+        for name, column in message_columns(messages).items()
+    }
     assert set(columns) <= {*SETTLEMENTS.names, *MESSAGES.names}
     return make_batch(EXCHANGE, len(rows) + len(messages), columns)
 

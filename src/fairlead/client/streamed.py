@@ -1,4 +1,6 @@
-"""Answers of many batches, read to their end whatever happens on the way: after trouble the rest is asked for, not all of it."""
+"""Answers of many batches, read to their end whatever happens on the way: after trouble the rest is asked
+for, not all of it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ Piece = tuple[Answer, pa.RecordBatch]
 def ask_for_batches(core: Core, verb: str, rest: Callable[[], bytes]) -> Iterator[Piece]:
     """`rest` asks for what has not been given out yet, and is called again after each trouble that may pass.
 
-    The deadline is that of one batch, and counts anew when the next one is asked for. Left early, it lets go of its channel.
+    The deadline is that of one batch, and counts anew when the next one is asked for. Left early, it lets go
+    of its channel.
     """
     pace = _Pace(core)
     while True:

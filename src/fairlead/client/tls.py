@@ -19,9 +19,9 @@ _MOST_BYTES = 16 * 1024 * 1024
 class Tls:
     """Paths of files in PEM, read when a client connects, and again when they change and it connects anew.
 
-    `ca` has the authorities whose servers are trusted; without it those that the system trusts. `cert` and `key`, which has no
-    passphrase, are this client's own, for a server that asks for them. `server_name` is the name that the server's
-    certificate must have, where that is not the host of the address.
+    `ca` has the authorities whose servers are trusted; without it those that the system trusts. `cert` and
+    `key`, which has no passphrase, are this client's own, for a server that asks for them. `server_name` is
+    the name that the server's certificate must have, where that is not the host of the address.
     """
 
     ca: str | Path | None = None
@@ -31,7 +31,9 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise InvalidRequest("tls", "given both cert and key, or neither", "cert" if self.key is None else "key")
+            raise InvalidRequest(
+                "tls", "given both cert and key, or neither", "cert" if self.key is None else "key"
+            )
         for name in ("ca", "cert", "key"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (str, Path)) and str(value)):
@@ -83,14 +85,18 @@ def read_files(tls: Tls) -> TlsFiles:
         else:
             context.load_verify_locations(cadata=ca.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
-        raise InvalidRequest("tls.ca", "certificates in PEM (-----BEGIN CERTIFICATE-----)", str(tls.ca)) from None
+        raise InvalidRequest(
+            "tls.ca", "certificates in PEM (-----BEGIN CERTIFICATE-----)", str(tls.ca)
+        ) from None
     if tls.cert is not None and tls.key is not None:
         try:
             # A passphrase that is wrong, so that OpenSSL does not ask for one at the terminal.
             context.load_cert_chain(tls.cert, tls.key, password="")
         except (OSError, ValueError) as wrong:
             expected = f"a certificate in PEM and, in {tls.key}, its own private key without a passphrase"
-            raise InvalidRequest("tls.cert", f"{expected} ({getattr(wrong, 'reason', None) or wrong})", str(tls.cert)) from None
+            raise InvalidRequest(
+                "tls.cert", f"{expected} ({getattr(wrong, 'reason', None) or wrong})", str(tls.cert)
+            ) from None
     return TlsFiles(ca, cert, key, context)
 
 
@@ -110,7 +116,9 @@ def _read(field: str, path: str | Path) -> bytes:
         with Path(path).open("rb") as opened:
             raw = opened.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise InvalidRequest(field, f"a file that can be read ({getattr(error, 'strerror', None) or error})", str(path)) from None
+        raise InvalidRequest(
+            field, f"a file that can be read ({getattr(error, 'strerror', None) or error})", str(path)
+        ) from None
     if len(raw) > _MOST_BYTES:
         raise InvalidRequest(field, f"a file of at most {_MOST_BYTES} bytes", str(path))
     return raw

@@ -21,8 +21,12 @@ class Traces:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
 
-    def enqueuing(self, queue: str, messages: Sequence[NewMessage]) -> AbstractContextManager[Sequence[NewMessage]]:
-        """A span around an enqueue, and the messages that carry it. What is no list of messages is left for the checks to refuse."""
+    def enqueuing(
+        self, queue: str, messages: Sequence[NewMessage]
+    ) -> AbstractContextManager[Sequence[NewMessage]]:
+        """A span around an enqueue, and the messages that carry it. What is no list of messages is left for
+        the checks to refuse.
+        """
         if self._tracing is None or not _are_messages(messages):
             return nullcontext(messages)
         return self._tracing.enqueue_span(queue, messages)
@@ -30,10 +34,17 @@ class Traces:
     def carried(self, enqueue: Mapping[str, Sequence[NewMessage]]) -> Mapping[str, Sequence[NewMessage]]:
         """The messages of an exchange, which carry the span that is current."""
         tracing = self._tracing
-        if tracing is None or not isinstance(enqueue, Mapping) or not all(_are_messages(messages) for messages in enqueue.values()):
+        if (
+            tracing is None
+            or not isinstance(enqueue, Mapping)
+            or not all(_are_messages(messages) for messages in enqueue.values())
+        ):
             return enqueue
         return {
-            queue: [msgspec.structs.replace(message, headers=tracing.inject(message.headers)) for message in messages]
+            queue: [
+                msgspec.structs.replace(message, headers=tracing.inject(message.headers))
+                for message in messages
+            ]
             for queue, messages in enqueue.items()
         }
 
@@ -43,5 +54,6 @@ class Traces:
 
 def _are_messages(messages: object) -> bool:
     return isinstance(messages, (list, tuple)) and all(
-        isinstance(message, NewMessage) and isinstance(message.headers, (Mapping, type(None))) for message in messages
+        isinstance(message, NewMessage) and isinstance(message.headers, (Mapping, type(None)))
+        for message in messages
     )

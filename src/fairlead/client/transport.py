@@ -25,15 +25,16 @@ from fairlead.wire.schemas import NOTHING, VERSION
 #: What a broken stream raises; StopIteration is a stream that the server ended.
 BROKEN = (pa.ArrowException, OSError, StopIteration)
 
-#: gRPC's own reconnecting must be quicker than ours, or it fails our attempts without trying. The one called "min" is how
-#: long an attempt may take: long enough for a far network and a busy server. A pool of its own keeps a second client in
-#: this process from sharing the socket.
+#: gRPC's own reconnecting must be quicker than ours, or it fails our attempts without trying. The one called
+#: "min" is how long an attempt may take: long enough for a far network and a busy server. A pool of its own
+#: keeps a second client in this process from sharing the socket.
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # A ping every ten minutes, as often as a Flight server accepts. What matters is the timeout that goes with it, see below.
+    # A ping every ten minutes, as often as a Flight server accepts. What matters is the timeout that goes
+    # with it, see below.
     ("grpc.keepalive_time_ms", 600_000),
 ]
 #: TCP sends a lost packet again after 200 ms: a connection that lost one is not dead.
@@ -46,7 +47,8 @@ _log = logging.getLogger("fairlead.client")
 
 
 class Stream(Protocol):
-    """One open exchange. One thread writes and reads at a time; `cancel` may come from any other, and makes a read raise.
+    """One open exchange. One thread writes and reads at a time; `cancel` may come from any other, and makes a
+    read raise.
 
     `abandon` says that its connection gives no answers: streams opened from now on do not share it.
     """
@@ -77,13 +79,16 @@ class Transport(Protocol):
 class FlightTransport:
     """One connection that all streams of a client share; gRPC makes it anew when it broke.
 
-    A network that went away without a word breaks nothing: gRPC would go on for many minutes with a connection that leads
-    nowhere. So who waited in vain abandons it. A read that waits can be cancelled; a write of more than the socket takes cannot,
-    while the peer does not read. So the system ends a connection that delivers nothing for `timeout_ms` (TCP_USER_TIMEOUT,
-    which gRPC sets together with its keepalive, on Linux).
+    A network that went away without a word breaks nothing: gRPC would go on for many minutes with a
+    connection that leads nowhere. So who waited in vain abandons it. A read that waits can be cancelled; a
+    write of more than the socket takes cannot, while the peer does not read. So the system ends a connection
+    that delivers nothing for `timeout_ms` (TCP_USER_TIMEOUT, which gRPC sets together with its keepalive, on
+    Linux).
     """
 
-    def __init__(self, address: str, *, tls: Tls | None = None, api_key: str | None = None, timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, address: str, *, tls: Tls | None = None, api_key: str | None = None, timeout_ms: int = 30_000
+    ) -> None:
         self._host, self._port = split_address(address)
         self._target = f"{'grpc' if tls is None else 'grpc+tls'}://{join_address(self._host, self._port)}"
         self._tls = tls
@@ -95,12 +100,17 @@ class FlightTransport:
         self._files = read_files(tls) if tls is not None else None
         self._client = self._connect()
         if api_key is not None and tls is None and not is_loopback(address):
-            _log.warning("the API key travels to %s unencrypted: whoever sees the traffic can use it; give tls=", address)
+            _log.warning(
+                "the API key travels to %s unencrypted: whoever sees the traffic can use it; give tls=",
+                address,
+            )
 
     def open(self, verb: str) -> Stream:
         self._renew_files()
         client = self._client
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(encode(Open(verb))), self._api_key and self._api_key.options())
+        writer, reader = client.do_exchange(
+            flight.FlightDescriptor.for_command(encode(Open(verb))), self._api_key and self._api_key.options()
+        )
         writer.begin(NOTHING)
         return FlightStream(writer, reader, lambda: self._abandon(client))
 
@@ -156,7 +166,9 @@ class ApiKey:
 
     def __init__(self, given: object) -> None:
         if not isinstance(given, str) or not _API_KEY.fullmatch(given):
-            raise InvalidRequest("api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)")
+            raise InvalidRequest(
+                "api_key", "text of 1 to 1000 printable characters without spaces", "(not shown)"
+            )
         self._header = (b"authorization", b"Bearer " + given.encode("ascii"))
 
     def options(self) -> flight.FlightCallOptions:
@@ -165,7 +177,12 @@ class ApiKey:
 
 
 class FlightStream:
-    def __init__(self, writer: flight.FlightStreamWriter, reader: flight.FlightStreamReader, abandon: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        writer: flight.FlightStreamWriter,
+        reader: flight.FlightStreamReader,
+        abandon: Callable[[], None],
+    ) -> None:
         self._writer = writer
         self._reader = reader
         self.abandon = abandon
@@ -188,9 +205,13 @@ class FlightStream:
 
 
 def refusal_of(error: BaseException) -> FairleadError | None:
-    """What the server said when it ended a stream on purpose: it took no request from it. None: it said nothing."""
+    """What the server said when it ended a stream on purpose: it took no request from it. None: it said
+    nothing.
+    """
     if isinstance(error, pa.ArrowNotImplementedError):
-        return ProtocolMismatch(f"version {VERSION} of fairlead's Flight protocol", "a Flight server of another kind")
+        return ProtocolMismatch(
+            f"version {VERSION} of fairlead's Flight protocol", "a Flight server of another kind"
+        )
     if isinstance(error, flight.FlightError) and error.extra_info:
         with contextlib.suppress(InvalidRequest):
             fault = decode(error.extra_info, Answer).error

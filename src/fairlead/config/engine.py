@@ -15,10 +15,11 @@ _MOST = 1 << 62
 class HookSettings:
     """Limits of every hook call, named as in the server's `lua.` settings.
 
-    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call; `kill_after_ms` is
-    how long a host may go without a result before it is killed. `default_memory_limit_bytes` is what a call may use
-    above what its loaded script takes. `confinement` is what to do where the kernel cannot filter the system calls of a
-    host: `require` runs no hooks, `best` does without and says so; `off` does without everywhere.
+    `default_timeout_ms` is counted in instructions (10,000 a millisecond) and in CPU time, per call;
+    `kill_after_ms` is how long a host may go without a result before it is killed.
+    `default_memory_limit_bytes` is what a call may use above what its loaded script takes. `confinement` is
+    what to do where the kernel cannot filter the system calls of a host: `require` runs no hooks, `best` does
+    without and says so; `off` does without everywhere.
     """
 
     default_timeout_ms: int = 10
@@ -43,14 +44,14 @@ class HookSettings:
 class Settings:
     """Bounds on memory and disk; every broker has one copy for all its queues.
 
-    `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness key,
-    throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that one cannot crowd out
-    the others. `body_cache_bytes` is how much of recent bodies is held, `block_cache_bytes` RocksDB's share.
-    There may be `max_queues` queues, dead-letter queues not counted, and `max_staged_bytes` on disk that are staged and not
-    published yet.
-    Requests that can grow the store are refused when the disk would go below `disk_reserve_bytes`, so that requests that free
-    space always fit; a value that cannot keep this promise is refused when the store is opened. Checkpoints are written
-    in `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
+    `read_ahead_rows` is how many rows of ready messages are held in memory, `active_lanes` how many (fairness
+    key, throttle keys) pairs may have some, `lanes_per_queue` how many of those one queue may have, so that
+    one cannot crowd out the others. `body_cache_bytes` is how much of recent bodies is held,
+    `block_cache_bytes` RocksDB's share. There may be `max_queues` queues, dead-letter queues not counted, and
+    `max_staged_bytes` on disk that are staged and not published yet. Requests that can grow the store are
+    refused when the disk would go below `disk_reserve_bytes`, so that requests that free space always fit; a
+    value that cannot keep this promise is refused when the store is opened. Checkpoints are written in
+    `checkpoint_dir` only, an absolute path, or anywhere if it is empty; a server always has one.
     """
 
     read_ahead_rows: int = 400_000
@@ -65,11 +66,15 @@ class Settings:
     lua: HookSettings = HookSettings()
 
     def __post_init__(self) -> None:
-        for name in [setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")]:
+        for name in [
+            setting.name for setting in fields(self) if setting.name not in ("checkpoint_dir", "lua")
+        ]:
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST:
                 raise InvalidRequest(name, f"a whole number from 0 to {_MOST}", value)
-        if not isinstance(self.checkpoint_dir, str) or (self.checkpoint_dir and not Path(self.checkpoint_dir).is_absolute()):
+        if not isinstance(self.checkpoint_dir, str) or (
+            self.checkpoint_dir and not Path(self.checkpoint_dir).is_absolute()
+        ):
             raise InvalidRequest("checkpoint_dir", "an absolute path, or nothing", self.checkpoint_dir)
         if not isinstance(self.lua, HookSettings):
             raise InvalidRequest("lua", "a fairlead.HookSettings", self.lua)

@@ -1,4 +1,6 @@
-"""Settings from a file, the environment and flags: every mistake is named at once, and nothing unknown is let through."""
+"""Settings from a file, the environment and flags: every mistake is named at once, and nothing unknown is let
+through.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,30 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from fairlead.config.reading import read_value
-from fairlead.config.server import DOORS, AuthSettings, RedactSettings, ServerSettings, TlsSettings, contradictions
+from fairlead.config.server import (
+    DOORS,
+    AuthSettings,
+    RedactSettings,
+    ServerSettings,
+    TlsSettings,
+    contradictions,
+)
 from fairlead.errors import InvalidRequest, SettingInvalid
 
 #: Read by clients, commands or our own tests, not by a server. A trailing * stands for any ending.
 OTHER_VARIABLES = (
-    "FAIRLEAD_CONFIG", "FAIRLEAD_ADDR", "FAIRLEAD_PROJECT", "FAIRLEAD_SIM_*", "FAIRLEAD_PROPERTY_*", "FAIRLEAD_DEMO_*",
-    "FAIRLEAD_API_KEY", "FAIRLEAD_API_KEY_FILE", "FAIRLEAD_CLIENT_TLS_*",
-    "FAIRLEAD_ITEM_*", "FAIRLEAD_STEP_*",
-)  # fmt: skip
+    "FAIRLEAD_CONFIG",
+    "FAIRLEAD_ADDR",
+    "FAIRLEAD_PROJECT",
+    "FAIRLEAD_SIM_*",
+    "FAIRLEAD_PROPERTY_*",
+    "FAIRLEAD_DEMO_*",
+    "FAIRLEAD_API_KEY",
+    "FAIRLEAD_API_KEY_FILE",
+    "FAIRLEAD_CLIENT_TLS_*",
+    "FAIRLEAD_ITEM_*",
+    "FAIRLEAD_STEP_*",
+)
 
 
 class Setting(NamedTuple):
@@ -36,7 +53,9 @@ class Setting(NamedTuple):
         return "FAIRLEAD_" + self.path.replace(".", "_").upper()
 
     def read(self, given: object) -> Any:
-        """The value, or `InvalidRequest`. Text is accepted for every kind, because the environment has nothing else."""
+        """The value, or `InvalidRequest`. Text is accepted for every kind, because the environment has
+        nothing else.
+        """
         value = read_value(self.path, self.hint, given)
         if self.group is not None:
             self.group(**{self.name: value})  # knows the range of its field
@@ -71,11 +90,15 @@ class _Given(NamedTuple):
     value: object
 
 
-def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> ServerSettings:
-    """Flags beat the environment, which beats the file. `flags` maps a setting's path to its value; None is not given.
+def load_settings(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
+) -> ServerSettings:
+    """Flags beat the environment, which beats the file. `flags` maps a setting's path to its value; None is
+    not given.
 
-    Without `file` the one named by `FAIRLEAD_CONFIG` is read, if any. Raises `SettingInvalid` for the first thing
-    wrong, with a note for each of the others; also for values that a stronger source would have replaced.
+    Without `file` the one named by `FAIRLEAD_CONFIG` is read, if any. Raises `SettingInvalid` for the first
+    thing wrong, with a note for each of the others; also for values that a stronger source would have
+    replaced.
     """
     if file is None and environ.get("FAIRLEAD_CONFIG"):
         file = Path(environ["FAIRLEAD_CONFIG"])
@@ -91,10 +114,20 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
             chosen[given.path] = setting.read(given.value)
             source_of[given.path] = given.source
         except InvalidRequest as error:
-            problems.append((given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}"))
+            problems.append(
+                (given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}")
+            )
     if "data" not in chosen and not any(path == "data" for _, path, _ in problems):
-        problems.append(("settings", "data", "expected a directory; give --data DIR, FAIRLEAD_DATA, or data = \"DIR\" in the settings file"))
-    addresses = {door: address for door in DOORS if (address := chosen.get(door, SETTINGS[door].default)) != "off"}
+        problems.append(
+            (
+                "settings",
+                "data",
+                'expected a directory; give --data DIR, FAIRLEAD_DATA, or data = "DIR" in the settings file',
+            )
+        )
+    addresses = {
+        door: address for door in DOORS if (address := chosen.get(door, SETTINGS[door].default)) != "off"
+    }
     tls, auth = TlsSettings(**_of_group("tls", chosen)), AuthSettings(**_of_group("auth", chosen))
     for path, what in contradictions(addresses, chosen.get("insecure_public", False), tls, auth):
         problems.append((source_of.get(path, "settings"), path, what))
@@ -107,7 +140,8 @@ def load_settings(file: Path | None, environ: Mapping[str, str], flags: Mapping[
 
 
 def load_redaction(environ: Mapping[str, str]) -> RedactSettings:
-    """What is redacted by whoever opens a data directory without a server: as a server with this environment would.
+    """What is redacted by whoever opens a data directory without a server: as a server with this environment
+    would.
 
     Of all other settings nothing is asked. Raises `SettingInvalid`.
     """
@@ -119,7 +153,9 @@ def load_redaction(environ: Mapping[str, str]) -> RedactSettings:
             try:
                 chosen[given.path] = SETTINGS[given.path].read(given.value)
             except InvalidRequest as error:
-                problems.append((given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}"))
+                problems.append(
+                    (given.source, given.path, f"expected {error.expected}, got {_shown(given.value)}")
+                )
     for problem in problems:
         raise SettingInvalid(*problem)
     return RedactSettings(**_of_group("redact", chosen))
@@ -149,7 +185,9 @@ def _from_file(file: Path | None, problems: list[tuple[str, str, str]]) -> Itera
         text = raw.decode("utf-8")
         tree = tomllib.loads(text)
     except OSError as error:
-        problems.append((str(file), "settings file", f"expected a file that can be read, got: {error.strerror}"))
+        problems.append(
+            (str(file), "settings file", f"expected a file that can be read, got: {error.strerror}")
+        )
         return
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         problems.append((str(file), "settings file", f"expected TOML in UTF-8: {error}"))
@@ -183,8 +221,16 @@ def _from_environment(environ: Mapping[str, str], problems: list[tuple[str, str,
     for variable, value in sorted(environ.items()):
         if variable in _BY_VARIABLE:
             yield _Given(variable, _BY_VARIABLE[variable], value)
-        elif variable.startswith("FAIRLEAD_") and not any(re.fullmatch(other.replace("*", ".*"), variable) for other in OTHER_VARIABLES):
-            problems.append(("environment", variable, _did_you_mean("expected a known variable", variable, [*_BY_VARIABLE, *OTHER_VARIABLES])))
+        elif variable.startswith("FAIRLEAD_") and not any(
+            re.fullmatch(other.replace("*", ".*"), variable) for other in OTHER_VARIABLES
+        ):
+            problems.append(
+                (
+                    "environment",
+                    variable,
+                    _did_you_mean("expected a known variable", variable, [*_BY_VARIABLE, *OTHER_VARIABLES]),
+                )
+            )
 
 
 def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:

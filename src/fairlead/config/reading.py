@@ -11,7 +11,17 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
 
-_SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZES = {
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
 
 
 def read_value(path: str, hint: Any, given: object) -> Any:
@@ -63,9 +73,15 @@ def _read_int(path: str, given: object) -> int:
         try:
             return to_ms(given, path)
         except InvalidRequest:
-            raise InvalidRequest(path, 'a number of milliseconds or a duration such as "30s"', given) from None
+            raise InvalidRequest(
+                path, 'a number of milliseconds or a duration such as "30s"', given
+            ) from None
     if path.endswith("_bytes"):
-        found = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,6}})?)\s*({'|'.join(_SIZES)})", given.strip()) if isinstance(given, str) else None
+        found = (
+            re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,6}})?)\s*({'|'.join(_SIZES)})", given.strip())
+            if isinstance(given, str)
+            else None
+        )
         if found is None:
             raise InvalidRequest(path, 'a number of bytes or a size such as "64MiB"', given)
         return round(float(found[1]) * _SIZES[found[2]])

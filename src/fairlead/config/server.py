@@ -27,10 +27,12 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What a server may have in hand. A call beyond it is refused with `Overloaded`, and nothing was carried out.
+    """What a server may have in hand. A call beyond it is refused with `Overloaded`, and nothing was carried
+    out.
 
-    Channels are of the Flight door, streams of the gRPC door; each open one keeps a thread. Limits on connections hold for
-    each of the two doors by itself, and close the ones that have been silent longest. docs/reference/limits.md says more.
+    Channels are of the Flight door, streams of the gRPC door; each open one keeps a thread. Limits on
+    connections hold for each of the two doors by itself, and close the ones that have been silent longest.
+    docs/reference/limits.md says more.
     """
 
     max_calls: int = 256
@@ -53,7 +55,9 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricSettings:
-    """How many queues, and how many throttle keys, have series of their own: what a monitoring system must be able to hold."""
+    """How many queues, and how many throttle keys, have series of their own: what a monitoring system must be
+    able to hold.
+    """
 
     max_queues: int = 200
     max_throttle_keys: int = 100
@@ -72,7 +76,8 @@ class TracingSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files in PEM that every door uses; all empty: no TLS. With `client_ca` a client must show a certificate signed by it.
+    """Files in PEM that every door uses; all empty: no TLS. With `client_ca` a client must show a certificate
+    signed by it.
 
     They are read again when they change. Absolute, because a server is rarely started where somebody thinks.
     """
@@ -94,7 +99,9 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """Who may do what: with `off` whoever reaches a door may do anything. An empty `bootstrap_key_file` is the one in the data directory."""
+    """Who may do what: with `off` whoever reaches a door may do anything. An empty `bootstrap_key_file` is
+    the one in the data directory.
+    """
 
     mode: Literal["off", "keys"] = "off"
     bootstrap_key_file: str = ""
@@ -110,7 +117,9 @@ class RedactSettings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             if len(given := getattr(self, setting.name)) > MOST_NAMES:
-                raise InvalidRequest(f"redact.{setting.name}", f"a list of at most {MOST_NAMES}", f"{len(given)} names")
+                raise InvalidRequest(
+                    f"redact.{setting.name}", f"a list of at most {MOST_NAMES}", f"{len(given)} names"
+                )
         for name in self.headers:
             read_header_name(name)
         for path in self.json_paths:
@@ -146,14 +155,22 @@ class ServerSettings:
         return {door: address for door in DOORS if (address := getattr(self, door)) != "off"}
 
     def engine(self) -> Settings:
-        """The part the broker reads. Whoever may ask for a checkpoint must not be able to write anywhere on this machine."""
-        return replace(self.store, lua=self.lua, checkpoint_dir=self.store.checkpoint_dir or f"{self.data.absolute()}.checkpoints")
+        """The part the broker reads. Whoever may ask for a checkpoint must not be able to write anywhere on
+        this machine.
+        """
+        return replace(
+            self.store,
+            lua=self.lua,
+            checkpoint_dir=self.store.checkpoint_dir or f"{self.data.absolute()}.checkpoints",
+        )
 
 
 DOORS = ("flight", "grpc", "http")
 
 
-def _check_numbers(settings: LimitSettings | MetricSettings, table: str, *, may_be_zero: Collection[str]) -> None:
+def _check_numbers(
+    settings: LimitSettings | MetricSettings, table: str, *, may_be_zero: Collection[str]
+) -> None:
     for setting in fields(settings):
         value, least = getattr(settings, setting.name), 0 if setting.name in may_be_zero else 1
         if type(value) is not int or not least <= value <= _MOST:
@@ -168,13 +185,19 @@ def contradictions(
     if tls.cert and not tls.key:
         yield "tls.key", "expected the private key of tls.cert, got none"
     if not tls.cert and (tls.key or tls.client_ca):
-        yield "tls.cert", f"expected a certificate, because {'tls.key' if tls.key else 'tls.client_ca'} is set, got none"
+        yield (
+            "tls.cert",
+            f"expected a certificate, because {'tls.key' if tls.key else 'tls.client_ca'} is set, got none",
+        )
     missing = _lacks(tls, auth)
     for door, address in addresses.items():
         if missing and not insecure_public and not is_loopback(address):
-            yield door, (
-                f"expected a loopback address, or TLS and keys, got {address}, which others may reach, with {missing};"
-                " or give --insecure-public (or insecure_public = true) if your network keeps strangers away"
+            yield (
+                door,
+                (
+                    f"expected a loopback address, or TLS and keys, got {address}, which others may reach, with {missing};"
+                    " or give --insecure-public (or insecure_public = true) if your network keeps strangers away"
+                ),
             )
 
 

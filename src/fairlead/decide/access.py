@@ -43,7 +43,9 @@ def may_grant(own: Iterable[Grant], wanted: Grant) -> bool:
 
 
 def may_change(caller: KeyRecord, key: KeyRecord) -> bool:
-    """Only keys that lie wholly inside one's own rights. One without grants lies in everybody's, so it is its maker's."""
+    """Only keys that lie wholly inside one's own rights. One without grants lies in everybody's, so it is its
+    maker's.
+    """
     if not key.grants:
         return key.created_by == caller.key_id or covers(caller.grants, Grant(Right.ADMIN, EVERYTHING))
     return all(may_grant(caller.grants, grant) for grant in key.grants)

@@ -1,4 +1,6 @@
-"""Which messages a redrive or an operator's verb selects: the filter that callers give, and its test of one message."""
+"""Which messages a redrive or an operator's verb selects: the filter that callers give, and its test of one
+message.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,12 @@ from fairlead.model.message import Message, MessageState, unpack_headers
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """All fields that are given must hold. `error` is a substring, `error_regex` a search, both over the last error.
+    """All fields that are given must hold. `error` is a substring, `error_regex` a search, both over the last
+    error.
 
-    `error_regex` has RE2's syntax: no look-around and no back references, and `\\d`, `\\w` and `\\b` are ASCII
-    (docs/reference/filters.md). `older_than` and `newer_than` count from a message's death, so they select dead letters
-    only.
+    `error_regex` has RE2's syntax: no look-around and no back references, and `\\d`, `\\w` and `\\b` are
+    ASCII (docs/reference/filters.md). `older_than` and `newer_than` count from a message's death, so they
+    select dead letters only.
     """
 
     reason: FailureReason | str | int | None = None
@@ -50,7 +53,9 @@ def traits_of(state: MessageState) -> Traits:
 
 
 class DeadLetterTest:
-    """A filter that was read once, to be asked many times. A message whose traits stayed the same gets the same answer."""
+    """A filter that was read once, to be asked many times. A message whose traits stayed the same gets the
+    same answer.
+    """
 
     def __init__(self, given: DeadFilter, *, now_ms: int) -> None:
         """Relative ages are frozen at `now_ms`, so that a selection does not change during a scan."""
@@ -59,13 +64,18 @@ class DeadLetterTest:
         self._regex = _regex(given.error_regex)
         self._key = _text(given.key, "filter.key")
         self._header = _header(given.header)
-        self._dead_before = None if given.older_than is None else now_ms - to_ms(given.older_than, "filter.older_than")
-        self._dead_after = None if given.newer_than is None else now_ms - to_ms(given.newer_than, "filter.newer_than")
+        self._dead_before = (
+            None if given.older_than is None else now_ms - to_ms(given.older_than, "filter.older_than")
+        )
+        self._dead_after = (
+            None if given.newer_than is None else now_ms - to_ms(given.newer_than, "filter.newer_than")
+        )
         self._min_attempts = _count(given.min_attempts, "filter.min_attempts")
         self._max_attempts = _count(given.max_attempts, "filter.max_attempts")
         #: Whether the test needs the message itself. Without it `selects` takes None, and no payload is read.
         self.needs_message = self._key is not None or self._header is not None
-        #: The most a test of one byte of error text costs, in instructions of RE2; 0 without a regular expression.
+        #: The most a test of one byte of error text costs, in instructions of RE2; 0 without a regular
+        #: expression.
         self.cost = 0 if self._regex is None else self._regex.instructions
 
     def selects(self, message: Message | None, state: MessageState) -> bool:
@@ -118,7 +128,9 @@ def _regex(value: object) -> ErrorPattern | None:
     try:
         return ErrorPattern(text)
     except PatternRefused as wrong:
-        raise InvalidRequest("filter.error_regex", f"a regular expression in RE2's syntax ({wrong})", text) from None
+        raise InvalidRequest(
+            "filter.error_regex", f"a regular expression in RE2's syntax ({wrong})", text
+        ) from None
 
 
 def _header(value: object) -> tuple[str, str] | None:

@@ -1,8 +1,9 @@
-"""Who is next: deficit round robin between keys, oldest head first between the lanes of a key, tokens before delivery.
+"""Who is next: deficit round robin between keys, oldest head first between the lanes of a key, tokens before
+delivery.
 
-One `QueueScheduler` per queue; a mutable object under the rules of this folder: time comes in, rows come in through the
-`read_rows` it is given, and a decision (the rows to lease) comes out. Its cost per message depends neither on the number
-of keys or lanes nor on the backlog:
+One `QueueScheduler` per queue; a mutable object under the rules of this folder: time comes in, rows come in
+through the `read_rows` it is given, and a decision (the rows to lease) comes out. Its cost per message
+depends neither on the number of keys or lanes nor on the backlog:
 
 * The ring holds only keys that have something claimable, as far as is known. Keys that run dry leave it when visited.
 * A lane keeps a short window of rows; the rest of its backlog is read when the window is used up. A window is always a
@@ -19,7 +20,15 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import islice
 
-from fairlead.decide.lanes import FIRST_READ_ROWS, MOST_SPARE_LANES, READ_AHEAD_ROWS, Key, Lane, Memory, ReadRows
+from fairlead.decide.lanes import (
+    FIRST_READ_ROWS,
+    MOST_SPARE_LANES,
+    READ_AHEAD_ROWS,
+    Key,
+    Lane,
+    Memory,
+    ReadRows,
+)
 from fairlead.decide.parking import Parking
 from fairlead.decide.throttle import Buckets
 from fairlead.errors import TooManyLanes
@@ -50,14 +59,16 @@ class QueueScheduler:
         self._memory = memory
         self._weight_of = weight_of
         self._keys: dict[str, Key] = {}
-        #: What keys without a lane owe for the runs of their streams, and what the last of them had left of its turn.
+        #: What keys without a lane owe for the runs of their streams, and what the last of them had left of
+        #: its turn.
         self._debts: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         self._left_over = ("", 0)
         self._lanes: dict[bytes, Lane] = {}
         self._ring: deque[Key] = deque()
         self._parking = Parking(buckets, enter=self._enter, leave=self._leave, at_limit=self._at_limit)
-        #: Lanes, each with its key, that had one message and gave it: used again, since with many keys most do just that.
+        #: Lanes, each with its key, that had one message and gave it: used again, since with many keys most
+        #: do just that.
         self._spare: list[Lane] = []
 
     # What happens to ready messages
@@ -72,13 +83,20 @@ class QueueScheduler:
         self._enter(lane)
 
     def add_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """`add` for a whole batch, with its usual case in line: a row behind the others of a lane that is held in full."""
+        """`add` for a whole batch, with its usual case in line: a row behind the others of a lane that is
+        held in full.
+        """
         lanes, memory, number = self._lanes, self._memory, int.from_bytes
         for lane_id, row in rows:
             lane = lanes.get(lane_id)
             if lane is None and self._spare and self._reopen(lane_id, row):
                 continue
-            if lane is None or lane.more or memory.rows >= memory.row_limit or number(row[24:26], "big") != lane.key.weight:
+            if (
+                lane is None
+                or lane.more
+                or memory.rows >= memory.row_limit
+                or number(row[24:26], "big") != lane.key.weight
+            ):
                 self.add(lane_id, row)
                 continue
             place = number(row[:8], "big")
@@ -90,7 +108,9 @@ class QueueScheduler:
                 lane.last = place
 
     def _reopen(self, lane_id: bytes, row: bytes) -> bool:
-        """Make a lane and its key out of spare ones; only for a key that has no other lane and no bucket to wait for."""
+        """Make a lane and its key out of spare ones; only for a key that has no other lane and no bucket to
+        wait for.
+        """
         key_bytes = int.from_bytes(lane_id[:2], "big")
         name = lane_id[2 : 2 + key_bytes].decode()
         if name in self._keys or len(lane_id) != key_bytes + 4:
@@ -138,7 +158,8 @@ class QueueScheduler:
         if not lane.more:
             place = int.from_bytes(row[:8], "big")
             if place <= lane.last:
-                # Another row of the same commit came first: one of a stream, or it made this lane read ahead and find this one.
+                # Another row of the same commit came first: one of a stream, or it made this lane read ahead
+                # and find this one.
                 self.give_back(lane_id, row)
             elif self._memory.rows < self._memory.row_limit or not lane.rows:
                 lane.rows.append(row)
@@ -195,7 +216,8 @@ class QueueScheduler:
         if entry.lane_count:
             self._join(entry)
         elif entry.unsettled <= 0 and not entry.in_ring:
-            # One that is still in the ring is forgotten there: a second entry beside it would count for itself.
+            # One that is still in the ring is forgotten there: a second entry beside it would count for
+            # itself.
             del self._keys[key]
 
     def note_unsettled(self, key: str) -> None:
@@ -209,9 +231,13 @@ class QueueScheduler:
             entry.weight = weight
 
     def has_room_for(self, lanes: int) -> bool:
-        """Whether so many lanes may be opened even if all of them are new: the quick question before `check_lanes`."""
+        """Whether so many lanes may be opened even if all of them are new: the quick question before
+        `check_lanes`.
+        """
         memory = self._memory
-        return memory.lanes + lanes <= memory.lane_limit and len(self._lanes) + lanes <= memory.lanes_per_queue
+        return (
+            memory.lanes + lanes <= memory.lane_limit and len(self._lanes) + lanes <= memory.lanes_per_queue
+        )
 
     def check_lanes(self, lane_ids: Iterable[bytes]) -> None:
         """Refuse new messages that would open too many lanes. Messages that come back are never refused."""
@@ -225,9 +251,11 @@ class QueueScheduler:
     # The decision
 
     def take(self, limit: int, now_ms: int, up_to: int | None = None) -> list[tuple[bytes, bytes]]:
-        """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their tokens.
+        """The next (lane, row) pairs to deliver, at most `limit`; they have left the scheduler and paid their
+        tokens.
 
-        Given a place `up_to`, what stands behind it stays: keys that have nothing else sit out, and join again behind the others.
+        Given a place `up_to`, what stands behind it stays: keys that have nothing else sit out, and join
+        again behind the others.
         """
         if up_to is None:
             return self._take(limit, now_ms)
@@ -237,7 +265,9 @@ class QueueScheduler:
             self._join(key)
         return picked
 
-    def _take(self, limit: int, now_ms: int, up_to: int | None = None, sitting_out: list[Key] | None = None) -> list[tuple[bytes, bytes]]:
+    def _take(
+        self, limit: int, now_ms: int, up_to: int | None = None, sitting_out: list[Key] | None = None
+    ) -> list[tuple[bytes, bytes]]:
         picked: list[tuple[bytes, bytes]] = []
         parking = self._parking
         if len(self._delivered) > _MAX_COUNTED:
@@ -249,13 +279,19 @@ class QueueScheduler:
             self._serve_ring(limit - before, now_ms, picked, up_to, sitting_out)
             if len(picked) >= limit or not parking.has_wakes(now_ms):
                 return picked
-            # A lane used up its grant, or went on to wait for another bucket: tokens are left for it or for others.
+            # A lane used up its grant, or went on to wait for another bucket: tokens are left for it or for
+            # others.
             hops = 0 if len(picked) > before else hops + 1
             if hops > len(self._lanes):
                 return picked
 
     def _serve_ring(
-        self, left: int, now_ms: int, picked: list[tuple[bytes, bytes]], up_to: int | None = None, sitting_out: list[Key] | None = None
+        self,
+        left: int,
+        now_ms: int,
+        picked: list[tuple[bytes, bytes]],
+        up_to: int | None = None,
+        sitting_out: list[Key] | None = None,
     ) -> None:
         """Turn by turn, until so many are picked or no key has anything claimable."""
         ring = self._ring
@@ -340,7 +376,9 @@ class QueueScheduler:
             key.deficit += turns * key.weight * self.quantum
 
     def charge(self, key: str, throttle_keys: tuple[str, ...], now_ms: int) -> bool:
-        """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or does not go."""
+        """A message goes out behind another of its stream: it pays its tokens and its key's deficit, or does
+        not go.
+        """
         entry = self._key(key, 1)
         if self.max_unsettled_per_key and entry.unsettled >= self.max_unsettled_per_key:
             return False
@@ -359,7 +397,9 @@ class QueueScheduler:
         return True
 
     def _owe(self, key: str) -> None:
-        """The run was all the key had: what is left of its turn pays first, the rest is due when it comes back."""
+        """The run was all the key had: what is left of its turn pays first, the rest is due when it comes
+        back.
+        """
         name, credit = self._left_over
         if name == key and credit > 0:
             self._left_over = name, credit - 1
@@ -396,7 +436,9 @@ class QueueScheduler:
         return self._parking.holds
 
     def heads(self, most: int) -> list[bytes]:
-        """The next row of every lane; empty when there are more lanes than `most`, because each may cost a read."""
+        """The next row of every lane; empty when there are more lanes than `most`, because each may cost a
+        read.
+        """
         if len(self._lanes) > most:
             return []
         return [lane.rows[lane.at] for lane in self._lanes.values() if self._head(lane) and lane.rows]
@@ -421,7 +463,9 @@ class QueueScheduler:
         return self._lanes.get(lane_id)
 
     def keys_ahead(self, key: Key, limit: int) -> int | None:
-        """How many keys have their turn before this one, counted up to `limit`; None when it is not in the ring."""
+        """How many keys have their turn before this one, counted up to `limit`; None when it is not in the
+        ring.
+        """
         if not key.in_ring:
             return None
         for ahead, entry in enumerate(islice(self._ring, limit)):
@@ -530,7 +574,8 @@ class QueueScheduler:
         rows.clear()
         lane.at = 0
         if lane.more:
-            # Each lane has its part of the shared room, and begins with little: most are asked for one row and never again.
+            # Each lane has its part of the shared room, and begins with little: most are asked for one row
+            # and never again.
             limit = max(1, min(lane.ahead, self._memory.row_limit // max(1, self._memory.lanes)))
             lane.ahead = min(READ_AHEAD_ROWS, 2 * lane.ahead)
             rows.extend(self._read_rows(lane.id, lane.last, limit))
@@ -604,7 +649,9 @@ class QueueScheduler:
         return served
 
     def _serve_one(self, lane: Lane, now_ms: int, picked: list[tuple[bytes, bytes]]) -> bool:
-        """Deliver the head of a lane if its tokens are there, else park the lane. False: the lane gave nothing."""
+        """Deliver the head of a lane if its tokens are there, else park the lane. False: the lane gave
+        nothing.
+        """
         self._head(lane)
         if not lane.rows:
             self._drop(lane)

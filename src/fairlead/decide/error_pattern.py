@@ -1,9 +1,9 @@
 """Regular expressions of callers, matched by RE2 in time proportional to the text.
 
-`re` backtracks: an expression like `(a+)+$` takes years over forty characters, and `re` holds the interpreter lock (GIL)
-meanwhile. RE2 compiles the expression to a program and follows all its branches at once, so a search costs at most
-(instructions) x (bytes of text). Its Python binding releases the GIL during a search. Compiling holds the GIL, so
-`MAX_PATTERN_BYTES` and RE2's own memory bound keep that short.
+`re` backtracks: an expression like `(a+)+$` takes years over forty characters, and `re` holds the interpreter
+lock (GIL) meanwhile. RE2 compiles the expression to a program and follows all its branches at once, so a
+search costs at most (instructions) x (bytes of text). Its Python binding releases the GIL during a search.
+Compiling holds the GIL, so `MAX_PATTERN_BYTES` and RE2's own memory bound keep that short.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import re2
 
 from fairlead.model.limits import MAX_PATTERN_BYTES, MAX_PATTERN_INSTRUCTIONS
 
-#: RE2's bound for the program and its cache of states. When the cache is full, RE2 searches without it, more slowly.
+#: RE2's bound for the program and its cache of states. When the cache is full, RE2 searches without it, more
+#: slowly.
 _MAX_MEMORY_BYTES = 1024 * 1024
-_OPERATORS = "look-around, back references, conditions, atomic groups and possessive repeats do not exist in RE2"
+_OPERATORS = (
+    "look-around, back references, conditions, atomic groups and possessive repeats do not exist in RE2"
+)
 
 
 class PatternRefused(ValueError):

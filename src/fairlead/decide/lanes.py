@@ -1,4 +1,6 @@
-"""What the scheduler holds in memory about keys and lanes: small objects, because there may be a million of them."""
+"""What the scheduler holds in memory about keys and lanes: small objects, because there may be a million of
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,15 @@ class ReadRows(Protocol):
 
 
 class Memory:
-    """What all queues share: how many lanes and read-ahead rows are held, and how many may be, in all and of one queue."""
+    """What all queues share: how many lanes and read-ahead rows are held, and how many may be, in all and of
+    one queue.
+    """
 
     __slots__ = ("lane_limit", "lanes", "lanes_per_queue", "row_limit", "rows")
 
-    def __init__(self, *, row_limit: int = 400_000, lane_limit: int = 1_000_000, lanes_per_queue: int = 500_000) -> None:
+    def __init__(
+        self, *, row_limit: int = 400_000, lane_limit: int = 1_000_000, lanes_per_queue: int = 500_000
+    ) -> None:
         self.rows = 0
         self.row_limit = row_limit
         self.lanes = 0
@@ -29,7 +35,18 @@ class Memory:
 
 
 class Key:
-    __slots__ = ("claimable", "deficit", "heap", "in_ring", "in_turn", "lane", "lane_count", "name", "unsettled", "weight")
+    __slots__ = (
+        "claimable",
+        "deficit",
+        "heap",
+        "in_ring",
+        "in_turn",
+        "lane",
+        "lane_count",
+        "name",
+        "unsettled",
+        "weight",
+    )
 
     def __init__(self, name: str, weight: int) -> None:
         self.name = name
@@ -42,8 +59,8 @@ class Key:
         self.lane_count = 0
         #: How many of them are not parked.
         self.claimable = 0
-        #: The claimable lane while there is only one; with several, `heap` orders them by the place of their head.
-        #: An entry that is no longer its lane's own is stale, and skipped when it comes up.
+        #: The claimable lane while there is only one; with several, `heap` orders them by the place of their
+        #: head. An entry that is no longer its lane's own is stale, and skipped when it comes up.
         self.lane: Lane | None = None
         self.heap: list[HeapEntry] | None = None
 
@@ -53,7 +70,22 @@ NOTHING_HELD: Mapping[str, int] = {}
 
 
 class Lane:
-    __slots__ = ("ahead", "at", "entry", "grant", "granted_by", "held", "id", "key", "last", "more", "parked", "rows", "share", "throttle_keys")
+    __slots__ = (
+        "ahead",
+        "at",
+        "entry",
+        "grant",
+        "granted_by",
+        "held",
+        "id",
+        "key",
+        "last",
+        "more",
+        "parked",
+        "rows",
+        "share",
+        "throttle_keys",
+    )
 
     def __init__(self, lane_id: bytes, key: Key, throttle_keys: tuple[str, ...]) -> None:
         self.id = lane_id
@@ -61,7 +93,8 @@ class Lane:
         self.throttle_keys = throttle_keys
         self.rows: list[bytes] = []
         self.at = 0
-        #: The place of the last row read into or appended to the window; rows beyond it are on disk only if `more`.
+        #: The place of the last row read into or appended to the window; rows beyond it are on disk only if
+        #: `more`.
         self.last = 0
         self.more = False
         #: How many rows to read when the window is used up; doubles each time.
@@ -76,7 +109,9 @@ class Lane:
         self.share = 0
 
     def __lt__(self, other: Lane) -> bool:
-        """Asked only when a lane that was dropped comes back with the same head, beside its stale entry: either may be first."""
+        """Asked only when a lane that was dropped comes back with the same head, beside its stale entry:
+        either may be first.
+        """
         return False
 
 

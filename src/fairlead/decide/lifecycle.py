@@ -1,4 +1,6 @@
-"""The whole life of a message on one screen. The diagram in the docs and the exhaustive test derive from this table."""
+"""The whole life of a message on one screen. The diagram in the docs and the exhaustive test derive from this
+table.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from enum import Enum
 
 
 class Where(Enum):
-    """A message is in exactly one of these places. A dead letter is `READY` in a `.dlq`; a held one is `WAITING` without end."""
+    """A message is in exactly one of these places. A dead letter is `READY` in a `.dlq`; a held one is
+    `WAITING` without end.
+    """
 
     READY = "ready"
     WAITING = "waiting"

@@ -1,7 +1,8 @@
 """Which message of a stream may go next.
 
-A message is held up by an earlier live one of its stream that is leased (under another claim), or waiting for any
-reason. Who was let by passes those that wait, never one that is being worked on. Order is seq, never a timestamp.
+A message is held up by an earlier live one of its stream that is leased (under another claim), or waiting for
+any reason. Who was let by passes those that wait, never one that is being worked on. Order is seq, never a
+timestamp.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ def find_front(
     all_after: int,
     lowest_leased: int | None,
 ) -> StreamRow | None:
-    """The first claimable message: at most a walk to the first that waits, then a look at each that is let by.
+    """The first claimable message: at most a walk to the first that waits, then a look at each that is let
+    by.
 
-    `rows_from(seq)` gives the live messages with that seq or a greater one, in order. Its cost does not grow with the
-    messages that queue up behind a blocker.
+    `rows_from(seq)` gives the live messages with that seq or a greater one, in order. Its cost does not grow
+    with the messages that queue up behind a blocker.
     """
     blocker = _first_of(rows_from(0), lowest_leased)
     if blocker is None or standing(blocker) is Standing.READY:
@@ -58,13 +60,17 @@ def _first_of(rows: Iterator[StreamRow], lowest_leased: int | None) -> StreamRow
     return row
 
 
-def may_follow(row: StreamRow, standing: Standing, *, nothing_earlier_waits: bool, let_by: Iterable[int], all_after: int) -> bool:
+def may_follow(
+    row: StreamRow, standing: Standing, *, nothing_earlier_waits: bool, let_by: Iterable[int], all_after: int
+) -> bool:
     """May this message go out in the same run as the one before it?"""
     if standing is not Standing.READY:
         return False
     return nothing_earlier_waits or row.seq in let_by or 0 < all_after < row.seq
 
 
-def first_waiting(rows: Iterator[StreamRow], standing: Callable[[StreamRow], Standing], look_at: int) -> int | None:
+def first_waiting(
+    rows: Iterator[StreamRow], standing: Callable[[StreamRow], Standing], look_at: int
+) -> int | None:
     """The seq of the first message that waits, among a bounded number: whoever comes after it may be let by."""
     return next((row.seq for row in islice(rows, look_at) if standing(row) is Standing.WAITING), None)

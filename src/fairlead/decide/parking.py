@@ -1,11 +1,11 @@
 """Lanes that wait for tokens: out of their keys, in one ring per bucket, woken by weight.
 
-A refill wakes as many lanes as it has tokens, so that a hundred thousand blocked lanes cost nothing. A wake-up is a grant
-to try, so many messages long, and not a reserved token: a queue nobody claims from must not starve another one that
-shares the bucket. A lane that needs several buckets waits for the slowest first and keeps that grant while it waits for
-the next faster one, where every second turn is for such lanes: else others would always have one of its tokens. One order
-for all, so that no two lanes wait for each other; slowest first, so that no grant is kept for longer than a faster bucket
-needs.
+A refill wakes as many lanes as it has tokens, so that a hundred thousand blocked lanes cost nothing. A
+wake-up is a grant to try, so many messages long, and not a reserved token: a queue nobody claims from must
+not starve another one that shares the bucket. A lane that needs several buckets waits for the slowest first
+and keeps that grant while it waits for the next faster one, where every second turn is for such lanes: else
+others would always have one of its tokens. One order for all, so that no two lanes wait for each other;
+slowest first, so that no grant is kept for longer than a faster bucket needs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ from fairlead.decide.throttle import Buckets
 
 
 class Parking:
-    """The parked lanes of one queue. `enter` and `leave` tell the scheduler that a lane is claimable again, or no longer."""
+    """The parked lanes of one queue. `enter` and `leave` tell the scheduler that a lane is claimable again,
+    or no longer.
+    """
 
     def __init__(
-        self, buckets: Buckets, *, enter: Callable[[Lane], None], leave: Callable[[Lane], None], at_limit: Callable[[Key], bool]
+        self,
+        buckets: Buckets,
+        *,
+        enter: Callable[[Lane], None],
+        leave: Callable[[Lane], None],
+        at_limit: Callable[[Key], bool],
     ) -> None:
         self.visits = 0
         #: How often a lane was parked.
@@ -64,7 +71,9 @@ class Parking:
         self._tidy(lane.parked)
 
     def lacking(self, lane: Lane, now_ms: int) -> str | None:
-        """Take the tokens of the lane's next message; the answer is the bucket it must wait for, and then none is taken."""
+        """Take the tokens of the lane's next message; the answer is the bucket it must wait for, and then
+        none is taken.
+        """
         keys = self._buckets.slowest_first(lane.throttle_keys)
         for throttle_key in keys:
             ring = self._parked.get(throttle_key)
@@ -82,7 +91,10 @@ class Parking:
         lane.grant -= 1
         if not lane.held:
             return
-        before, lane.held = lane.held, {throttle_key: held - 1 for throttle_key, held in lane.held.items() if held > 1}
+        before, lane.held = (
+            lane.held,
+            {throttle_key: held - 1 for throttle_key, held in lane.held.items() if held > 1},
+        )
         for throttle_key in before:
             ring = self._parked[throttle_key]
             ring.awake -= 1
@@ -92,7 +104,9 @@ class Parking:
             self._holding.discard(lane)
 
     def turn_over(self, lane: Lane, now_ms: int) -> None:
-        """The lane has used up the grant it was woken with: back to the ring, in front if it has some of its share left."""
+        """The lane has used up the grant it was woken with: back to the ring, in front if it has some of its
+        share left.
+        """
         throttle_key = lane.granted_by
         assert throttle_key is not None
         if lane.held:

@@ -18,7 +18,8 @@ _LOOKED_AT = 10_000
 class PolicyLint:
     """`longest_ms` and `stream_blocked_ms` are None when a message may go on for ever.
 
-    `tries_per_hour` is the worst case for one message whose tries fail at once; None is "as fast as it is handed out".
+    `tries_per_hour` is the worst case for one message whose tries fail at once; None is "as fast as it is
+    handed out".
     """
 
     longest_ms: int | None
@@ -27,10 +28,21 @@ class PolicyLint:
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
-        longest = "never dies by itself" if self.longest_ms is None else f"dead after at most {show_ms(self.longest_ms)} of waiting"
-        tries = "as many tries an hour as workers can make" if self.tries_per_hour is None else f"at most {self.tries_per_hour} tries an hour"
+        longest = (
+            "never dies by itself"
+            if self.longest_ms is None
+            else f"dead after at most {show_ms(self.longest_ms)} of waiting"
+        )
+        tries = (
+            "as many tries an hour as workers can make"
+            if self.tries_per_hour is None
+            else f"at most {self.tries_per_hour} tries an hour"
+        )
         blocked = "for ever" if self.stream_blocked_ms is None else f"for {show_ms(self.stream_blocked_ms)}"
-        lines = [f"{longest}; {tries}; one bad message can block its stream {blocked}", *(f"warning: {text}" for text in self.warnings)]
+        lines = [
+            f"{longest}; {tries}; one bad message can block its stream {blocked}",
+            *(f"warning: {text}" for text in self.warnings),
+        ]
         return "\n".join(lines)
 
 
@@ -75,10 +87,18 @@ def _tries_per_hour(policy: RetryPolicy, failures: int | None) -> int | None:
 def _warnings(policy: RetryPolicy, failures: int | None) -> list[str]:
     found = []
     if failures is None:
-        found.append("no limit on attempts: a message that can never succeed is tried for ever; set attempts or max_attempts")
+        found.append(
+            "no limit on attempts: a message that can never succeed is tried for ever; set attempts or max_attempts"
+        )
         if delay_ms(policy, 1) == 0:
-            found.append("retries at once and without limit: a broken dependency is hammered as fast as workers can")
-    if policy.kind in ("fixed", "exponential") and policy.jitter == "none" and (failures is None or failures > 2):
+            found.append(
+                "retries at once and without limit: a broken dependency is hammered as fast as workers can"
+            )
+    if (
+        policy.kind in ("fixed", "exponential")
+        and policy.jitter == "none"
+        and (failures is None or failures > 2)
+    ):
         found.append('no jitter: messages that failed together come back together; consider jitter = "full"')
     if policy.kind == "exponential" and policy.cap_ms < policy.base_ms * policy.factor:
         found.append("the cap is below the first delay: every wait is the cap")

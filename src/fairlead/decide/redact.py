@@ -1,7 +1,9 @@
-"""Messages as people may see them: named headers and JSON paths replaced, and what they held struck from error texts.
+"""Messages as people may see them: named headers and JSON paths replaced, and what they held struck from
+error texts.
 
-Whoever wrote a payload decides how hard it is to look into, so the work of one answer has a bound. What cannot be looked into
-within it (too large, too deep, a name given twice, too many messages at once) is left out whole: in doubt nothing is shown.
+Whoever wrote a payload decides how hard it is to look into, so the work of one answer has a bound. What
+cannot be looked into within it (too large, too deep, a name given twice, too many messages at once) is left
+out whole: in doubt nothing is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from typing import Any
 import msgspec
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.redaction import DEFAULT_HEADERS, MOST_NAMES, REDACTED, Each, Member, Step, read_header_name, read_json_path
+from fairlead.model.redaction import (
+    DEFAULT_HEADERS,
+    MOST_NAMES,
+    REDACTED,
+    Each,
+    Member,
+    Step,
+    read_header_name,
+    read_json_path,
+)
 from fairlead.model.views import MessageInfo
 
 #: The largest payload that is looked into.
@@ -62,20 +73,31 @@ class Redaction:
         budget = _Budget()
         return _struck(text, self._shown(info, budget, collect=True)[1], budget)
 
-    def _shown(self, info: MessageInfo, budget: _Budget, *, collect: bool = False) -> tuple[MessageInfo, _Values]:
+    def _shown(
+        self, info: MessageInfo, budget: _Budget, *, collect: bool = False
+    ) -> tuple[MessageInfo, _Values]:
         values = _Values(wanted=collect or any(failure.error for failure in info.failures))
         headers, hidden = self._headers(info.headers, values)
         payload = self._json("payload", info.payload, hidden, values, budget)
         carry = self._json("carry", info.carry, hidden, values, budget)
         failures = tuple(
-            failure if (error := _struck(failure.error, values, budget)) == failure.error else msgspec.structs.replace(failure, error=error)
+            failure
+            if (error := _struck(failure.error, values, budget)) == failure.error
+            else msgspec.structs.replace(failure, error=error)
             for failure in info.failures
         )
         if failures != info.failures:
             hidden.append("errors")
         if not hidden:
             return info, values
-        return replace(info, headers=headers, payload=payload, carry=carry, failures=failures, hidden=(*info.hidden, *hidden)), values
+        return replace(
+            info,
+            headers=headers,
+            payload=payload,
+            carry=carry,
+            failures=failures,
+            hidden=(*info.hidden, *hidden),
+        ), values
 
     def _headers(self, headers: Mapping[str, str], values: _Values) -> tuple[dict[str, str], list[str]]:
         found, hidden = dict(headers), []
@@ -105,7 +127,8 @@ class Redaction:
             met = self._paths.strike(tree, values)
             written = _encoded(tree) if met else raw
         except json.JSONDecodeError as wrong:
-            # Several values in a row, or one that was cut off, are no JSON either, and yet hold what a path is about.
+            # Several values in a row, or one that was cut off, are no JSON either, and yet hold what a path
+            # is about.
             return _left_out(what, hidden, values) if _WAS_MEANT_AS_JSON.match(wrong.doc) else raw
         except (ValueError, RecursionError, MemoryError):
             return _left_out(what, hidden, values)
@@ -132,7 +155,9 @@ def _decoded(raw: bytes) -> str:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name given twice Python keeps the last value, and the first would be shown as it stands in the payload."""
+    """Of a name given twice Python keeps the last value, and the first would be shown as it stands in the
+    payload.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is given twice")
@@ -158,7 +183,9 @@ class _Budget:
 
 
 class _Values:
-    """What was redacted in one message, to be struck from its error texts; `unknown` when it is not all known."""
+    """What was redacted in one message, to be struck from its error texts; `unknown` when it is not all
+    known.
+    """
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
@@ -233,7 +260,9 @@ class _Paths:
         while left:
             value, place = left.pop()
             for key, inner in _inside(value):
-                next_place = place.elements if isinstance(value, list) else place.members.get(key, place.others)
+                next_place = (
+                    place.elements if isinstance(value, list) else place.members.get(key, place.others)
+                )
                 if next_place is None:
                     continue
                 if next_place.ended:
@@ -255,12 +284,16 @@ class _Paths:
         on = [(path, at, self._steps[path][at]) for path, at in reached if at < len(self._steps[path])]
         staying = frozenset((path, at) for path, at, step in on if not isinstance(step, (Member, Each)))
         for name in {step.name for _, _, step in on if not isinstance(step, Each)}:
-            moved = {(path, at + 1) for path, at, step in on if not isinstance(step, Each) and step.name == name}
+            moved = {
+                (path, at + 1) for path, at, step in on if not isinstance(step, Each) and step.name == name
+            }
             found = self._place(staying | moved)
             assert found is not None
             place.members[name] = found
         place.others = self._place(staying)
-        place.elements = self._place(staying | {(path, at + 1) for path, at, step in on if isinstance(step, Each)})
+        place.elements = self._place(
+            staying | {(path, at + 1) for path, at, step in on if isinstance(step, Each)}
+        )
         return place
 
 

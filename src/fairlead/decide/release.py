@@ -10,16 +10,23 @@ from fairlead.model.queue import QueueConfig
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """`asks_to_pass`: in its stream it goes on without the earlier ones that wait, if any do and as far as the list goes."""
+    """`asks_to_pass`: in its stream it goes on without the earlier ones that wait, if any do and as far as
+    the list goes.
+    """
 
     rule: str
     asks_to_pass: bool = False
 
 
-def after_release(config: QueueConfig, deliveries: int, *, in_stream: bool, keep_order: bool, is_dead: bool) -> GiveBack | Bury:
+def after_release(
+    config: QueueConfig, deliveries: int, *, in_stream: bool, keep_order: bool, is_dead: bool
+) -> GiveBack | Bury:
     """`deliveries` counts the one that ends here. A dead letter can be handed out any number of times."""
     if config.max_deliveries and deliveries >= config.max_deliveries and not is_dead:
-        return Bury(f"handed out {deliveries} times without being settled, the limit is {config.max_deliveries}", "max_deliveries")
+        return Bury(
+            f"handed out {deliveries} times without being settled, the limit is {config.max_deliveries}",
+            "max_deliveries",
+        )
     if not in_stream:
         return GiveBack("")
     if keep_order or config.ordering == "strict":

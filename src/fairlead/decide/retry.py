@@ -24,7 +24,9 @@ class HookAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`attempts` counts this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle call, if any."""
+    """`attempts` counts this failure. `retry_in_ms` and `dead` are the explicit instruction of the settle
+    call, if any.
+    """
 
     attempts: int
     reason: FailureReason = FailureReason.UNKNOWN
@@ -52,7 +54,9 @@ class Bury:
 
 
 def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter: float) -> RetryAt | Bury:
-    """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller from [0, 1)."""
+    """The five-step road: the first rule that applies decides, and is named. `jitter` is drawn by the caller
+    from [0, 1).
+    """
     if config.max_attempts and failure.attempts >= config.max_attempts:
         why = f"failed {show_times(failure.attempts)}, the ceiling is {config.max_attempts}"
         return Bury(why, "max_attempts", FailureReason.POISON_MESSAGE)
@@ -70,7 +74,9 @@ def after_failure(failure: Failure, config: QueueConfig, *, now_ms: int, jitter:
 
 
 def policy_for(failure: Failure, config: QueueConfig) -> tuple[RetryPolicy, str]:
-    """Steps 4 and 5: a policy for the reason, else the queue's own, with one of its own for messages of a stream."""
+    """Steps 4 and 5: a policy for the reason, else the queue's own, with one of its own for messages of a
+    stream.
+    """
     by_reason = config.retry_on.get(failure.reason.word)
     if by_reason is not None:
         return by_reason, f"retry_on.{failure.reason.word}"

@@ -1,7 +1,8 @@
 """Token buckets, global to the broker, measured in steady time so that no clock step fills one.
 
-A bucket grants at most one burst plus its rate times the time, over restarts and changes of its configuration too: what it
-holds is written with the commit that hands messages out. `unsaved` and `forgotten` are what the next commit has to write.
+A bucket grants at most one burst plus its rate times the time, over restarts and changes of its configuration
+too: what it holds is written with the commit that hands messages out. `unsaved` and `forgotten` are what the
+next commit has to write.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Buckets:
         self._idle[key] = bucket
 
     def save(self, key: str, now_ms: int) -> None:
-        """Before the commit that changes its configuration, which saves what it holds by then: the old rate counts until now."""
+        """Before the commit that changes its configuration, which saves what it holds by then: the old rate
+        counts until now.
+        """
         if key in self._buckets:
             self._buckets[key].refill(now_ms)
             self.unsaved.add(key)

@@ -8,8 +8,9 @@ from fairlead.model.clock_mark import ClockMark
 def continue_time(mark: ClockMark | None, *, wall_ms: int, steady_ms: int, origin: bytes) -> int:
     """The store's time at open; it never goes back.
 
-    While the machine runs on, steady time tells how long the store was closed. After a restart of the machine only the
-    wall clock can: a step ahead meanwhile counts as time that passed, and of a step back nothing is believed.
+    While the machine runs on, steady time tells how long the store was closed. After a restart of the machine
+    only the wall clock can: a step ahead meanwhile counts as time that passed, and of a step back nothing is
+    believed.
     """
     if mark is None:
         return wall_ms
@@ -21,7 +22,8 @@ def continue_time(mark: ClockMark | None, *, wall_ms: int, steady_ms: int, origi
 def may_lack_commits(mark: ClockMark | None, *, origin: bytes, life: int) -> bool:
     """Whether commits that were not synced may be missing, because the machine restarted under an open store.
 
-    Each life writes a mark with its first commit, so a store without one has lost no commit that anything depends on.
+    Each life writes a mark with its first commit, so a store without one has lost no commit that anything
+    depends on.
     """
     if mark is None or (origin and mark.origin == origin):
         return False

@@ -8,8 +8,9 @@ from collections import deque
 class Breaker:
     """Opens at `threshold` failures in a row, for `cooldown_ms`; then calls resume with a full threshold.
 
-    A success ends a row of failures. Failures that cost a whole host process are dear for everyone, so they count on
-    their own as well: `threshold` of them within one cooldown open the breaker, whatever succeeded in between.
+    A success ends a row of failures. Failures that cost a whole host process are dear for everyone, so they
+    count on their own as well: `threshold` of them within one cooldown open the breaker, whatever succeeded
+    in between.
     """
 
     def __init__(self, threshold: int, cooldown_ms: int) -> None:

@@ -30,9 +30,9 @@ class FailureCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
     """What to lay over the caller's message: None keeps what the caller gave.
 
-    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys), and the
-    caller's stream stays. `absent`: the queue has no such script (any more); all fields are None. `notes` says what was
-    corrected or ignored of the script's result.
+    After `failed` and `bypassed` the fields hold the defaults (key `default`, weight 1, no throttle keys),
+    and the caller's stream stays. `absent`: the queue has no such script (any more); all fields are None.
+    `notes` says what was corrected or ignored of the script's result.
     """
 
     outcome: Outcome
@@ -45,7 +45,9 @@ class EnqueueDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class FailureDecision(msgspec.Struct, frozen=True, gc=False):
-    """What the hook decided. Only after `ran` does it count; else the queue's policies decide, as if there were no hook."""
+    """What the hook decided. Only after `ran` does it count; else the queue's policies decide, as if there
+    were no hook.
+    """
 
     outcome: Outcome
     action: Literal["retry", "dlq"] = "retry"

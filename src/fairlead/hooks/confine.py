@@ -1,7 +1,9 @@
-"""Takes from a hook host, once it is ready, all it does not need: files, sockets, processes, rights, most system calls.
+"""Takes from a hook host, once it is ready, all it does not need: files, sockets, processes, rights, most
+system calls.
 
-What a machine does not offer is left out and told, never passed over: a `Confinement` names what is in force and what is
-missing. None of it needs root. Linux has all layers; elsewhere there are resource limits and closed descriptors only.
+What a machine does not offer is left out and told, never passed over: a `Confinement` names what is in force
+and what is missing. None of it needs root. Linux has all layers; elsewhere there are resource limits and
+closed descriptors only.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ Mode = Literal["require", "best", "off"]
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
-#: A call is watched, a host with nothing to do is not: one that was taken over could compute for somebody else for ever.
-#: An honest one that has done this much work ends too, and the spare takes over.
+#: A call is watched, a host with nothing to do is not: one that was taken over could compute for somebody
+#: else for ever. An honest one that has done this much work ends too, and the spare takes over.
 MOST_CPU_SECONDS = 3600
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _LANDLOCK_VERSION = 444, 446, 1
@@ -36,7 +38,9 @@ _LANDLOCK_FILES_NOW = 16
 
 
 class Confinement(msgspec.Struct, frozen=True, array_like=True):
-    """`by` is what holds a host, the strongest first; `missing` what does not, each with the reason in brackets."""
+    """`by` is what holds a host, the strongest first; `missing` what does not, each with the reason in
+    brackets.
+    """
 
     by: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -60,9 +64,11 @@ def available() -> Confinement:
 
 
 def confine(mode: Mode, more_address_space: int) -> Confinement:
-    """Close this process in, for good. Open pipes stay; from here on nothing can be opened, imported or started.
+    """Close this process in, for good. Open pipes stay; from here on nothing can be opened, imported or
+    started.
 
-    `off` leaves out the layers that only Linux has; `require` raises NotOffered where system calls cannot be filtered.
+    `off` leaves out the layers that only Linux has; `require` raises NotOffered where system calls cannot be
+    filtered.
     """
     os.environ.clear()
     _close_inherited()
@@ -72,12 +78,15 @@ def confine(mode: Mode, more_address_space: int) -> Confinement:
     off = [f"{layer.name} (switched off)" for layer in _LAYERS if layer not in layers]
     held = Confinement(held.by[::-1], (*off, *held.missing[::-1]))
     if mode == "require" and not held.filtered:
-        raise NotOffered(f'lua.confinement is "require", and system calls cannot be filtered here; missing: {", ".join(held.missing)}')
+        raise NotOffered(
+            f'lua.confinement is "require", and system calls cannot be filtered here; missing: {", ".join(held.missing)}'
+        )
     return held
 
 
 class Layer(NamedTuple):
-    """`ask` finds out whether there is such a thing; `prepare` does what still needs files, and returns what puts it in force.
+    """`ask` finds out whether there is such a thing; `prepare` does what still needs files, and returns what
+    puts it in force.
 
     Both raise NotOffered or OSError when it is not to be had.
     """
@@ -117,7 +126,11 @@ def _checked(result: int) -> int:
 
 def _prctl(option: int, second: int, third: Any = 0) -> None:
     third = ctypes.c_ulong(third) if isinstance(third, int) else third
-    _checked(_libc().prctl(ctypes.c_int(option), ctypes.c_ulong(second), third, ctypes.c_ulong(0), ctypes.c_ulong(0)))
+    _checked(
+        _libc().prctl(
+            ctypes.c_int(option), ctypes.c_ulong(second), third, ctypes.c_ulong(0), ctypes.c_ulong(0)
+        )
+    )
 
 
 def _filter_program() -> list[seccomp.Instruction]:
@@ -144,14 +157,20 @@ class _Program(ctypes.Structure):
 
 def _filter_system_calls() -> None:
     instructions = _filter_program()
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_Program(len(instructions), seccomp.assembled(instructions))))
-    # An emulated kernel may take a filter and forget it. This call is not on the list, and fails for no other reason.
+    _prctl(
+        _PR_SET_SECCOMP,
+        _SECCOMP_MODE_FILTER,
+        ctypes.byref(_Program(len(instructions), seccomp.assembled(instructions))),
+    )
+    # An emulated kernel may take a filter and forget it. This call is not on the list, and fails for no other
+    # reason.
     if os.getppid() != -1:
         raise NotOffered("the kernel took the filter and does not use it")
 
 
 def _prepare_seccomp(_: int) -> Callable[[], object]:
-    """The filter lets no memory become executable; what is writable and executable already stops being executable.
+    """The filter lets no memory become executable; what is writable and executable already stops being
+    executable.
 
     That is an old libffi's memory for callbacks, of which a host has none.
     """
@@ -160,21 +179,41 @@ def _prepare_seccomp(_: int) -> Callable[[], object]:
             place, rights, *_rest = line.split()
             if rights.startswith("rwx"):
                 start, end = (int(address, 16) for address in place.split("-"))
-                _libc().mprotect(ctypes.c_void_p(start), ctypes.c_size_t(end - start), ctypes.c_int(mmap.PROT_READ | mmap.PROT_WRITE))
+                _libc().mprotect(
+                    ctypes.c_void_p(start),
+                    ctypes.c_size_t(end - start),
+                    ctypes.c_int(mmap.PROT_READ | mmap.PROT_WRITE),
+                )
     return _filter_system_calls
 
 
 def _ask_landlock() -> int:
-    return _checked(_libc().syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)))
+    return _checked(
+        _libc().syscall(
+            ctypes.c_long(_LANDLOCK_CREATE_RULESET),
+            None,
+            ctypes.c_size_t(0),
+            ctypes.c_uint32(_LANDLOCK_VERSION),
+        )
+    )
 
 
 def _take_away_files() -> None:
-    """Everything this Landlock can rule is ruled, by no rule at all: files, TCP from version 4, signals to others from 6."""
+    """Everything this Landlock can rule is ruled, by no rule at all: files, TCP from version 4, signals to
+    others from 6.
+    """
     version = _ask_landlock()
     files = (1 << _LANDLOCK_FILES.get(version, _LANDLOCK_FILES_NOW)) - 1
     ruled = (ctypes.c_uint64 * 3)(files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
     syscall = _libc().syscall
-    rules = _checked(syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), ruled, ctypes.c_size_t(ctypes.sizeof(ruled)), ctypes.c_uint32(0)))
+    rules = _checked(
+        syscall(
+            ctypes.c_long(_LANDLOCK_CREATE_RULESET),
+            ruled,
+            ctypes.c_size_t(ctypes.sizeof(ruled)),
+            ctypes.c_uint32(0),
+        )
+    )
     try:
         _checked(syscall(ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(rules), ctypes.c_uint32(0)))
     finally:
@@ -207,7 +246,9 @@ def _set_limits() -> None:
 
 
 def _close_inherited() -> None:
-    """All but the pipes and stderr. A mapped file keeps a descriptor of its own, and whoever has one can change its size."""
+    """All but the pipes and stderr. A mapped file keeps a descriptor of its own, and whoever has one can
+    change its size.
+    """
     for directory in ("/proc/self/fd", "/dev/fd"):
         with contextlib.suppress(OSError):
             open_ones: Iterable[int] = [int(name) for name in os.listdir(directory)]
@@ -220,7 +261,8 @@ def _close_inherited() -> None:
                 os.close(fd)
 
 
-#: The strongest first. Limits come after Landlock when they are put in force: its rules need a descriptor for a moment.
+#: The strongest first. Limits come after Landlock when they are put in force: its rules need a descriptor for
+#: a moment.
 _LAYERS = (
     Layer("seccomp", _ask_seccomp, _prepare_seccomp),
     Layer("limits", lambda: None, lambda _: _set_limits, portable=True),

@@ -25,7 +25,15 @@ from fairlead.hooks.calls import (
     Outcome,
 )
 from fairlead.hooks.process import HostDied, HostDoesNotStart, HostProcess, HostStalled
-from fairlead.hooks.results import enqueue_defaults, failure_defaults, is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
+from fairlead.hooks.results import (
+    enqueue_defaults,
+    failure_defaults,
+    is_ok,
+    read_enqueue,
+    read_failure,
+    unreadable,
+    what_went_wrong,
+)
 from fairlead.hooks.supply import HostSupply
 from fairlead.hooks.turnstile import Turnstile
 from fairlead.hooks.wire import OK, TIME, Check, Checked, Done, Load, Rows, RunEnqueue, RunFailure, Setup
@@ -63,7 +71,8 @@ class _Hook:
 
 @dataclass(slots=True)
 class _Turn:
-    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host stalled or died.
+    """What came of one turn. `blamed` is the call (counted within the turn) that was running when the host
+    stalled or died.
 
     `begun` says that the host had come so far as to make a call.
     """
@@ -77,9 +86,10 @@ class _Turn:
 class Hooks:
     """Runs the Lua hooks of all queues in a process of their own. Thread-safe.
 
-    Calls never raise for what a script does: a failing one gets the defaults, is counted by its breaker and told in
-    `stats`. Batches go over in turns, in the order they came; a turn ends after about half of `kill_after_ms`, so a slow
-    or stuck queue delays another by one turn or one kill and not by its batch. Nothing runs before the first use.
+    Calls never raise for what a script does: a failing one gets the defaults, is counted by its breaker and
+    told in `stats`. Batches go over in turns, in the order they came; a turn ends after about half of
+    `kill_after_ms`, so a slow or stuck queue delays another by one turn or one kill and not by its batch.
+    Nothing runs before the first use.
     """
 
     def __init__(self, settings: HookSettings, clock: Clock) -> None:
@@ -97,13 +107,19 @@ class Hooks:
         #: Told how long each batch of calls took; None: nobody asks.
         self.timed: Callable[[Timing], None] | None = None
         setup = Setup(
-            settings.default_timeout_ms, settings.default_memory_limit_bytes, max(1, settings.kill_after_ms // 2), settings.kill_after_ms * 20,
-            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes, settings.confinement,
+            settings.default_timeout_ms,
+            settings.default_memory_limit_bytes,
+            max(1, settings.kill_after_ms // 2),
+            settings.kill_after_ms * 20,
+            _SPARE_BYTES + _MOST_STATES * settings.default_memory_limit_bytes,
+            settings.confinement,
         )
         self._supply = HostSupply(setup, settings.kill_after_ms)
 
     def check(self, script: str, function: HookFunction) -> None:
-        """Raises HookInvalid for a script that could never run: see `docs/reference/lua.md`. Its top level is run once."""
+        """Raises HookInvalid for a script that could never run: see `docs/reference/lua.md`. Its top level is
+        run once.
+        """
         try:
             size = len(script.encode())
         except UnicodeEncodeError:
@@ -124,13 +140,17 @@ class Hooks:
         raise HookInvalid(function, None, what)
 
     def set_script(self, queue_id: int, function: HookFunction, script: str | None) -> None:
-        """In force from the next turn; counts and breaker begin anew, unless the script is the one that is set already."""
+        """In force from the next turn; counts and breaker begin anew, unless the script is the one that is
+        set already.
+        """
         with self._lock:
             old = self._hooks.get((queue_id, function))
             if script is None:
                 self._hooks.pop((queue_id, function), None)
             elif old is None or old.script != script:
-                breaker = Breaker(self._settings.circuit_breaker_threshold, self._settings.circuit_breaker_cooldown_ms)
+                breaker = Breaker(
+                    self._settings.circuit_breaker_threshold, self._settings.circuit_breaker_cooldown_ms
+                )
                 self._hooks[queue_id, function] = _Hook(self._next_key, function, script, breaker)
                 self._next_key += 1
 
@@ -140,7 +160,9 @@ class Hooks:
             return [EnqueueDecision("absent")] * len(messages)
 
         def run(at: int, to: int) -> RunEnqueue:
-            return RunEnqueue(hook.key, queue, self._config_version, *self._allowed(hook), list(messages[at:to]))
+            return RunEnqueue(
+                hook.key, queue, self._config_version, *self._allowed(hook), list(messages[at:to])
+            )
 
         return self._decide(queue_id, hook, len(messages), run, read_enqueue, enqueue_defaults)
 
@@ -150,7 +172,9 @@ class Hooks:
             return [FailureDecision("absent")] * len(failures)
 
         def run(at: int, to: int) -> RunFailure:
-            return RunFailure(hook.key, queue, self._config_version, *self._allowed(hook), list(failures[at:to]))
+            return RunFailure(
+                hook.key, queue, self._config_version, *self._allowed(hook), list(failures[at:to])
+            )
 
         return self._decide(queue_id, hook, len(failures), run, read_failure, failure_defaults)
 
@@ -185,8 +209,15 @@ class Hooks:
                 until = self._clock.now_ms() + open_ms if open_ms else None
                 found.append(
                     HookStats(
-                        function, hook.calls, hook.failures, hook.bypassed, hook.breaker.consecutive, until, hook.last_error,
-                        hook.corrected, hook.last_note,
+                        function,
+                        hook.calls,
+                        hook.failures,
+                        hook.bypassed,
+                        hook.breaker.consecutive,
+                        until,
+                        hook.last_error,
+                        hook.corrected,
+                        hook.last_note,
                     )
                 )
         return found
@@ -214,22 +245,42 @@ class Hooks:
         return max(1, hook.breaker.threshold - hook.breaker.consecutive), hook.breaker.threshold
 
     def _decide(
-        self, queue_id: int, hook: _Hook, count: int, run: Callable[[int, int], RunEnqueue | RunFailure],
-        read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D],
+        self,
+        queue_id: int,
+        hook: _Hook,
+        count: int,
+        run: Callable[[int, int], RunEnqueue | RunFailure],
+        read: Callable[[Sequence[Any]], _D],
+        defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:
         if self.timed is None:
             return self._turn_by_turn(hook, count, run, read, defaults)
         began = perf_counter()
         decisions = self._turn_by_turn(hook, count, run, read, defaults)
         outcomes = Counter([decision.outcome for decision in decisions])
-        self.timed(Timing(hook.function, perf_counter() - began, queue_id, outcomes["ran"], outcomes["failed"], outcomes["bypassed"]))
+        self.timed(
+            Timing(
+                hook.function,
+                perf_counter() - began,
+                queue_id,
+                outcomes["ran"],
+                outcomes["failed"],
+                outcomes["bypassed"],
+            )
+        )
         return decisions
 
     def _turn_by_turn(
-        self, hook: _Hook, count: int, run: Callable[[int, int], RunEnqueue | RunFailure],
-        read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D],
+        self,
+        hook: _Hook,
+        count: int,
+        run: Callable[[int, int], RunEnqueue | RunFailure],
+        read: Callable[[Sequence[Any]], _D],
+        defaults: Callable[[Outcome, str], _D],
     ) -> list[_D]:
-        """Turn after turn until every call has its decision. What came back stands, whatever became of the host."""
+        """Turn after turn until every call has its decision. What came back stands, whatever became of the
+        host.
+        """
         decisions: list[_D] = []
         condemned: dict[int, str] = {}
         suspicion: Counter[int] = Counter()
@@ -271,7 +322,9 @@ class Hooks:
             for answer in host.turn(run, self._config):
                 if isinstance(answer, Rows):
                     turn.rows += answer.rows
-                if len(turn.rows) > len(run.calls) or not (isinstance(answer, Rows) or (isinstance(answer, Done) and turn.rows)):
+                if len(turn.rows) > len(run.calls) or not (
+                    isinstance(answer, Rows) or (isinstance(answer, Done) and turn.rows)
+                ):
                     raise HostDied("it spoke out of turn")
                 if isinstance(answer, Done):
                     return turn
@@ -337,7 +390,13 @@ class Hooks:
         with hook.lock:
             return hook.breaker.open_for_ms(self._clock.monotonic_ms()) > 0
 
-    def _judge(self, hook: _Hook, rows: list[list[Any]], read: Callable[[Sequence[Any]], _D], defaults: Callable[[Outcome, str], _D]) -> list[_D]:
+    def _judge(
+        self,
+        hook: _Hook,
+        rows: list[list[Any]],
+        read: Callable[[Sequence[Any]], _D],
+        defaults: Callable[[Outcome, str], _D],
+    ) -> list[_D]:
         decisions = []
         with hook.lock:
             for row in rows:
@@ -364,4 +423,8 @@ class Hooks:
         hook.breaker.failed(self._clock.monotonic_ms(), killed=killed)
 
     def _error_of(self, row: Sequence[Any]) -> str:
-        return what_went_wrong(row, timeout_ms=self._settings.default_timeout_ms, memory_bytes=self._settings.default_memory_limit_bytes)
+        return what_went_wrong(
+            row,
+            timeout_ms=self._settings.default_timeout_ms,
+            memory_bytes=self._settings.default_memory_limit_bytes,
+        )

@@ -1,8 +1,9 @@
 """The process that runs hook scripts. Started by `process.py`; reads turns from stdin, writes rows to stdout.
 
-It keeps one Lua state per script and knows nothing of breakers or defaults: it runs calls in order and says what came
-back. Before each call it leaves the call's number in memory shared with the broker, so that whoever kills it knows
-which call was running. Once it is ready it is closed in, see `confine.py`; a crash of it loses nothing.
+It keeps one Lua state per script and knows nothing of breakers or defaults: it runs calls in order and says
+what came back. Before each call it leaves the call's number in memory shared with the broker, so that whoever
+kills it knows which call was running. Once it is ready it is closed in, see `confine.py`; a crash of it loses
+nothing.
 """
 
 from __future__ import annotations
@@ -63,13 +64,21 @@ class State:
 
     def __init__(self, lua: Any, sandbox: str, script: Load | Check, setup: Setup) -> None:
         self._runtime = lua.LuaRuntime(
-            register_eval=False, register_builtins=False, unpack_returned_tuples=False, attribute_filter=_refuse,
-            max_memory=0, encoding="utf-8",
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=False,
+            attribute_filter=_refuse,
+            max_memory=0,
+            encoding="utf-8",
         )
         ticks = -(-setup.timeout_ms * _INSTRUCTIONS_PER_MS // _INSTRUCTIONS_PER_TICK)
         prepare = self._runtime.execute(sandbox)
-        self._runtime.set_max_memory(self._runtime.get_memory_used() + len(script.script) * 4 + setup.memory_bytes)
-        compile_, self._probe, self._call, self._answer, self._forget = prepare(script.function, script.script, ticks, setup.timeout_ms / 1000)
+        self._runtime.set_max_memory(
+            self._runtime.get_memory_used() + len(script.script) * 4 + setup.memory_bytes
+        )
+        compile_, self._probe, self._call, self._answer, self._forget = prepare(
+            script.function, script.script, ticks, setup.timeout_ms / 1000
+        )
         self._broken: Row = _kept(compile_())
         self._most_bytes = self._runtime.get_memory_used() + setup.memory_bytes
         self._runtime.set_max_memory(self._most_bytes)
@@ -92,7 +101,9 @@ class State:
             self._forget_all()
 
     def _run(self, function: Callable[..., Any], arguments: list[Any], row: Any = None) -> Row:
-        """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at hand."""
+        """Calls leave nothing behind, so one that needs a configuration value is simply made again with it at
+        hand.
+        """
         if self._known > _MOST_KNOWN:
             self._forget_all()
         for _ in range(_MOST_ASKED_PER_CALL):
@@ -181,7 +192,9 @@ class Host:
     def _state(self, run: RunEnqueue | RunFailure) -> State:
         state = self._states.get(run.key)
         if state is None:
-            state = self._states[run.key] = State(self._lua, self._sandbox, self._scripts[run.key], self._setup)
+            state = self._states[run.key] = State(
+                self._lua, self._sandbox, self._scripts[run.key], self._setup
+            )
         state.at_config(run.config_version)
         return state
 

@@ -73,13 +73,27 @@ class HostProcess:
             self._mark = memoryview(mmap.mmap(page, mmap.PAGESIZE)).cast("q")
             here = Path(__file__).parent
             command = [
-                sys.executable, "-I", "-S", "-c", _BOOT,
-                str(os.getpid()), str(page), str(here.parent), str(here), *_search_path("lupa", "msgspec"),
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _BOOT,
+                str(os.getpid()),
+                str(page),
+                str(here.parent),
+                str(here),
+                *_search_path("lupa", "msgspec"),
             ]
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                close_fds=True, pass_fds=(page,), start_new_session=True,
+                close_fds=True,
+                pass_fds=(page,),
+                start_new_session=True,
             )
         finally:
             os.close(page)
@@ -213,8 +227,9 @@ class HostProcess:
 class _Watch:
     """Kills a host that goes on for `patience` seconds without progress.
 
-    Time alone does not prove a loop: on a crowded machine a host may not get to run at all. So where the system tells
-    its CPU time, it must also have used half of that time, or have been silent for many times as long.
+    Time alone does not prove a loop: on a crowded machine a host may not get to run at all. So where the
+    system tells its CPU time, it must also have used half of that time, or have been silent for many times as
+    long.
     """
 
     def __init__(self, host: HostProcess, patience: float | None = None) -> None:

@@ -1,7 +1,8 @@
 """From a row of the hook host to a decision. Pure: same row, same decision.
 
-A row comes from a process that runs other people's code, so everything is checked here again: types, bounds, lengths.
-What can be corrected is corrected and noted; what cannot be read counts as not said, and is noted too.
+A row comes from a process that runs other people's code, so everything is checked here again: types, bounds,
+lengths. What can be corrected is corrected and noted; what cannot be read counts as not said, and is noted
+too.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ def read_failure(row: Sequence[Any]) -> FailureDecision:
     """`row` is (OK, action, delay)."""
     _, action, delay = row
     notes: list[str] = []
-    return FailureDecision("ran", _action(action, notes), 0 if delay is None else _delay(delay, notes), "", tuple(notes))
+    return FailureDecision(
+        "ran", _action(action, notes), 0 if delay is None else _delay(delay, notes), "", tuple(notes)
+    )
 
 
 def enqueue_defaults(outcome: Outcome, error: str = "") -> EnqueueDecision:
-    """In place of a result that did not come. The caller's stream stays: dropping it would break an order promised."""
+    """In place of a result that did not come. The caller's stream stays: dropping it would break an order
+    promised.
+    """
     return EnqueueDecision(outcome, DEFAULT_KEY, 1, (), None, error)
 
 

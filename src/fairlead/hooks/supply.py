@@ -15,8 +15,8 @@ _SPARES = 1
 class HostSupply:
     """Hosts that are ready to work. Nothing is started before the first `take`.
 
-    All hosts are started by one thread that lives as long as the supply: on Linux a host asks to die with the thread
-    that started it, and the threads that call hooks come and go.
+    All hosts are started by one thread that lives as long as the supply: on Linux a host asks to die with the
+    thread that started it, and the threads that call hooks come and go.
     """
 
     def __init__(self, setup: Setup, kill_after_ms: int) -> None:
@@ -35,7 +35,9 @@ class HostSupply:
         """A ready host, now the caller's. Raises HostDoesNotStart; the next call tries again."""
         with self._changed:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._keep_ready, name="fairlead-hook-supply", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._keep_ready, name="fairlead-hook-supply", daemon=True
+                )
                 self._thread.start()
             self._problem = None
             self._waiting += 1
@@ -78,7 +80,9 @@ class HostSupply:
     def _keep_ready(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (len(self._ready) >= self._waiting + _SPARES or self._problem is not None):
+                while not self._closed and (
+                    len(self._ready) >= self._waiting + _SPARES or self._problem is not None
+                ):
                     self._changed.wait()
                 if self._closed:
                     return

@@ -8,7 +8,9 @@ from types import TracebackType
 
 
 class Turnstile:
-    """A plain lock may be taken again at once by the thread that let it go; one queue's endless turns would starve the rest."""
+    """A plain lock may be taken again at once by the thread that let it go; one queue's endless turns would
+    starve the rest.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +27,9 @@ class Turnstile:
             self._line.append(mine)
         mine.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with self._lock:
             if self._line:
                 self._line.popleft().release()

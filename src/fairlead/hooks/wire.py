@@ -1,6 +1,7 @@
 """The frames between the broker and the hook host: a length (4 bytes, big-endian), then one msgpack value.
 
-Both sides import this file, and what the host process sees of fairlead is this, `calls` and `confine`: keep it small.
+Both sides import this file, and what the host process sees of fairlead is this, `calls` and `confine`: keep
+it small.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Check(msgspec.Struct, tag="check", array_like=True):
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """One turn. `failures_left` is how many failures in a row the breaker still allows, `threshold` its full count."""
+    """One turn. `failures_left` is how many failures in a row the breaker still allows, `threshold` its full
+    count.
+    """
 
     key: int
     queue: str
@@ -74,7 +77,9 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Rows(msgspec.Struct, tag="rows", array_like=True):
-    """Results of the next calls of the turn, in order. A row is what the sandbox returned; nothing about it is certain."""
+    """Results of the next calls of the turn, in order. A row is what the sandbox returned; nothing about it
+    is certain.
+    """
 
     rows: list[list[Any]]
 

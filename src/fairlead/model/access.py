@@ -1,4 +1,6 @@
-"""Who may do what: rights on queue patterns, the keys that hold them, and the record of what was done with them."""
+"""Who may do what: rights on queue patterns, the keys that hold them, and the record of what was done with
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Right(StrEnum):
 
 
 class Grant(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One right on every queue that a pattern matches. A queue's dead letters belong to it, so no pattern names a `.dlq`."""
+    """One right on every queue that a pattern matches. A queue's dead letters belong to it, so no pattern
+    names a `.dlq`.
+    """
 
     right: Right
     pattern: str
@@ -60,7 +64,9 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A key as it is shown. `expires_at` and `last_used_at` are None for never; the second may lag by a minute."""
+    """A key as it is shown. `expires_at` and `last_used_at` are None for never; the second may lag by a
+    minute.
+    """
 
     id: str
     name: str
@@ -80,9 +86,11 @@ class NewKey:
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """`outcome` is "asked" until the act is over, then "done" or the code of an error: a crash leaves "asked" behind.
+    """`outcome` is "asked" until the act is over, then "done" or the code of an error: a crash leaves "asked"
+    behind.
 
-    `who` is the id of a key, "anonymous" where keys are off, or "local:<user>" for one who opened the directory itself.
+    `who` is the id of a key, "anonymous" where keys are off, or "local:<user>" for one who opened the
+    directory itself.
     """
 
     number: int

@@ -6,7 +6,9 @@ import re
 
 from fairlead.errors import InvalidRequest
 
-_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/\x00-\x1f\ud800-\udfff]+)):([0-9]{1,5})")
+_ADDRESS = re.compile(
+    r"(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/\x00-\x1f\ud800-\udfff]+)):([0-9]{1,5})"
+)
 
 
 def split_address(address: object, *, may_pick_port: bool = False) -> tuple[str, int]:

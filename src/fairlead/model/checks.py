@@ -42,19 +42,28 @@ class CheckedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def check_messages(messages: object) -> list[CheckedMessage]:
     """Refuses the whole batch at the first bad message, by its index and field: nothing of it is stored."""
     messages = _sequence(messages)
-    return _within_bounds([_check_plain(message) or _check(message, _where(at, messages)) for at, message in enumerate(messages)])
+    return _within_bounds(
+        [
+            _check_plain(message) or _check(message, _where(at, messages))
+            for at, message in enumerate(messages)
+        ]
+    )
 
 
 def _sequence(messages: object) -> Sequence[object]:
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequest("messages", "a list of NewMessage", type(messages))
     if len(messages) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest("messages", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(messages)} messages")
+        raise InvalidRequest(
+            "messages", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(messages)} messages"
+        )
     return messages
 
 
 def check_each(messages: object) -> tuple[list[CheckedMessage], list[tuple[int, InvalidRequest]]]:
-    """The good ones, and of each bad one its row and what is wrong with it. The bounds of a batch still hold for the whole."""
+    """The good ones, and of each bad one its row and what is wrong with it. The bounds of a batch still hold
+    for the whole.
+    """
     checked, refused = [], []
     for at, message in enumerate(_sequence(messages)):
         try:
@@ -67,7 +76,9 @@ def check_each(messages: object) -> tuple[list[CheckedMessage], list[tuple[int, 
 def _within_bounds(checked: list[CheckedMessage]) -> list[CheckedMessage]:
     total = sum([len(message.payload) for message in checked])
     if total > MAX_BATCH_BYTES:
-        raise InvalidRequest("messages", f"at most {MAX_BATCH_BYTES} payload bytes in one call", f"{total} bytes")
+        raise InvalidRequest(
+            "messages", f"at most {MAX_BATCH_BYTES} payload bytes in one call", f"{total} bytes"
+        )
     return checked
 
 
@@ -81,11 +92,19 @@ def _where(at: int, messages: Sequence[object]) -> str:
 
 
 def _check_plain(message: object) -> CheckedMessage | None:
-    """The short way for a message that is nothing but a payload with a key that was met before; None: go the long way."""
+    """The short way for a message that is nothing but a payload with a key that was met before; None: go the
+    long way.
+    """
     if type(message) is not NewMessage:
         return None
     payload, headers, key, weight, throttle_keys, stream, delay, dedup_key, ttl = astuple(message)
-    if headers or throttle_keys or not (stream is delay is dedup_key is ttl is None) or type(payload) is not bytes or type(weight) is not int:
+    if (
+        headers
+        or throttle_keys
+        or not (stream is delay is dedup_key is ttl is None)
+        or type(payload) is not bytes
+        or type(weight) is not int
+    ):
         return None
     lane = _known_lanes.get(key) if type(key) is str else None
     if lane is None or not 0 < weight <= MAX_WEIGHT or len(payload) > MAX_PAYLOAD_BYTES:
@@ -125,7 +144,9 @@ def _check(message: object, at: str) -> CheckedMessage:
         payload,
         0 if message.delay is None else to_ms(message.delay, f"{at}delay"),
         -1 if message.ttl is None else to_ms(message.ttl, f"{at}ttl"),
-        "" if message.dedup_key is None else check_text(message.dedup_key, f"{at}dedup_key", MAX_DEDUP_KEY_BYTES),
+        ""
+        if message.dedup_key is None
+        else check_text(message.dedup_key, f"{at}dedup_key", MAX_DEDUP_KEY_BYTES),
         "" if message.stream is None else check_text(message.stream, f"{at}stream", MAX_KEY_BYTES),
     )
 
@@ -156,7 +177,9 @@ def _headers(headers: object, at: str) -> bytes:
     except UnicodeEncodeError:
         raise InvalidRequest(f"{at}headers", "text that can be written as UTF-8", list(headers)) from None
     if len(packed) > MAX_HEADERS_BYTES:
-        raise InvalidRequest(f"{at}headers", f"at most {MAX_HEADERS_BYTES} bytes in all", f"{len(packed)} bytes")
+        raise InvalidRequest(
+            f"{at}headers", f"at most {MAX_HEADERS_BYTES} bytes in all", f"{len(packed)} bytes"
+        )
     return packed
 
 

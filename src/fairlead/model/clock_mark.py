@@ -6,10 +6,11 @@ import msgspec
 
 
 class ClockMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Three readings of one moment: the store's own time, the wall clock, and steady time counted from `origin`.
+    """Three readings of one moment: the store's own time, the wall clock, and steady time counted from
+    `origin`.
 
-    `origin` is empty where nothing names the boot of the machine. `life` is the store's boot number. `closed` says that
-    this life ended here, with nothing after the mark.
+    `origin` is empty where nothing names the boot of the machine. `life` is the store's boot number. `closed`
+    says that this life ended here, with nothing after the mark.
     """
 
     store_ms: int
@@ -21,7 +22,9 @@ class ClockMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BucketLevel(msgspec.Struct, frozen=True, gc=False):
-    """A token bucket held `tokens` at `at_ms`, in the store's time. `rate` and `burst` were in force until then."""
+    """A token bucket held `tokens` at `at_ms`, in the store's time. `rate` and `burst` were in force until
+    then.
+    """
 
     key: str
     tokens: float

@@ -1,4 +1,6 @@
-"""A durable consumer takes its messages in numbered claims: each can be asked for again, and stays as it is until it is closed."""
+"""A durable consumer takes its messages in numbered claims: each can be asked for again, and stays as it is
+until it is closed.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,22 @@ import msgspec
 
 from fairlead.model.names import Scoped
 
-#: What is going on with the claim of a consumer that is not over. "filling": it is being put together, and nobody was told of
-#: it yet. "closing" and "releasing": it is over, and its messages follow step by step.
+#: What is going on with the claim of a consumer that is not over. "filling": it is being put together, and
+#: nobody was told of it yet. "closing" and "releasing": it is over, and its messages follow step by step.
 Phase = Literal["idle", "filling", "open", "closing", "releasing"]
 
-#: What the close of a claim does with members that nobody spoke of: they are done, or they go back to their places.
+#: What the close of a claim does with members that nobody spoke of: they are done, or they go back to their
+#: places.
 Unspoken = Literal["complete", "release"]
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a consumer, and of the one claim that it may have in hand.
 
-    `handled` counts the members that the steps of a close or release have done with, in claim order; `recorded` the values
-    of outcomes stored so far. `queue` is the name it was registered for, which a deleted queue no longer has; with `name` it
-    identifies the consumer. `taken` has a bit for each of `slices` slices that somebody has taken up.
+    `handled` counts the members that the steps of a close or release have done with, in claim order;
+    `recorded` the values of outcomes stored so far. `queue` is the name it was registered for, which a
+    deleted queue no longer has; with `name` it identifies the consumer. `taken` has a bit for each of
+    `slices` slices that somebody has taken up.
     """
 
     name: str
@@ -65,7 +69,18 @@ class ConsumerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def without_claim(self) -> ConsumerRecord:
         return msgspec.structs.replace(
-            self, phase="idle", number=0, claim_id=0, messages=0, bytes=0, pages=0, handled=0, recorded=0, recorded_bytes=0, slices=0, taken=b""
+            self,
+            phase="idle",
+            number=0,
+            claim_id=0,
+            messages=0,
+            bytes=0,
+            pages=0,
+            handled=0,
+            recorded=0,
+            recorded_bytes=0,
+            slices=0,
+            taken=b"",
         )
 
 
@@ -88,9 +103,9 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`generation` fences: whoever registers gets a new one, and everybody with an older one is refused.
 
-    `open` is the number of the claim that is not closed yet (0: none), with its `messages` and `bytes`. `lost` is the last
-    claim that was let go of without being closed (0: none): by an operator, or because `expires_at` had come. `unspoken` is
-    what a close does with messages that nobody spoke of.
+    `open` is the number of the claim that is not closed yet (0: none), with its `messages` and `bytes`.
+    `lost` is the last claim that was let go of without being closed (0: none): by an operator, or because
+    `expires_at` had come. `unspoken` is what a close does with messages that nobody spoke of.
     """
 
     name: str
@@ -116,15 +131,18 @@ class NumberedClaim(msgspec.Struct, frozen=True):
 
 
 class TakenUp(msgspec.Struct, frozen=True):
-    """`again`: some of it had been taken up before under this number. `failed` counts what was begun then and left so."""
+    """`again`: some of it had been taken up before under this number. `failed` counts what was begun then and
+    left so.
+    """
 
     again: bool
     failed: int
 
 
 class CloseResult(msgspec.Struct, frozen=True):
-    """`settled` counts what became of the messages, by outcome. The last closed claim gives the same when it is closed again, so
-    that a lost answer can be asked for; those before it give nothing."""
+    """`settled` counts what became of the messages, by outcome. The last closed claim gives the same when it
+    is closed again, so that a lost answer can be asked for; those before it give nothing.
+    """
 
     last_closed: int
     settled: dict[str, int]

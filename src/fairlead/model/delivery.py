@@ -15,8 +15,8 @@ _UNTOUCHED = MessageState(queue_id=0)
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One message under one lease. Times are epoch milliseconds.
 
-    Thin on purpose: what the message is and how it fared is read from the stored records when asked for, because a
-    batch of 500 is built far more often than all its fields are looked at.
+    Thin on purpose: what the message is and how it fared is read from the stored records when asked for,
+    because a batch of 500 is built far more often than all its fields are looked at.
     """
 
     message: Message

@@ -21,7 +21,9 @@ def to_ms(value: object, field: str) -> int:
         ms = round(value.total_seconds() * 1000)
     elif isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         # Four hundred digits are a float's infinity, which does not round.
-        ms = round(min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(value)), MAX_DURATION_MS + 1.0))
+        ms = round(
+            min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(value)), MAX_DURATION_MS + 1.0)
+        )
     else:
         raise InvalidRequest(field, 'a duration such as "30s", "1h30m" or a timedelta', value)
     if not 0 <= ms <= MAX_DURATION_MS:

@@ -1,8 +1,9 @@
-"""What a commit is made of: typed facts, in the past tense, with everything the store must remember and nothing to decide.
+"""What a commit is made of: typed facts, in the past tense, with everything the store must remember and
+nothing to decide.
 
-The three hot transitions have batch forms of their own (`Enqueued`, `Leased`, `Completed`). Every other transition of a
-message is a `Moved`: it leaves exactly one spot and enters at most one, so that "every message is in exactly one place"
-is the shape of the data and not a hope.
+The three hot transitions have batch forms of their own (`Enqueued`, `Leased`, `Completed`). Every other
+transition of a message is a `Moved`: it leaves exactly one spot and enters at most one, so that "every
+message is in exactly one place" is the shape of the data and not a hope.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class InLease(msgspec.Struct, frozen=True, gc=False):
 
 
 class InDone(msgspec.Struct, frozen=True, gc=False):
-    """Completed and kept to be looked at (`retain_completed`). `row` has place 0 and no stream: it holds nobody up."""
+    """Completed and kept to be looked at (`retain_completed`). `row` has place 0 and no stream: it holds
+    nobody up.
+    """
 
     queue_id: int
     done_ms: int
@@ -75,7 +78,18 @@ def spot_queue_id(spot: Spot) -> int:
 
 #: The events of the lifecycle table (decide/lifecycle.py) that move one message.
 MoveKind = Literal[
-    "released", "retried", "delayed", "due", "buried", "redriven", "dropped", "expired", "held", "completed", "promoted", "demoted"
+    "released",
+    "retried",
+    "delayed",
+    "due",
+    "buried",
+    "redriven",
+    "dropped",
+    "expired",
+    "held",
+    "completed",
+    "promoted",
+    "demoted",
 ]
 
 
@@ -103,9 +117,11 @@ class Quarantined(msgspec.Struct, frozen=True):
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """Messages left ready under one claim, new or, if it is a numbered one, known. All leases have the claim's expiry.
+    """Messages left ready under one claim, new or, if it is a numbered one, known. All leases have the
+    claim's expiry.
 
-    `followers` are the later messages of a run: they left their streams, not the ready rows. Either may be empty.
+    `followers` are the later messages of a run: they left their streams, not the ready rows. Either may be
+    empty.
     """
 
     claim: Claim
@@ -114,8 +130,9 @@ class Leased(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """Leased messages are gone. `live_dedup` are the (queue_id, dedup key) rows that end with them; their time-to-live rows
-    end by `TtlForgotten` facts in the same commit."""
+    """Leased messages are gone. `live_dedup` are the (queue_id, dedup key) rows that end with them; their
+    time-to-live rows end by `TtlForgotten` facts in the same commit.
+    """
 
     leases: list[Lease]
     live_dedup: list[tuple[int, str]]
@@ -124,11 +141,11 @@ class Completed(msgspec.Struct, frozen=True):
 class Moved(msgspec.Struct, frozen=True):
     """One message left `source` and entered `target` (None: it is gone).
 
-    `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the target's
-    row say whether a state is stored. `expires_ms` names the time-to-live row, (source queue, expires_ms, id): written when
-    the target's flags say that there is one (it may be there already), else removed. `live_dedup` names the dedup row to
-    remove, also when the message moves on (a dead letter has neither row); 0 and None: none. `cause` is for those who
-    watch; a store has no use for it.
+    `state` replaces the stored state; None leaves it as it is, and a gone message loses it. The flags in the
+    target's row say whether a state is stored. `expires_ms` names the time-to-live row, (source queue,
+    expires_ms, id): written when the target's flags say that there is one (it may be there already), else
+    removed. `live_dedup` names the dedup row to remove, also when the message moves on (a dead letter has
+    neither row); 0 and None: none. `cause` is for those who watch; a store has no use for it.
     """
 
     kind: MoveKind
@@ -254,7 +271,9 @@ class ClockMarked(msgspec.Struct, frozen=True):
 
 
 class BucketsSaved(msgspec.Struct, frozen=True):
-    """What token buckets hold, in place of what was remembered of them. Those in `forgotten` have no configuration and are full."""
+    """What token buckets hold, in place of what was remembered of them. Those in `forgotten` have no
+    configuration and are full.
+    """
 
     levels: list[BucketLevel]
     forgotten: list[str] = []
@@ -328,7 +347,9 @@ class ConsumerDropped(msgspec.Struct, frozen=True):
 
 
 class MembersPinned(msgspec.Struct, frozen=True):
-    """The next messages of a numbered claim, in the order in which it is read: ids of 16 bytes, one behind the other."""
+    """The next messages of a numbered claim, in the order in which it is read: ids of 16 bytes, one behind
+    the other.
+    """
 
     consumer: Scoped
     number: int
@@ -337,7 +358,9 @@ class MembersPinned(msgspec.Struct, frozen=True):
 
 
 class OutcomesRecorded(msgspec.Struct, frozen=True):
-    """What was said in one call about members of a numbered claim; `at` orders the calls, `outcomes` are packed `Recorded`."""
+    """What was said in one call about members of a numbered claim; `at` orders the calls, `outcomes` are
+    packed `Recorded`.
+    """
 
     consumer: Scoped
     number: int
@@ -355,8 +378,9 @@ class PartsChosen(msgspec.Struct, frozen=True):
 
 
 class NumberedClaimForgotten(msgspec.Struct, frozen=True):
-    """It is over: so many pages of members, outcomes of so many calls, and the choice go. Its messages have moved on, or do so
-    with their queue."""
+    """It is over: so many pages of members, outcomes of so many calls, and the choice go. Its messages have
+    moved on, or do so with their queue.
+    """
 
     consumer: Scoped
     number: int
@@ -371,7 +395,9 @@ class DedupForgotten(msgspec.Struct, frozen=True):
 
 
 class TtlForgotten(msgspec.Struct, frozen=True):
-    """A time-to-live row ends: its message is gone, or leased, and then it is looked at again when the lease ends."""
+    """A time-to-live row ends: its message is gone, or leased, and then it is looked at again when the lease
+    ends.
+    """
 
     queue_id: int
     expires_ms: int
@@ -381,7 +407,8 @@ class TtlForgotten(msgspec.Struct, frozen=True):
 class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A long operation in durable, bounded steps.
 
-    `cutoff` freezes the selection: only what had a place up to it is touched. `cursor` is how far it has come.
+    `cutoff` freezes the selection: only what had a place up to it is touched. `cursor` is how far it has
+    come.
     """
 
     intent_id: int
@@ -408,10 +435,46 @@ class IntentEnded(msgspec.Struct, frozen=True):
 
 
 Fact = (
-    Enqueued | Quarantined | Leased | Completed | Moved | Restated | Extended | Started | ClaimEnded | QueueSaved | QueueUnlinked | QueueCleared
-    | StreamSaved | StreamEnded | StreamJoined | StreamLeft | RequestRemembered | RequestsForgotten
-    | ConfigSet | ConfigDeleted | ClockMarked | BucketsSaved | KeySaved | KeyDropped | AuditSaved | AuditForgotten | RunbookSaved
-    | ConsumerSaved | ConsumerDropped | MembersPinned | OutcomesRecorded | PartsChosen | NumberedClaimForgotten
-    | DedupForgotten | TtlForgotten | IntentSaved | IntentEnded
-    | ChunkStaged | ChunksDropped | PublishSaved | PublishEnded | PublishesForgotten
+    Enqueued
+    | Quarantined
+    | Leased
+    | Completed
+    | Moved
+    | Restated
+    | Extended
+    | Started
+    | ClaimEnded
+    | QueueSaved
+    | QueueUnlinked
+    | QueueCleared
+    | StreamSaved
+    | StreamEnded
+    | StreamJoined
+    | StreamLeft
+    | RequestRemembered
+    | RequestsForgotten
+    | ConfigSet
+    | ConfigDeleted
+    | ClockMarked
+    | BucketsSaved
+    | KeySaved
+    | KeyDropped
+    | AuditSaved
+    | AuditForgotten
+    | RunbookSaved
+    | ConsumerSaved
+    | ConsumerDropped
+    | MembersPinned
+    | OutcomesRecorded
+    | PartsChosen
+    | NumberedClaimForgotten
+    | DedupForgotten
+    | TtlForgotten
+    | IntentSaved
+    | IntentEnded
+    | ChunkStaged
+    | ChunksDropped
+    | PublishSaved
+    | PublishEnded
+    | PublishesForgotten
 )

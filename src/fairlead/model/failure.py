@@ -26,7 +26,9 @@ class FailureReason(IntEnum):
 
 
 class Progress(IntFlag):
-    """Steps already done, as bits that only ever grow within a life. Bits not named here belong to pipeline steps."""
+    """Steps already done, as bits that only ever grow within a life. Bits not named here belong to pipeline
+    steps.
+    """
 
     NONE = 0
     STORED = 1
@@ -80,7 +82,9 @@ def short_error(text: str) -> str:
     return raw[: MAX_SHORT_ERROR_BYTES - len(_CUT_SHORT)].decode("utf-8", "ignore") + _CUT_SHORT
 
 
-def remember_failure(kept: tuple[FailureRecord, ...], record: FailureRecord) -> tuple[tuple[FailureRecord, ...], int]:
+def remember_failure(
+    kept: tuple[FailureRecord, ...], record: FailureRecord
+) -> tuple[tuple[FailureRecord, ...], int]:
     """The records to keep, and how many were let go: the first and the last 31 stay in full."""
     grown = (*kept, record)
     if len(grown) <= KEPT_LAST_FAILURES + 1:

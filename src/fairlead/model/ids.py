@@ -18,7 +18,9 @@ _RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 
 
 class IdSource:
-    """Makes ids from a time given by the caller; a clock that steps back never makes an id that sorts before an earlier one."""
+    """Makes ids from a time given by the caller; a clock that steps back never makes an id that sorts before
+    an earlier one.
+    """
 
     def __init__(self, random_bytes: Callable[[int], bytes] = urandom) -> None:
         self._random_bytes = random_bytes

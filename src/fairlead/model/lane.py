@@ -1,10 +1,10 @@
 """Packed forms that the scheduler holds by the hundred thousand.
 
-A *lane* is a (fairness key, throttle keys) pair; its packed id is injective, self-delimiting and sorts all lanes of a
-key together. A *row* is one ready message of a lane: place, id, weight, flags and size in 31 bytes that sort by place,
-and behind them the name of its stream, if it has one.
-Bytes instead of objects, because the garbage collector does not walk them and a window of read-ahead rows costs a
-third of what tuples do. Everything else treats both as opaque and asks the functions below.
+A *lane* is a (fairness key, throttle keys) pair; its packed id is injective, self-delimiting and sorts all
+lanes of a key together. A *row* is one ready message of a lane: place, id, weight, flags and size in 31 bytes
+that sort by place, and behind them the name of its stream, if it has one. Bytes instead of objects, because
+the garbage collector does not walk them and a window of read-ahead rows costs a third of what tuples do.
+Everything else treats both as opaque and asks the functions below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Flag:
     STATE: Final = 1
     TTL: Final = 2
     LIVE_DEDUP: Final = 4
-    #: Only in the rows of a stream: it began waiting, and until it has a state its due time is in the message itself.
+    #: Only in the rows of a stream: it began waiting, and until it has a state its due time is in the message
+    #: itself.
     DELAYED: Final = 8
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-#: Leases of a numbered claim have no end of their own: they last until the claim is closed, or its consumer lets go of it.
+#: Leases of a numbered claim have no end of their own: they last until the claim is closed, or its consumer
+#: lets go of it.
 NEVER_EXPIRES_MS = (1 << 63) - 1
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`claim_id` contains the boot number, so that a claim lost in a power cut never shares its token with a later one.
+    """`claim_id` contains the boot number, so that a claim lost in a power cut never shares its token with a
+    later one.
 
     `token` is the caller's own, for idempotent claims ("" when none was given).
     """
@@ -28,8 +30,8 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 class Lease(msgspec.Struct, gc=False):
     """`row` and `lane` are where a release returns the message to; `deliveries` counts this one.
 
-    The fields after `started` live in memory only: `deadline_ms` is monotonic time, the one that counts in this
-    process; `expires_ms` is the instant in the store's time that a reopened broker goes by.
+    The fields after `started` live in memory only: `deadline_ms` is monotonic time, the one that counts in
+    this process; `expires_ms` is the instant in the store's time that a reopened broker goes by.
     """
 
     queue_id: int

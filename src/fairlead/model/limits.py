@@ -1,4 +1,6 @@
-"""Every bound on what a caller may send, with its default, in one place (documented in docs/reference/limits.md)."""
+"""Every bound on what a caller may send, with its default, in one place (documented in
+docs/reference/limits.md).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ MAX_BATCH_BYTES = 256 * 1024 * 1024
 #: What one request may be in memory, headers and everything else included.
 MAX_REQUEST_BYTES = 512 * 1024 * 1024
 MAX_CLAIM = 100_000
-#: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at least one.
+#: Where one answer of many messages ends, so that it fits in memory and in a record batch; there is always at
+#: least one.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 #: What all looks (`peek`, `drain`, `find`) may hold at a time; one takes at most a quarter of what is free.
 MAX_LOOK_BYTES = 128 * 1024 * 1024
@@ -27,8 +30,8 @@ MAX_CONSUMER_TTL_MS = 365 * 24 * 3600 * 1000
 MAX_RECORDED_BYTES = 256 * 1024 * 1024
 MAX_PART_BYTES = 256
 MAX_ERROR_BYTES = 8 * 1024
-#: A regular expression of a filter, and the size of the RE2 program that it compiles to. A search costs at most the
-#: instructions times the bytes of the error.
+#: A regular expression of a filter, and the size of the RE2 program that it compiles to. A search costs at
+#: most the instructions times the bytes of the error.
 MAX_PATTERN_BYTES = 1000
 MAX_PATTERN_INSTRUCTIONS = 2000
 #: Of an error text that is stored while the disk is below its reserve.
@@ -58,19 +61,23 @@ MAX_LET_BY = 1000
 MAX_ACTIVE_LANES = 1_000_000
 #: What may touch more messages than this is a durable intent with steps of at most this many.
 STEP_MESSAGES = 10_000
-#: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long operation.
+#: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long
+#: operation.
 HOLD_MESSAGES = 200
-#: The payloads, headers and failure records that one hold reads or writes; it ends with the message that reaches this.
+#: The payloads, headers and failure records that one hold reads or writes; it ends with the message that
+#: reaches this.
 HOLD_BYTES = 512 * 1024
 #: Counting on request stops here and says "more".
 COUNT_LIMIT = 10_000
-#: How many messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what waits of one key.
+#: How many messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what
+#: waits of one key.
 SCAN_LIMIT = 100_000
 MAX_STAGING_NAME_BYTES = 512
 #: Chunks in one staged write, and in all of them together.
 MAX_WRITE_CHUNKS = 10_000
 MAX_STAGED_CHUNKS = 100_000
-#: A published write becomes messages in steps of at most so many, or so many bytes; there is always at least one.
+#: A published write becomes messages in steps of at most so many, or so many bytes; there is always at least
+#: one.
 PUBLISH_STEP_MESSAGES = 5_000
 PUBLISH_STEP_BYTES = 32 * 1024 * 1024
 #: How long a published token is remembered.

@@ -1,4 +1,6 @@
-"""What there is to measure at one moment: plain values for metrics, cheap enough to be asked for every few seconds."""
+"""What there is to measure at one moment: plain values for metrics, cheap enough to be asked for every few
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from fairlead.model.views import ThrottleStats
 class QueueMeasures(msgspec.Struct, frozen=True):
     """A queue and its dead letters, which have no entry of their own.
 
-    `oldest_ready_ms` is when the oldest message at the head of a lane was enqueued (wall clock): None when nothing is
-    ready, or when there are too many lanes to look at. `parked_lanes` wait for tokens now; `holds` counts how often one
-    began to, since the queue was last loaded. The breakers say whether they are open now.
+    `oldest_ready_ms` is when the oldest message at the head of a lane was enqueued (wall clock): None when
+    nothing is ready, or when there are too many lanes to look at. `parked_lanes` wait for tokens now; `holds`
+    counts how often one began to, since the queue was last loaded. The breakers say whether they are open
+    now.
     """
 
     queue_id: int
@@ -32,7 +35,8 @@ class QueueMeasures(msgspec.Struct, frozen=True):
     holds: int
     hook_breakers: dict[str, bool]
     failure_breakers: dict[str, bool]
-    #: Durable consumers of the queue, what they hold in numbered claims, and when the first that holds something is given up.
+    #: Durable consumers of the queue, what they hold in numbered claims, and when the first that holds
+    #: something is given up.
     durable_consumers: int = 0
     numbered_claims: int = 0
     numbered_messages: int = 0

@@ -1,4 +1,6 @@
-"""A message in its three forms: as the producer gives it, as it is stored once, and what has happened to it since."""
+"""A message in its three forms: as the producer gives it, as it is stored once, and what has happened to it
+since.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 class Message(msgspec.Struct, frozen=True, gc=False):
     """Written once at enqueue and never changed; where it is now and how it fared is its `MessageState`.
 
-    `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see `pack_headers`).
-    `seq` is its order in its stream, 0 when no stream orders it (then `stream` is only data).
-    `live_dedup` says that its dedup row lives as long as it does, instead of for a window.
+    `place` is 0 for a message that began waiting (`due_ms`). `headers` is the packed form (see
+    `pack_headers`). `seq` is its order in its stream, 0 when no stream orders it (then `stream` is only
+    data). `live_dedup` says that its dedup row lives as long as it does, instead of for a window.
     """
 
     id: bytes
@@ -76,9 +78,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What happened to a message since it was enqueued; absent until it first moves somewhere but forward.
 
-    `queue_id` is where it is now (a dead letter's is the `.dlq`). Exactly one of `place` (ready there), `due_ms`
-    (waiting; `HELD` has no end) and `done_ms` (retained) is set, unless it is leased: then `place` is where a release
-    returns it to.
+    `queue_id` is where it is now (a dead letter's is the `.dlq`). Exactly one of `place` (ready there),
+    `due_ms` (waiting; `HELD` has no end) and `done_ms` (retained) is set, unless it is leased: then `place`
+    is where a release returns it to.
     """
 
     queue_id: int
@@ -95,7 +97,8 @@ class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failures_cut: int = 0
     source_queue_id: int = 0
     dead_since_ms: int = 0
-    #: How often it was brought back from the dead; a redriven message has no time to live and no dedup key any more.
+    #: How often it was brought back from the dead; a redriven message has no time to live and no dedup key
+    #: any more.
     redrives: int = 0
     #: Its order in its stream since the last redrive; 0: the one it was enqueued with.
     seq: int = 0
@@ -108,7 +111,12 @@ def with_failure(state: MessageState, record: FailureRecord, **changes: object) 
     """The state after one more failure, which also says the reason and the rule of the message as a whole."""
     failures, cut = remember_failure(state.failures, record)
     return msgspec.structs.replace(
-        state, reason=int(record.reason), rule=record.rule, failures=failures, failures_cut=state.failures_cut + cut, **changes
+        state,
+        reason=int(record.reason),
+        rule=record.rule,
+        failures=failures,
+        failures_cut=state.failures_cut + cut,
+        **changes,
     )
 
 
@@ -118,7 +126,9 @@ def record_bytes(state: MessageState | None) -> int:
 
 
 def lane_of(message: Message, state: MessageState | None) -> bytes:
-    """The lane of this life; a dead letter's is the one it last had, while its row stands in that of all dead letters."""
+    """The lane of this life; a dead letter's is the one it last had, while its row stands in that of all dead
+    letters.
+    """
     return (state.lane if state is not None else b"") or message.lane
 
 

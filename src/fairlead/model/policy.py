@@ -1,4 +1,6 @@
-"""Retry policies as data. What they decide is in `decide/retry.py`, what they imply in `decide/policy_lint.py`."""
+"""Retry policies as data. What they decide is in `decide/retry.py`, what they imply in
+`decide/policy_lint.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ _MAX_FACTOR = 100
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """`attempts = N` dies on the N-th failure (0 and 1 alike); None is no limit.
 
-    `base_ms` is the cooldown of `fixed`. `exponential` waits base x factor^1 after the first failure, base x factor^2
-    after the second, and never more than `cap_ms`. Jitter `full` draws evenly between 0 and that.
+    `base_ms` is the cooldown of `fixed`. `exponential` waits base x factor^1 after the first failure, base x
+    factor^2 after the second, and never more than `cap_ms`. Jitter `full` draws evenly between 0 and that.
     """
 
     kind: str = "immediate"
@@ -55,12 +57,16 @@ def read_policy(value: object, field: str = "retry") -> RetryPolicy:
     allowed = ("policy", "attempts", *_FIELDS[kind])
     unknown = sorted(str(name) for name in value if name not in allowed)
     if unknown:
-        raise InvalidRequest(f"{field}.{unknown[0]}", f"one of {', '.join(allowed)} for a policy {kind!r}", unknown[0])
+        raise InvalidRequest(
+            f"{field}.{unknown[0]}", f"one of {', '.join(allowed)} for a policy {kind!r}", unknown[0]
+        )
     return RetryPolicy(kind, _attempts(value.get("attempts"), field), **_timing(kind, value, field))
 
 
 def _attempts(value: object, field: str) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ATTEMPTS):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ATTEMPTS
+    ):
         raise InvalidRequest(f"{field}.attempts", f"a whole number from 0 to {_MAX_ATTEMPTS}, or None", value)
     return value
 
@@ -87,12 +93,19 @@ def _timing(kind: str, value: Mapping[str, object], field: str) -> dict[str, Any
 def read_policies_by_reason(value: object, field: str = "retry_on") -> dict[str, RetryPolicy]:
     """Read {"serialization_error": {"policy": "none"}}; a reason that does not exist is refused."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(field, 'a mapping of failure reason to policy, such as {"serialization_error": "none"}', value)
-    return {read_reason(reason, f"{field} reason").word: read_policy(policy, f"{field}.{reason}") for reason, policy in value.items()}
+        raise InvalidRequest(
+            field, 'a mapping of failure reason to policy, such as {"serialization_error": "none"}', value
+        )
+    return {
+        read_reason(reason, f"{field} reason").word: read_policy(policy, f"{field}.{reason}")
+        for reason, policy in value.items()
+    }
 
 
 class FailureBreaker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """After `failures` of one reason within `window_ms`, further ones wait at least until `pause_ms` later. 0: off."""
+    """After `failures` of one reason within `window_ms`, further ones wait at least until `pause_ms` later.
+    0: off.
+    """
 
     failures: int = 0
     window_ms: int = 0
@@ -104,11 +117,15 @@ def read_breaker(value: object, field: str = "failure_breaker") -> FailureBreake
     if value is None:
         return FailureBreaker()
     if not isinstance(value, Mapping) or set(value) != {"failures", "within", "pause"}:
-        raise InvalidRequest(field, 'a mapping such as {"failures": 50, "within": "1m", "pause": "5m"}, or None', value)
+        raise InvalidRequest(
+            field, 'a mapping such as {"failures": 50, "within": "1m", "pause": "5m"}, or None', value
+        )
     failures = value["failures"]
     if isinstance(failures, bool) or not isinstance(failures, int) or not 1 <= failures <= 10_000:
         raise InvalidRequest(f"{field}.failures", "a whole number from 1 to 10000", failures)
-    return FailureBreaker(failures, _some_time(value["within"], f"{field}.within"), _some_time(value["pause"], f"{field}.pause"))
+    return FailureBreaker(
+        failures, _some_time(value["within"], f"{field}.within"), _some_time(value["pause"], f"{field}.pause")
+    )
 
 
 def _some_time(value: object, field: str) -> int:

@@ -9,15 +9,23 @@ import msgspec
 from fairlead.errors import InvalidRequest
 from fairlead.model.durations import to_ms
 from fairlead.model.limits import MAX_LEASE_MS, MIN_LEASE_MS
-from fairlead.model.policy import EXPONENTIAL, IMMEDIATE, FailureBreaker, RetryPolicy, read_breaker, read_policies_by_reason, read_policy
+from fairlead.model.policy import (
+    EXPONENTIAL,
+    IMMEDIATE,
+    FailureBreaker,
+    RetryPolicy,
+    read_breaker,
+    read_policies_by_reason,
+    read_policy,
+)
 
 
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """Durations in ms; 0 switches a bound or retention off.
 
-    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live; with `dedup_kept` also as
-    long as it is kept after its completion.
-    `expired_to_dead` sends messages past their time to live to the `.dlq` instead of dropping them.
+    `dedup_window_ms` 0 means live: a dedup key is remembered as long as its message is live; with
+    `dedup_kept` also as long as it is kept after its completion. `expired_to_dead` sends messages past their
+    time to live to the `.dlq` instead of dropping them.
     """
 
     visibility_timeout_ms: int = 30_000
@@ -80,7 +88,15 @@ _DURATIONS = {
     "dead_retention": "dead_retention_ms",
     "retain_completed": "retain_completed_ms",
 }
-_COUNTS = ("max_attempts", "max_deliveries", "max_messages", "max_bytes", "max_unsettled_per_consumer", "max_unsettled_per_key", "poison_after")
+_COUNTS = (
+    "max_attempts",
+    "max_deliveries",
+    "max_messages",
+    "max_bytes",
+    "max_unsettled_per_consumer",
+    "max_unsettled_per_key",
+    "poison_after",
+)
 _MAX_COUNT = 1 << 50
 _MAX_QUANTUM = 100_000
 _SCRIPTS = ("on_enqueue", "on_failure")
@@ -100,9 +116,11 @@ QUEUE_OPTIONS = (
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """What a queue made through the API or CLI has when nothing is said, written out so that nothing stays implicit.
+    """What a queue made through the API or CLI has when nothing is said, written out so that nothing stays
+    implicit.
 
-    With an `on_failure` hook and no `retry`, an open breaker must mean: again at once. So there is no `retry_in_stream`.
+    With an `on_failure` hook and no `retry`, an open breaker must mean: again at once. So there is no
+    `retry_in_stream`.
     """
     if "retry" in options or "retry_in_stream" in options or options.get("on_failure"):
         return options

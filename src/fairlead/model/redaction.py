@@ -1,7 +1,8 @@
 """What nobody gets to see where people look at messages: headers by name, and values in JSON by path.
 
-A path is `$` and then any of `.name` (a member of an object) and `[*]` (every element of a list); right after `$` also `..name`
-(a member of that name at any depth). A name has none of `. [ ] * $ , ' "` and no blanks. `$` alone is the whole, JSON or not.
+A path is `$` and then any of `.name` (a member of an object) and `[*]` (every element of a list); right after
+`$` also `..name` (a member of that name at any depth). A name has none of `. [ ] * $ , ' "` and no blanks.
+`$` alone is the whole, JSON or not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from fairlead.errors import InvalidRequest
 
 REDACTED = "[redacted]"
 DEFAULT_HEADERS = ("authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key")
-#: What can be redacted at all: names and paths come from whoever runs a server, and are asked about every message shown.
+#: What can be redacted at all: names and paths come from whoever runs a server, and are asked about every
+#: message shown.
 MOST_NAMES = 100
 _MOST_CHARACTERS = 200
 
@@ -56,6 +58,16 @@ def read_json_path(given: object) -> tuple[Step, ...]:
 
 def read_header_name(given: object) -> str:
     """In lower case. A `*` at the end stands for any ending."""
-    if not isinstance(given, str) or not 0 < len(given) <= _MOST_CHARACTERS or "*" in given[:-1] or "," in given or given != given.strip():
-        raise InvalidRequest("redact.headers", "the name of a header, such as authorization, or its beginning, such as x-secret-*", given)
+    if (
+        not isinstance(given, str)
+        or not 0 < len(given) <= _MOST_CHARACTERS
+        or "*" in given[:-1]
+        or "," in given
+        or given != given.strip()
+    ):
+        raise InvalidRequest(
+            "redact.headers",
+            "the name of a header, such as authorization, or its beginning, such as x-secret-*",
+            given,
+        )
     return given.lower()

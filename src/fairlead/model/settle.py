@@ -12,7 +12,9 @@ from fairlead.model.ids import show_id
 
 
 class Handle(Protocol):
-    """Whatever names one delivery: a `Delivery`, a `DeliveryRef` rebuilt from its two strings, a `LeaseRef` off the wire."""
+    """Whatever names one delivery: a `Delivery`, a `DeliveryRef` rebuilt from its two strings, a `LeaseRef`
+    off the wire.
+    """
 
     @property
     def id(self) -> str: ...
@@ -27,7 +29,8 @@ class DeliveryRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseRef(msgspec.Struct, frozen=True, gc=False):
-    """A delivery by what its two strings stand for, so that a door makes no text of an id for the engine to read again.
+    """A delivery by what its two strings stand for, so that a door makes no text of an id for the engine to
+    read again.
 
     Its parts are checked where it is settled, item by item, and not here.
     """
@@ -90,11 +93,25 @@ class Start(msgspec.Struct, frozen=True, gc=False):
 
 Settlement = Complete | Fail | Release | Extend | Start
 
-Outcome = Literal["completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid", "store_full"]
+Outcome = Literal[
+    "completed",
+    "retry",
+    "dead",
+    "released",
+    "expired",
+    "extended",
+    "started",
+    "lost_lease",
+    "not_found",
+    "invalid",
+    "store_full",
+]
 
 
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
-    """One item's result. `rule` names the deciding rule of a failure, `due_ms` when it comes back (0: at once)."""
+    """One item's result. `rule` names the deciding rule of a failure, `due_ms` when it comes back (0: at
+    once).
+    """
 
     raw_id: bytes
     outcome: Outcome

@@ -50,9 +50,11 @@ class StagedWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a chunk without reading it. `bytes` are those of its messages, `stored_bytes` what it takes on disk.
+    """What is known of a chunk without reading it. `bytes` are those of its messages, `stored_bytes` what it
+    takes on disk.
 
-    `lanes` counts the different ones among its messages. Those of a `dead` one become dead letters of its queue.
+    `lanes` counts the different ones among its messages. Those of a `dead` one become dead letters of its
+    queue.
     """
 
     token: str
@@ -73,7 +75,9 @@ class StagedChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Publishing(msgspec.Struct, frozen=True, array_like=True):
-    """A write that is decided: sooner or later all of it is messages. `chunks` are those still to come, the first one from `offset` on."""
+    """A write that is decided: sooner or later all of it is messages. `chunks` are those still to come, the
+    first one from `offset` on.
+    """
 
     token: str
     chunks: tuple[str, ...]
@@ -115,7 +119,9 @@ class Death(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChunkBody(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Messages checked once, so that publishing has only to number them. `deaths` has one for all of them, one for each, or none."""
+    """Messages checked once, so that publishing has only to number them. `deaths` has one for all of them,
+    one for each, or none.
+    """
 
     messages: list[CheckedMessage]
     deaths: list[Death] = []
@@ -140,6 +146,11 @@ def read_deaths(given: object, count: int) -> list[Death]:
 
 
 def _read_death(given: object) -> Death:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != 2 or not isinstance(given[1], str):
+    if (
+        isinstance(given, (str, bytes))
+        or not isinstance(given, Sequence)
+        or len(given) != 2
+        or not isinstance(given[1], str)
+    ):
         raise InvalidRequest("dead", "(reason, error)", given)
     return Death(int(read_reason(given[0], "dead")), bounded_error(given[1]))

@@ -1,4 +1,6 @@
-"""A stream: messages of a queue that are worked in order. One small record each, as long as any of its messages is live."""
+"""A stream: messages of a queue that are worked in order. One small record each, as long as any of its
+messages is live.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ class StreamRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class StreamRecord(msgspec.Struct, frozen=True, array_like=True):
     """`first` is the live message with the lowest seq; the others have rows of their own.
 
-    `front` is the seq of the message that stands in the ready rows for the stream (0: none); a leased one has left them.
-    `let_by` and `all_after` say who may pass earlier messages that wait. `key` binds the stream to the fairness key of
-    the message that opened it.
+    `front` is the seq of the message that stands in the ready rows for the stream (0: none); a leased one has
+    left them. `let_by` and `all_after` say who may pass earlier messages that wait. `key` binds the stream to
+    the fairness key of the message that opened it.
     """
 
     key: str

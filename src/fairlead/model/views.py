@@ -26,7 +26,8 @@ class QueueInfo:
 class KeyStats:
     """`pending` is counted up to 10,000, or less where there are many keys; `more` says that there are more.
 
-    A stream counts as the one message at its front. `delivered` grows with each delivery, and may begin anew at any time.
+    A stream counts as the one message at its front. `delivered` grows with each delivery, and may begin anew
+    at any time.
     """
 
     key: str
@@ -46,7 +47,8 @@ class ThrottleStats:
 
 
 class HookStats(msgspec.Struct, frozen=True):
-    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while closed.
+    """One hook of one queue since its script was set. `breaker_open_until_ms` is wall-clock time, None while
+    closed.
 
     `corrected` counts results of which something was corrected or ignored; `last_note` says what.
     """
@@ -74,8 +76,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The message counts are exact, also after a crash. `bytes` is of all that are not done. `consumers` counts those waiting in a claim or
-    holding a lease."""
+    """The message counts are exact, also after a crash. `bytes` is of all that are not done. `consumers`
+    counts those waiting in a claim or holding a lease.
+    """
 
     queue: str
     ready: int
@@ -95,7 +98,8 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """`where` is ready, waiting, leased or done; a dead letter is ready in a `.dlq`. `place` is its position in its lane.
+    """`where` is ready, waiting, leased or done; a dead letter is ready in a `.dlq`. `place` is its position
+    in its lane.
 
     `seq` is its order in its stream; 0 when no stream orders it.
     """
@@ -127,13 +131,16 @@ class MessageInfo:
     source: str | None
     dead_since: int | None
     done_at: int | None = None
-    #: What is left out here, because the one who looks may not read it, or nobody may: "payload", "headers", ...
+    #: What is left out here, because the one who looks may not read it, or nobody may: "payload", "headers",
+    #: ...
     hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveResult:
-    """`matched` is the exact number selected (so far, when an intent goes on); `intent_id` is set while it goes on."""
+    """`matched` is the exact number selected (so far, when an intent goes on); `intent_id` is set while it
+    goes on.
+    """
 
     matched: int
     moved: int
@@ -142,7 +149,9 @@ class RedriveResult:
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """Ids that were changed, and (id, why) of those that were not. `more`: a filter selects more than one call may touch."""
+    """Ids that were changed, and (id, why) of those that were not. `more`: a filter selects more than one
+    call may touch.
+    """
 
     changed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
@@ -160,7 +169,9 @@ class ExchangeResult:
 
 @dataclass(frozen=True, slots=True)
 class BlockedStream:
-    """`blocker` has held up `behind` messages since it last failed (or was enqueued), until its due time, if it has one."""
+    """`blocker` has held up `behind` messages since it last failed (or was enqueued), until its due time, if
+    it has one.
+    """
 
     stream: str
     blocker: str
@@ -171,11 +182,11 @@ class BlockedStream:
 
 @dataclass(frozen=True, slots=True)
 class FailureMetrics:
-    """Live messages by attempts and by the reason of their last failure; retries that are scheduled; what looks like
-    poison; who is held up.
+    """Live messages by attempts and by the reason of their last failure; retries that are scheduled; what
+    looks like poison; who is held up.
 
-    `complete` is False when the queue holds more than the 100,000 messages that are looked at; then `latest_due` is that
-    of anything that waits.
+    `complete` is False when the queue holds more than the 100,000 messages that are looked at; then
+    `latest_due` is that of anything that waits.
     """
 
     queue: str
@@ -191,7 +202,9 @@ class FailureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that keeps a message or queue from being delivered. `until_ms` is when that ends by itself, if it does."""
+    """One thing that keeps a message or queue from being delivered. `until_ms` is when that ends by itself,
+    if it does.
+    """
 
     code: str
     text: str
@@ -207,4 +220,6 @@ class Explanation:
     reasons: tuple[Reason, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.subject}: {self.summary}", *(f"  - {reason.text}" for reason in self.reasons)])
+        return "\n".join(
+            [f"{self.subject}: {self.summary}", *(f"  - {reason.text}" for reason in self.reasons)]
+        )

@@ -38,8 +38,8 @@ def plan_for(target: Verbs, runbook: Runbook) -> Plan:
 def carry_out(plan: Plan, target: Verbs) -> Iterator[Entry]:
     """Each entry once it is done. A queue is made or changed in one commit; the runbook is stored last.
 
-    Interrupted anywhere, a new plan has what is missing and nothing else. An error leaves what was done before it, and
-    says in a note what that is.
+    Interrupted anywhere, a new plan has what is missing and nothing else. An error leaves what was done
+    before it, and says in a note what that is.
     """
     done: list[str] = []
     try:
@@ -55,5 +55,7 @@ def carry_out(plan: Plan, target: Verbs) -> Iterator[Entry]:
         if plan.stored_changes:
             target.runbooks.save(plan.runbook.project or "", dump_runbook(plan.runbook))
     except FairleadError as error:
-        error.add_note(f"done before that: {', '.join(done) or 'nothing'}; the runbook in force is still the old one. Apply again to go on from here")
+        error.add_note(
+            f"done before that: {', '.join(done) or 'nothing'}; the runbook in force is still the old one. Apply again to go on from here"
+        )
         raise

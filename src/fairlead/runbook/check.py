@@ -1,7 +1,7 @@
 """From files to a `Runbook`, or to everything that is wrong with them.
 
-read (three syntaxes -> one tree) -> merge (several files) -> keys (`keys.py`) -> what only the whole can tell: references,
-contradictions, files that hooks name, what retry policies imply.
+read (three syntaxes -> one tree) -> merge (several files) -> keys (`keys.py`) -> what only the whole can
+tell: references, contradictions, files that hooks name, what retry policies imply.
 """
 
 from __future__ import annotations
@@ -16,20 +16,38 @@ from fairlead.decide.policy_lint import lint_policy
 from fairlead.errors import InvalidRequest, RunbookInvalid
 from fairlead.model.durations import show_ms
 from fairlead.model.limits import MAX_RUNBOOK_BYTES, MAX_SCRIPT_BYTES
-from fairlead.model.names import DEAD_LETTER_SUFFIX, TAKEN_SUFFIX, check_queue_name, dead_letter_name, taken_name
+from fairlead.model.names import (
+    DEAD_LETTER_SUFFIX,
+    TAKEN_SUFFIX,
+    check_queue_name,
+    dead_letter_name,
+    taken_name,
+)
 from fairlead.model.queue import QueueConfig, read_queue_options
 from fairlead.runbook.from_hcl import read_hcl
 from fairlead.runbook.from_json import read_json
 from fairlead.runbook.from_toml import read_toml
 from fairlead.runbook.keys import OPTION_KEYS, RUNBOOK, unknown_reference
-from fairlead.runbook.model import BATCH_SIZE, PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec, full_name
+from fairlead.runbook.model import (
+    BATCH_SIZE,
+    PipelineSpec,
+    QueueSpec,
+    Runbook,
+    StepSpec,
+    WorkerSpec,
+    full_name,
+)
 from fairlead.runbook.placeholders import placeholders
 from fairlead.runbook.policies import short_options
 from fairlead.runbook.progress_bits import with_bits
 from fairlead.runbook.source import Node, Problem, Problems, below, suggestion
 from fairlead.runbook.stored import dump_runbook
 
-SYNTAXES: dict[str, Callable[[str, str, Problems], Node | None]] = {".toml": read_toml, ".hcl": read_hcl, ".json": read_json}
+SYNTAXES: dict[str, Callable[[str, str, Problems], Node | None]] = {
+    ".toml": read_toml,
+    ".hcl": read_hcl,
+    ".json": read_json,
+}
 _KINDS = ("queue", "pipeline", "worker")
 _MOST_BYTES = 1024 * 1024
 _RETAINED = "12h"
@@ -60,7 +78,9 @@ def check_text(text: str, syntax: str, *, file: str = "runbook", project: str | 
 
 def _load(path: Path, problems: Problems) -> Node | None:
     if path.suffix not in SYNTAXES:
-        problems.errors.append(Problem(str(path), None, "", f"expected a file that ends in {', '.join(SYNTAXES)}"))
+        problems.errors.append(
+            Problem(str(path), None, "", f"expected a file that ends in {', '.join(SYNTAXES)}")
+        )
         return None
     text = _read_file(path, _MOST_BYTES, Node(None, str(path)), "", problems)
     return None if text is None else _parse(text, path.suffix, str(path), problems)
@@ -104,7 +124,16 @@ def check_trees(trees: Sequence[Node], *, project: str | None, problems: Problem
         found.sort(key=lambda problem: (problem.file, problem.line or 0))
         raise RunbookInvalid(found)
     if len(dump_runbook(runbook).encode()) > MAX_RUNBOOK_BYTES:
-        raise RunbookInvalid([Problem(merged.file, None, "", f"expected a runbook of at most {MAX_RUNBOOK_BYTES} bytes, its hooks included")])
+        raise RunbookInvalid(
+            [
+                Problem(
+                    merged.file,
+                    None,
+                    "",
+                    f"expected a runbook of at most {MAX_RUNBOOK_BYTES} bytes, its hooks included",
+                )
+            ]
+        )
     return Checked(runbook, tuple(problems.warnings))
 
 
@@ -116,7 +145,9 @@ def _merge(trees: Sequence[Node], problems: Problems) -> Node:
             problems.say(tree, "", "expected a table with queue, pipeline and worker")
             continue
         for key, node in tree.value.items():
-            first = merged.setdefault(key, Node(dict(node.value), node.file, node.line) if isinstance(node.value, dict) else node)
+            first = merged.setdefault(
+                key, Node(dict(node.value), node.file, node.line) if isinstance(node.value, dict) else node
+            )
             if first.file == node.file:
                 continue
             if key in _KINDS and isinstance(first.value, dict) and isinstance(node.value, dict):
@@ -147,7 +178,11 @@ class _Builder:
         project = self.read.get("project")
         queues = {name: self._queue(name, read, project) for name, read in self._all("queue")}
         pipelines = {name: self._pipeline(name, read) for name, read in self._all("pipeline")}
-        workers = {name: worker for name, read in self._all("worker") if (worker := self._worker(name, read)) is not None}
+        workers = {
+            name: worker
+            for name, read in self._all("worker")
+            if (worker := self._worker(name, read)) is not None
+        }
         for worker in workers.values():
             self._check_placeholders(worker, queues.get(worker.queue), pipelines.get(worker.pipeline))
         return with_bits(Runbook(project, queues, pipelines, workers))
@@ -169,24 +204,51 @@ class _Builder:
         self._check_name(name, full_name(project, name), is_external)
         path = below("queue", name)
         if is_external:
-            return QueueSpec(name, "external", list=read.get("list"), take=read.get("take"), poll_ms=read.get("poll"), dedupe=False)
+            return QueueSpec(
+                name,
+                "external",
+                list=read.get("list"),
+                take=read.get("take"),
+                poll_ms=read.get("poll"),
+                dedupe=False,
+            )
         vars_, defaults = read.get("vars") or (), read.get("defaults") or {}
         for field in defaults:
             if read.get("vars") is not None and field not in vars_:
                 where = self._node("queue", name, "defaults", field)
-                self.problems.say(where, below(below(path, "defaults"), field), f"a default for what is not in vars{suggestion(field, vars_)}")
+                self.problems.say(
+                    where,
+                    below(below(path, "defaults"), field),
+                    f"a default for what is not in vars{suggestion(field, vars_)}",
+                )
             elif "vars" not in read:
                 where = self._node("queue", name, "defaults", field)
-                self.problems.say(where, below(below(path, "defaults"), field), "a default for what is not in vars; name it there")
+                self.problems.say(
+                    where,
+                    below(below(path, "defaults"), field),
+                    "a default for what is not in vars; name it there",
+                )
         options = self._options(name, read)
-        return QueueSpec(name, "persisted", vars_, dict(sorted(defaults.items())), options, dedupe=read.get("dedup") != "none")
+        return QueueSpec(
+            name,
+            "persisted",
+            vars_,
+            dict(sorted(defaults.items())),
+            options,
+            dedupe=read.get("dedup") != "none",
+        )
 
     def _check_name(self, name: str, in_engine: str, is_external: bool) -> None:
         """Room and no quarrel also for the queues that come with it."""
         try:
-            for suffix, whose in ((DEAD_LETTER_SUFFIX, "dead letters"), (TAKEN_SUFFIX, "what is taken from an external queue")):
+            for suffix, whose in (
+                (DEAD_LETTER_SUFFIX, "dead letters"),
+                (TAKEN_SUFFIX, "what is taken from an external queue"),
+            ):
                 if name.endswith(suffix):
-                    raise InvalidRequest("", f"a name that does not end in {suffix!r}, which belongs to {whose}", name)
+                    raise InvalidRequest(
+                        "", f"a name that does not end in {suffix!r}, which belongs to {whose}", name
+                    )
             check_queue_name(dead_letter_name(taken_name(in_engine) if is_external else in_engine))
         except InvalidRequest as error:
             self.problems.say(self._node("queue", name), below("queue", name), f"expected {error.expected}")
@@ -202,15 +264,25 @@ class _Builder:
             if None in breaker.values() or len(breaker) < 3:
                 del given["failure_breaker"]
             else:
-                given["failure_breaker"] = {**breaker, "within": show_ms(breaker["within"]), "pause": show_ms(breaker["pause"])}
-        given["retry_on"] = {reason: policy for reason, policy in (read.get("retry_on") or {}).items() if policy is not None}
+                given["failure_breaker"] = {
+                    **breaker,
+                    "within": show_ms(breaker["within"]),
+                    "pause": show_ms(breaker["pause"]),
+                }
+        given["retry_on"] = {
+            reason: policy for reason, policy in (read.get("retry_on") or {}).items() if policy is not None
+        }
         dedup = read.get("dedup", "live")
         if dedup != "none":
             given["dedup"] = show_ms(dedup) if isinstance(dedup, int) else dedup or "live"
         given.setdefault("retain_completed", _RETAINED)
         for function, script in (read.get("hooks") or {}).items():
             if script is not None:
-                given[function] = self._script(script, self._node("queue", name, "hooks", function), below(below(path, "hooks"), function))
+                given[function] = self._script(
+                    script,
+                    self._node("queue", name, "hooks", function),
+                    below(below(path, "hooks"), function),
+                )
         given.setdefault("retry", "immediate" if given.get("on_failure") else "none")
         try:
             config = read_queue_options(given, QueueConfig())
@@ -221,7 +293,9 @@ class _Builder:
         return short_options(config)
 
     def _script(self, given: str, at: Node, path: str) -> str | None:
-        """A script is told from the name of a file as on the command line: by a call or a definition, or a line break."""
+        """A script is told from the name of a file as on the command line: by a call or a definition, or a
+        line break.
+        """
         if "function" in given or "\n" in given:
             if len(given.encode()) > MAX_SCRIPT_BYTES:
                 self.problems.say(at, path, f"expected a script of at most {MAX_SCRIPT_BYTES} bytes")
@@ -234,11 +308,15 @@ class _Builder:
 
     def _lint(self, name: str, read: dict[str, Any], config: QueueConfig) -> None:
         """What the policies that were written imply; a queue without any has the plain rule."""
-        policies = {key: getattr(config, key) for key in ("retry", "retry_in_stream") if read.get(key) is not None}
+        policies = {
+            key: getattr(config, key) for key in ("retry", "retry_in_stream") if read.get(key) is not None
+        }
         policies |= {below("retry_on", reason): policy for reason, policy in config.retry_on.items()}
         for key, policy in policies.items():
             for warning in lint_policy(policy, max_attempts=config.max_attempts).warnings:
-                self.problems.warn(self._node("queue", name, *key.split(".")), f"{below('queue', name)}.{key}", warning)
+                self.problems.warn(
+                    self._node("queue", name, *key.split(".")), f"{below('queue', name)}.{key}", warning
+                )
 
     def _pipeline(self, name: str, read: list[tuple[Node, str, dict[str, Any]]]) -> PipelineSpec:
         steps: dict[str, StepSpec] = {}
@@ -247,17 +325,28 @@ class _Builder:
             if step_name is None:
                 continue
             if step_name in steps:
-                self.problems.say(at, below(path, "name"), f"expected each step only once, got {step_name!r} again")
+                self.problems.say(
+                    at, below(path, "name"), f"expected each step only once, got {step_name!r} again"
+                )
             command = step.get("command")
             if command and placeholders(command[0]):
                 what = f"expected a program that is known beforehand, got {command[0]!r}, which an item would choose"
                 self.problems.say(at, below(path, "command"), what)
             if command and not command[0]:
-                self.problems.say(at, below(path, "command"), "expected the name of a program first, got nothing")
+                self.problems.say(
+                    at, below(path, "command"), "expected the name of a program first, got nothing"
+                )
             env = dict(sorted((step.get("env") or {}).items()))
             batch, batch_size = bool(step.get("batch")), step.get("batch_size") or BATCH_SIZE
             steps[step_name] = StepSpec(
-                step_name, step.get("run"), command, step.get("timeout"), step.get("stdin") or "json", env, batch, batch_size
+                step_name,
+                step.get("run"),
+                command,
+                step.get("timeout"),
+                step.get("stdin") or "json",
+                env,
+                batch,
+                batch_size,
             )
         return PipelineSpec(name, tuple(steps.values()))
 
@@ -270,25 +359,43 @@ class _Builder:
                 self.problems.say(at, below(path, key), unknown_reference(at, key, known))
         if read.get("isolate") == "thread" and read.get("memory_limit") is not None:
             at = self._node("worker", name, "memory_limit")
-            self.problems.say(at, below(path, "memory_limit"), 'only with isolate = "process": threads share their memory')
+            self.problems.say(
+                at, below(path, "memory_limit"), 'only with isolate = "process": threads share their memory'
+            )
         queue = self._node("queue", str(read.get("queue")), "type").value
         if read.get("engine") == "spark" and queue == "external":
-            self.problems.say(self._node("worker", name, "engine"), below(path, "engine"), 'expected "local" for an external queue')
+            self.problems.say(
+                self._node("worker", name, "engine"),
+                below(path, "engine"),
+                'expected "local" for an external queue',
+            )
         if read.get("queue") is None or read.get("pipeline") is None:
             return None
         chosen = {key: value for key, value in read.items() if value is not None and key != "memory_limit"}
-        reasons = {exception: reason for exception, reason in sorted((read.get("reasons") or {}).items()) if reason is not None}
+        reasons = {
+            exception: reason
+            for exception, reason in sorted((read.get("reasons") or {}).items())
+            if reason is not None
+        }
         return WorkerSpec(name, **{**chosen, "reasons": reasons}, memory_limit_bytes=read.get("memory_limit"))
 
-    def _check_placeholders(self, worker: WorkerSpec, queue: QueueSpec | None, pipeline: PipelineSpec | None) -> None:
+    def _check_placeholders(
+        self, worker: WorkerSpec, queue: QueueSpec | None, pipeline: PipelineSpec | None
+    ) -> None:
         """A queue that names its fields has no others for sure; one that names none may have any."""
         if queue is None or pipeline is None or not queue.vars:
             return
         for at, path, step in (self.read["pipeline"] or {}).get(pipeline.name) or ():
             texts = [("command", text) for text in step.get("command") or ()]
-            texts += [(below("env", name), text) for name, text in (step.get("env") or {}).items() if text is not None]
+            texts += [
+                (below("env", name), text)
+                for name, text in (step.get("env") or {}).items()
+                if text is not None
+            ]
             for key, text in texts:
                 for field in placeholders(text):
                     if field not in queue.vars:
                         what = f"queue {queue.name!r} has no field {field!r} in vars{suggestion(field, queue.vars)}"
-                        self.problems.say(at, below(path, key), f"{what} (write {{{{{field}}}}} for the word in braces)")
+                        self.problems.say(
+                            at, below(path, key), f"{what} (write {{{{{field}}}}} for the word in braces)"
+                        )

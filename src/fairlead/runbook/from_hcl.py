@@ -1,6 +1,8 @@
-"""HCL with line numbers. A runbook is data: expressions, functions and `${...}` are refused, each where it stands.
+"""HCL with line numbers. A runbook is data: expressions, functions and `${...}` are refused, each where it
+stands.
 
-`queue "orders" { ... }` is the table `queue.orders`, `retry { ... }` the table `retry`, whether written as a block or as `retry = { ... }`.
+`queue "orders" { ... }` is the table `queue.orders`, `retry { ... }` the table `retry`, whether written as a
+block or as `retry = { ... }`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ def read_hcl(text: str, file: str, problems: Problems) -> Node | None:
         from hcl2.api import parses_to_tree
         from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
     except ImportError:
-        problems.errors.append(Problem(file, None, "", "expected the package python-hcl2, which reads HCL; it comes with fairlead[server]"))
+        problems.errors.append(
+            Problem(
+                file,
+                None,
+                "",
+                "expected the package python-hcl2, which reads HCL; it comes with fairlead[server]",
+            )
+        )
         return None
     try:
         tree = parses_to_tree(text)
@@ -33,8 +42,16 @@ def read_hcl(text: str, file: str, problems: Problems) -> Node | None:
         if isinstance(error, UnexpectedToken):
             got = "the end of the file" if error.token.type == "$END" else shown(str(error.token))
         elif isinstance(error, UnexpectedCharacters):
-            got = shown(text[error.pos_in_stream] if error.pos_in_stream is not None and error.pos_in_stream < len(text) else "")
-        problems.errors.append(Problem(file, line, "", f"expected HCL, got {got}, column {error.column}" if got else "expected HCL"))
+            got = shown(
+                text[error.pos_in_stream]
+                if error.pos_in_stream is not None and error.pos_in_stream < len(text)
+                else ""
+            )
+        problems.errors.append(
+            Problem(
+                file, line, "", f"expected HCL, got {got}, column {error.column}" if got else "expected HCL"
+            )
+        )
         return None
     return Node(_Reader(file, problems).body(tree.children[0], ""), file, 1)
 
@@ -64,16 +81,24 @@ class _Reader:
 
     def _block(self, block: Any, table: dict[str, Node], path: str) -> None:
         """All but the last label lead to tables that further blocks may add to."""
-        names = [self._label(child) for child in block.children if _is_rule(child, "identifier", "keyword", "literal_value", "string")]
+        names = [
+            self._label(child)
+            for child in block.children
+            if _is_rule(child, "identifier", "keyword", "literal_value", "string")
+        ]
         for name in names[:-1]:
             path = below(path, name)
             node = table.setdefault(name, Node({}, self.file, block.meta.line))
             if not isinstance(node.value, dict):
-                self.problems.say(Node(None, self.file, block.meta.line), path, f"defined twice, first in line {node.line}")
+                self.problems.say(
+                    Node(None, self.file, block.meta.line), path, f"defined twice, first in line {node.line}"
+                )
                 return
             table = node.value
         inner = next(child for child in block.children if _is_rule(child, "body"))
-        self._put(table, names[-1], Node(self.body(inner, below(path, names[-1])), self.file, block.meta.line), path)
+        self._put(
+            table, names[-1], Node(self.body(inner, below(path, names[-1])), self.file, block.meta.line), path
+        )
 
     def _label(self, tree: Any) -> str:
         try:
@@ -113,8 +138,14 @@ class _Reader:
             case "heredoc_template" | "heredoc_template_trim":
                 return _heredoc(tree)
             case "tuple":
-                rules = (child for child in tree.children if _is_rule(child) and child.data != "new_line_or_comment")
-                return [self._node(item, below(path, index), item.meta.line) for index, item in enumerate(rules)]
+                rules = (
+                    child
+                    for child in tree.children
+                    if _is_rule(child) and child.data != "new_line_or_comment"
+                )
+                return [
+                    self._node(item, below(path, index), item.meta.line) for index, item in enumerate(rules)
+                ]
             case "object":
                 return self._object(tree, path)
         raise _Refused(tree.meta.line, _NOT_DATA)
@@ -124,7 +155,9 @@ class _Reader:
         for element in tree.children:
             if _is_rule(element, "object_elem"):
                 name = _key(element.children[0].children[0])
-                self._put(table, name, self._node(element.children[-1], below(path, name), element.meta.line), path)
+                self._put(
+                    table, name, self._node(element.children[-1], below(path, name), element.meta.line), path
+                )
         return table
 
 
@@ -181,13 +214,18 @@ def _unescaped(raw: str, line: int) -> str:
             return chr(int(code, 16))
         if not code and found[3] in _SIMPLE:
             return _SIMPLE[found[3]]
-        raise _Refused(line, f"expected an escape that HCL knows (\\n \\r \\t \\\" \\\\ \\uNNNN \\UNNNNNNNN), got {found[0]}")
+        raise _Refused(
+            line,
+            f'expected an escape that HCL knows (\\n \\r \\t \\" \\\\ \\uNNNN \\UNNNNNNNN), got {found[0]}',
+        )
 
     return _ESCAPE.sub(one, raw)
 
 
 def _heredoc(tree: Any) -> str:
-    """Its lines as they are, with the last line break, as HCL says; `<<-` takes off the indentation all lines share."""
+    """Its lines as they are, with the last line break, as HCL says; `<<-` takes off the indentation all lines
+    share.
+    """
     found = _HEREDOC.match(str(tree.children[0]))
     assert found is not None
     body = found[3]

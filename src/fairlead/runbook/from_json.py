@@ -1,4 +1,6 @@
-"""JSON with line numbers, and with a word for keys that are there twice: of those Python's own reader keeps the last, silently."""
+"""JSON with line numbers, and with a word for keys that are there twice: of those Python's own reader keeps
+the last, silently.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def read_json(text: str, file: str, problems: Problems) -> Node | None:
     try:
         json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        problems.errors.append(Problem(file, error.lineno, "", f"expected JSON: {error.msg}, column {error.colno}"))
+        problems.errors.append(
+            Problem(file, error.lineno, "", f"expected JSON: {error.msg}, column {error.colno}")
+        )
         return None
     except ValueError as error:
         problems.errors.append(Problem(file, None, "", f"expected JSON: {error}"))

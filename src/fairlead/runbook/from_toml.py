@@ -1,4 +1,6 @@
-"""TOML with line numbers. `tomllib` reads the values; a scanner over text that it accepted says where each of them stands."""
+"""TOML with line numbers. `tomllib` reads the values; a scanner over text that it accepted says where each of
+them stands.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _Path = tuple[str | int, ...]
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _KEY_PART = re.compile(r"""[A-Za-z0-9_\-]+|"(?:[^"\\]|\\.)*"|'[^']*'""")
 _DOT = re.compile(r"[ \t]*\.[ \t]*")
-_STRING = re.compile(r"""\"{3}(?:[^\\]|\\.)*?"{3,5}(?!")|'{3}.*?'{3,5}(?!')|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
+_STRING = re.compile(
+    r"""\"{3}(?:[^\\]|\\.)*?"{3,5}(?!")|'{3}.*?'{3,5}(?!')|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL
+)
 #: Between the day and the hour a blank may stand.
 _BARE = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:[^\s,\]}#]+|[^\s,\]}#\[{\"'=]+")
 _WHERE = re.compile(r" \(at line (\d+), column (\d+)\)$| \(at end of document\)$")
@@ -30,7 +34,9 @@ def read_toml(text: str, file: str, problems: Problems) -> Node | None:
         what = _WHERE.sub("", str(error))
         twice = _TWICE.fullmatch(what)
         path = ".".join(ast.literal_eval(twice[1])) if twice else ""
-        problems.errors.append(Problem(file, line, path, "defined twice" if twice else f"expected TOML: {what}"))
+        problems.errors.append(
+            Problem(file, line, path, "defined twice" if twice else f"expected TOML: {what}")
+        )
         return None
     lines = _Scanner(text).scan()
     return _nodes(tree, (), file, 1, lines)
@@ -39,14 +45,20 @@ def read_toml(text: str, file: str, problems: Problems) -> Node | None:
 def _nodes(value: Any, path: _Path, file: str, line: int, lines: dict[_Path, int]) -> Node:
     line = lines.get(path, line)
     if isinstance(value, dict):
-        return Node({key: _nodes(part, (*path, key), file, line, lines) for key, part in value.items()}, file, line)
+        return Node(
+            {key: _nodes(part, (*path, key), file, line, lines) for key, part in value.items()}, file, line
+        )
     if isinstance(value, list):
-        return Node([_nodes(part, (*path, index), file, line, lines) for index, part in enumerate(value)], file, line)
+        return Node(
+            [_nodes(part, (*path, index), file, line, lines) for index, part in enumerate(value)], file, line
+        )
     return Node(value, file, line)
 
 
 class _Scanner:
-    """Trusts the text to be TOML. Where it does not understand it stops, and what follows has the line of what it is in."""
+    """Trusts the text to be TOML. Where it does not understand it stops, and what follows has the line of
+    what it is in.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,7 +1,7 @@
 """An item of a runbook queue: a JSON object with the fields that its queue asks for.
 
-It is stored in one canonical form, so that equal data gives equal bytes, and an equal dedup key: while an item is live, its
-equal is the same item.
+It is stored in one canonical form, so that equal data gives equal bytes, and an equal dedup key: while an
+item is live, its equal is the same item.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Item(NamedTuple):
 
 
 def make_item(queue: QueueSpec, name: str, data: str | bytes | None, variables: Mapping[str, Any]) -> Item:
-    """`variables` come over the fields of `data`, and `defaults` fill in what neither has. Further fields are the user's own.
+    """`variables` come over the fields of `data`, and `defaults` fill in what neither has. Further fields are
+    the user's own.
 
     Raises `ItemInvalid` with everything that is wrong. `name` is the queue as the user knows it.
     """
@@ -47,22 +48,32 @@ def read_object(name: str, data: str | bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as wrong:
         raise ItemInvalid(name, [f"a JSON object is needed, and this is no JSON: {wrong}"]) from None
     if not isinstance(found, dict):
-        raise ItemInvalid(name, [f'a JSON object is needed, such as {{"field": "value"}}, and this is {_kind(found)}'])
+        raise ItemInvalid(
+            name, [f'a JSON object is needed, such as {{"field": "value"}}, and this is {_kind(found)}']
+        )
     return found
 
 
 def read_variables(name: str, given: Sequence[str]) -> dict[str, Any]:
     """`key=value` as typed. A value that is JSON (a number, true, null, "quoted") is that; any other is text."""
-    problems = [f"a variable is written key=value, and this is {text!r}" for text in given if not text.partition("=")[0] or "=" not in text]
+    problems = [
+        f"a variable is written key=value, and this is {text!r}"
+        for text in given
+        if not text.partition("=")[0] or "=" not in text
+    ]
     if problems:
         raise ItemInvalid(name, problems)
     return {key: _value(text) for key, _, text in (pair.partition("=") for pair in given)}
 
 
 def canonical(value: object) -> bytes:
-    """The same bytes for the same data: keys sorted, no spaces, UTF-8. Raises ValueError for what JSON cannot say."""
+    """The same bytes for the same data: keys sorted, no spaces, UTF-8. Raises ValueError for what JSON cannot
+    say.
+    """
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
     except UnicodeEncodeError:
         raise ValueError("text must be writable as UTF-8, and a lone surrogate is not") from None
     except (ValueError, TypeError, RecursionError):
@@ -75,7 +86,9 @@ def content_key(payload: bytes) -> str:
 
 def _missing(field: str, spare: Iterable[str]) -> str:
     near = get_close_matches(field, list(spare), n=1, cutoff=0.6)
-    return f"{field!r} is missing" + (f"; did you mean it by {near[0]!r}?" if near else f"; give it with --var {field}=VALUE")
+    return f"{field!r} is missing" + (
+        f"; did you mean it by {near[0]!r}?" if near else f"; give it with --var {field}=VALUE"
+    )
 
 
 def _value(text: str) -> Any:
@@ -90,5 +103,12 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _kind(value: object) -> str:
-    words = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", type(None): "null"}
+    words = {
+        str: "text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        type(None): "null",
+    }
     return words[type(value)]

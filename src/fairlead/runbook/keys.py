@@ -1,4 +1,6 @@
-"""Every key a runbook may have, in one table: the checker reads by it, the schema for editors and the reference page derive from it."""
+"""Every key a runbook may have, in one table: the checker reads by it, the schema for editors and the
+reference page derive from it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ _COUNT = Whole(0, 1 << 50)
 _REASON = Choice(tuple(reason.word for reason in FailureReason))
 _REASON_NAME = Text("a failure reason: " + ", ".join(_REASON.options), "|".join(_REASON.options))
 _COMMAND = ListOf(
-    Text("text without a NUL"), 'a program and its arguments as a list, such as ["./mail.sh", "{customer}"]; no shell reads it', at_least=1
+    Text("text without a NUL"),
+    'a program and its arguments as a list, such as ["./mail.sh", "{customer}"]; no shell reads it',
+    at_least=1,
 )
 _VARIABLE = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 
@@ -71,24 +75,49 @@ _BREAKER = Table(
 )
 
 HOOK_KEYS = {
-    "on_enqueue": Key(Text("a Lua file, or the text of a Lua script"), "assigns key, weight, throttle keys and stream of a new item"),
-    "on_failure": Key(Text("a Lua file, or the text of a Lua script"), "decides between retry and dead letter"),
+    "on_enqueue": Key(
+        Text("a Lua file, or the text of a Lua script"),
+        "assigns key, weight, throttle keys and stream of a new item",
+    ),
+    "on_failure": Key(
+        Text("a Lua file, or the text of a Lua script"), "decides between retry and dead letter"
+    ),
 }
 
 _ITEM_KEYS = {
-    "vars": Key(ListOf(FIELD, "a list of field names", unique=True), "fields an item must have", "none: anything goes"),
-    "defaults": Key(MapOf(FIELD, Json(), "a table of values by field"), "values of `vars` for items that come without them", "none"),
+    "vars": Key(
+        ListOf(FIELD, "a list of field names", unique=True), "fields an item must have", "none: anything goes"
+    ),
+    "defaults": Key(
+        MapOf(FIELD, Json(), "a table of values by field"),
+        "values of `vars` for items that come without them",
+        "none",
+    ),
     "dedup": Key(
-        Dedup(), "when equal data is one item: while the first is live, or still kept after it, within a window, or never", '`"live"`'
+        Dedup(),
+        "when equal data is one item: while the first is live, or still kept after it, within a window, or never",
+        '`"live"`',
     ),
 }
 
 #: The options of the engine's queues that a runbook names as the engine does.
 OPTION_KEYS = {
-    "retry": Key(Policy(), "what follows a failure", '`"none"`: the first failure kills; with a hook `on_failure`: `"immediate"`'),
+    "retry": Key(
+        Policy(),
+        "what follows a failure",
+        '`"none"`: the first failure kills; with a hook `on_failure`: `"immediate"`',
+    ),
     "retry_in_stream": Key(Policy(), "the policy for messages of a stream", "as `retry`"),
-    "retry_on": Key(MapOf(_REASON_NAME, Policy(), "a table of policies by failure reason"), "a policy per failure reason, before `retry`", "none"),
-    "visibility_timeout": Key(Duration(MIN_LEASE_MS, MAX_LEASE_MS), "how long a worker holds an item without a sign of life", '`"30s"`'),
+    "retry_on": Key(
+        MapOf(_REASON_NAME, Policy(), "a table of policies by failure reason"),
+        "a policy per failure reason, before `retry`",
+        "none",
+    ),
+    "visibility_timeout": Key(
+        Duration(MIN_LEASE_MS, MAX_LEASE_MS),
+        "how long a worker holds an item without a sign of life",
+        '`"30s"`',
+    ),
     "failure_breaker": Key(_BREAKER, "failures of one reason that pile up make more wait", "off"),
     "max_attempts": Key(_COUNT, "hard ceiling: dead on this failure, whatever a policy says", "off"),
     "max_deliveries": Key(_COUNT, "dead instead of one more delivery", "off"),
@@ -99,28 +128,48 @@ OPTION_KEYS = {
     "poison_after": Key(_COUNT, "attempts from which a live item is reported as poison", "10"),
     "quantum": Key(Whole(1, 100_000), "items a key of weight 1 gets per turn", "1"),
     "ttl": Key(Duration(), "time to live of an item that nobody holds", "off"),
-    "expired_to_dead": Key(Flag(), "an item past its time to live becomes a dead letter instead of being dropped", "`false`"),
+    "expired_to_dead": Key(
+        Flag(), "an item past its time to live becomes a dead letter instead of being dropped", "`false`"
+    ),
     "dead_retention": Key(Duration(), "how long a dead letter is kept", "for ever"),
-    "retain_completed": Key(Duration(), 'how long a completed item stays visible; `"0s"`: not at all', '`"12h"`'),
+    "retain_completed": Key(
+        Duration(), 'how long a completed item stays visible; `"0s"`: not at all', '`"12h"`'
+    ),
     "ordering": Key(Choice(("release", "strict", "none")), "how streams order", '`"release"`'),
 }
 
 _LIST = Key(_COMMAND, "prints the items as a JSON array", required=True)
-_TAKE = Key(_COMMAND, "runs before an item is worked, with its fields as `{field}`; if it fails, the item is left alone", required=True)
+_TAKE = Key(
+    _COMMAND,
+    "runs before an item is worked, with its fields as `{field}`; if it fails, the item is left alone",
+    required=True,
+)
 _POLL = Key(Duration(low_ms=100), "how often `list` runs", "only when a worker starts or is woken")
 _TYPE = Key(
-    Choice(("persisted", "external")), "`persisted`: kept by fairlead. `external`: kept elsewhere, seen through `list` and `take`", '`"persisted"`'
+    Choice(("persisted", "external")),
+    "`persisted`: kept by fairlead. `external`: kept elsewhere, seen through `list` and `take`",
+    '`"persisted"`',
 )
 
-_NOT_EXTERNAL = "only for persisted queues: what becomes of the items of an external queue is decided where they live"
+_NOT_EXTERNAL = (
+    "only for persisted queues: what becomes of the items of an external queue is decided where they live"
+)
 _NOT_PERSISTED = 'only for external queues; add type = "external", or remove it'
-_HOOKS = Key(Table(HOOK_KEYS, 'a table such as { on_enqueue = "hooks/orders.lua" }'), "Lua scripts of the queue", "none")
+_HOOKS = Key(
+    Table(HOOK_KEYS, 'a table such as { on_enqueue = "hooks/orders.lua" }'),
+    "Lua scripts of the queue",
+    "none",
+)
 _PERSISTED_ONLY = {**_ITEM_KEYS, **OPTION_KEYS, "hooks": _HOOKS}
 _EXTERNAL_ONLY = {"list": _LIST, "take": _TAKE, "poll": _POLL}
 _SLIPS = {name: f"not here; write hooks = {{ {name} = ... }}" for name in HOOK_KEYS}
 
-PERSISTED = Table({"type": _TYPE, **_PERSISTED_ONLY}, elsewhere={**dict.fromkeys(_EXTERNAL_ONLY, _NOT_PERSISTED), **_SLIPS})
-EXTERNAL = Table({"type": _TYPE, **_EXTERNAL_ONLY}, elsewhere={**dict.fromkeys([*_PERSISTED_ONLY, *_SLIPS], _NOT_EXTERNAL)})
+PERSISTED = Table(
+    {"type": _TYPE, **_PERSISTED_ONLY}, elsewhere={**dict.fromkeys(_EXTERNAL_ONLY, _NOT_PERSISTED), **_SLIPS}
+)
+EXTERNAL = Table(
+    {"type": _TYPE, **_EXTERNAL_ONLY}, elsewhere={**dict.fromkeys([*_PERSISTED_ONLY, *_SLIPS], _NOT_EXTERNAL)}
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +180,9 @@ class Queue:
         if not isinstance(node.value, dict):
             return refuse(node, path, problems, self.words)
         kind = node.value.get("type")
-        return (EXTERNAL if kind is not None and kind.value == "external" else PERSISTED).read(node, path, problems)
+        return (EXTERNAL if kind is not None and kind.value == "external" else PERSISTED).read(
+            node, path, problems
+        )
 
     def schema(self) -> Schema:
         is_external = {"properties": {"type": {"const": "external"}}, "required": ["type"]}
@@ -140,15 +191,30 @@ class Queue:
 
 _STEP_KEYS = {
     "run": Key(Callable(), "a Python callable; either this or `command`"),
-    "command": Key(_COMMAND, "a program and its arguments, with fields of the item as `{field}`; no shell reads them"),
-    "timeout": Key(Duration(low_ms=1), "after so long the step is stopped and has failed; for a batch: the call", "none"),
-    "batch": Key(Flag(), "the callable takes many items at a time, and says how each of them fared", "`false`"),
-    "batch_size": Key(Whole(1, MAX_BATCH_SIZE), "how many items at a time at most, with `batch = true`", str(BATCH_SIZE)),
+    "command": Key(
+        _COMMAND, "a program and its arguments, with fields of the item as `{field}`; no shell reads them"
+    ),
+    "timeout": Key(
+        Duration(low_ms=1), "after so long the step is stopped and has failed; for a batch: the call", "none"
+    ),
+    "batch": Key(
+        Flag(), "the callable takes many items at a time, and says how each of them fared", "`false`"
+    ),
+    "batch_size": Key(
+        Whole(1, MAX_BATCH_SIZE), "how many items at a time at most, with `batch = true`", str(BATCH_SIZE)
+    ),
     "stdin": Key(Choice(("json", "none")), "what a command reads: the item as JSON, or nothing", '`"json"`'),
-    "env": Key(MapOf(_VARIABLE, Text("text"), "a table of texts by variable"), "more environment for a command; fields as `{field}`", "none"),
+    "env": Key(
+        MapOf(_VARIABLE, Text("text"), "a table of texts by variable"),
+        "more environment for a command; fields as `{field}`",
+        "none",
+    ),
 }
 _ONLY_WITH = {"stdin": "command", "env": "command", "batch": "run", "batch_size": "batch"}
-_BECAUSE = {"batch": "a command takes one item at a time", "batch_size": "batch = true makes it a step that takes many items at a time"}
+_BECAUSE = {
+    "batch": "a command takes one item at a time",
+    "batch_size": "batch = true makes it a step that takes many items at a time",
+}
 
 
 @dataclass(frozen=True)
@@ -164,15 +230,29 @@ class Step:
             both = "run" in found
             problems.say(node, path, f"expected either run or command, got {'both' if both else 'neither'}")
         if found is not None and "batch_size" in found and found.get("batch") is False:
-            problems.say(node.value["batch_size"], below(path, "batch_size"), "expected batch = true beside it, or neither of the two")
+            problems.say(
+                node.value["batch_size"],
+                below(path, "batch_size"),
+                "expected batch = true beside it, or neither of the two",
+            )
         return found
 
     def schema(self) -> Schema:
         found = {**self.table.schema(), "oneOf": [{"required": ["run"]}, {"required": ["command"]}]}
-        return {**found, "if": {"required": ["batch_size"]}, "then": {"properties": {"batch": {"const": True}}}}
+        return {
+            **found,
+            "if": {"required": ["batch_size"]},
+            "then": {"properties": {"batch": {"const": True}}},
+        }
 
 
-NAMED_STEP = Step(Table({"name": Key(PART, "its name, once in a pipeline", required=True), **_STEP_KEYS}, only_with=_ONLY_WITH, because=_BECAUSE))
+NAMED_STEP = Step(
+    Table(
+        {"name": Key(PART, "its name, once in a pipeline", required=True), **_STEP_KEYS},
+        only_with=_ONLY_WITH,
+        because=_BECAUSE,
+    )
+)
 _STEP = Step(Table(_STEP_KEYS, only_with=_ONLY_WITH, because=_BECAUSE))
 
 
@@ -188,20 +268,36 @@ class Pipeline:
         if found is None:
             return None
         if ("steps" in found) == ("step" in found):
-            wanted = "expected steps as a list" if "steps" not in found else "expected steps as a list or step by name, not both"
-            problems.say(node, path, wanted + ', such as steps = [{ name = "parse", run = "shop.steps:parse" }]')
+            wanted = (
+                "expected steps as a list"
+                if "steps" not in found
+                else "expected steps as a list or step by name, not both"
+            )
+            problems.say(
+                node, path, wanted + ', such as steps = [{ name = "parse", run = "shop.steps:parse" }]'
+            )
             return None
         read: list[tuple[Node, str, dict[str, Any]]] = []
         if found.get("steps"):
             nodes, here = node.value["steps"].value, below(path, "steps")
-            read = [(nodes[index], below(here, index), step) for index, step in enumerate(found["steps"]) if step]
+            read = [
+                (nodes[index], below(here, index), step) for index, step in enumerate(found["steps"]) if step
+            ]
         elif found.get("step"):
             nodes, here = node.value["step"].value, below(path, "step")
-            read = [(nodes[name], below(here, name), {"name": name, **step}) for name, step in found["step"].items() if step]
+            read = [
+                (nodes[name], below(here, name), {"name": name, **step})
+                for name, step in found["step"].items()
+                if step
+            ]
         if "step" in found and found["step"] == {}:
             problems.say(node.value["step"], below(path, "step"), "expected at least one step")
         if len(read) > MAX_STEPS:
-            problems.say(node, path, f"expected at most {MAX_STEPS} steps, one for each bit of a message's progress; got {len(read)}")
+            problems.say(
+                node,
+                path,
+                f"expected at most {MAX_STEPS} steps, one for each bit of a message's progress; got {len(read)}",
+            )
         return read
 
     def schema(self) -> Schema:
@@ -218,37 +314,63 @@ class _StepMap(MapOf):
         return {**super().schema(), "minProperties": 1, "maxProperties": MAX_STEPS}
 
 
-PIPELINE = Table({
-    "steps": Key(_Steps(NAMED_STEP, "a list of at least one step, each a table", at_least=1), "its steps in order, each with a `name`"),
-    "step": Key(_StepMap(PART, _STEP, "a table of steps by name"), "the same as tables by name, in the order they stand; in HCL as blocks"),
-})  # fmt: skip
+PIPELINE = Table(
+    {
+        "steps": Key(
+            _Steps(NAMED_STEP, "a list of at least one step, each a table", at_least=1),
+            "its steps in order, each with a `name`",
+        ),
+        "step": Key(
+            _StepMap(PART, _STEP, "a table of steps by name"),
+            "the same as tables by name, in the order they stand; in HCL as blocks",
+        ),
+    }
+)
 
-WORKER = Table({
-    "queue": Key(Text("the name of a queue of the runbook"), "the queue it works", required=True),
-    "pipeline": Key(Text("the name of a pipeline of the runbook"), "what it does with each item", required=True),
-    "concurrency": Key(Whole(1, 1024), "how many items at a time", "1"),
-    "engine": Key(Choice(("local", "spark")), "where it runs", '`"local"`'),
-    "on_stream_failure": Key(Choice(("wait", "continue")), "after a failure in a stream: the rest waits for it, or goes on without it", '`"wait"`'),
-    "isolate": Key(Choice(("process", "thread")), "where steps run: a crash of a process harms only its item, a thread is lighter", '`"process"`'),
-    "memory_limit": Key(Size(16 * _MIB), "most memory of one step process", "none"),
-    "prefetch": Key(Whole(0, 10_000), "how many items to hold ready beyond those in work", "chosen by the worker"),
-    "reasons": Key(
-        MapOf(EXCEPTION, _REASON, "a table of failure reasons by exception name"), "failure reasons by exception, beside the usual ones", "none"
-    ),
-})  # fmt: skip
+WORKER = Table(
+    {
+        "queue": Key(Text("the name of a queue of the runbook"), "the queue it works", required=True),
+        "pipeline": Key(
+            Text("the name of a pipeline of the runbook"), "what it does with each item", required=True
+        ),
+        "concurrency": Key(Whole(1, 1024), "how many items at a time", "1"),
+        "engine": Key(Choice(("local", "spark")), "where it runs", '`"local"`'),
+        "on_stream_failure": Key(
+            Choice(("wait", "continue")),
+            "after a failure in a stream: the rest waits for it, or goes on without it",
+            '`"wait"`',
+        ),
+        "isolate": Key(
+            Choice(("process", "thread")),
+            "where steps run: a crash of a process harms only its item, a thread is lighter",
+            '`"process"`',
+        ),
+        "memory_limit": Key(Size(16 * _MIB), "most memory of one step process", "none"),
+        "prefetch": Key(
+            Whole(0, 10_000), "how many items to hold ready beyond those in work", "chosen by the worker"
+        ),
+        "reasons": Key(
+            MapOf(EXCEPTION, _REASON, "a table of failure reasons by exception name"),
+            "failure reasons by exception, beside the usual ones",
+            "none",
+        ),
+    }
+)
 
 
 def _named(kind: Kind, what: str) -> MapOf:
     return MapOf(PART, kind, f"a table of {what} by name")
 
 
-RUNBOOK = Table({
-    "$schema": Key(Text(), "for editors; says nothing here"),
-    "project": Key(PART, "scope: equal names in two projects never mix", "none"),
-    "queue": Key(_named(Queue(), "queues"), "queues by name", "none"),
-    "pipeline": Key(_named(Pipeline(PIPELINE), "pipelines"), "pipelines by name", "none"),
-    "worker": Key(_named(WORKER, "workers"), "workers by name", "none"),
-})  # fmt: skip
+RUNBOOK = Table(
+    {
+        "$schema": Key(Text(), "for editors; says nothing here"),
+        "project": Key(PART, "scope: equal names in two projects never mix", "none"),
+        "queue": Key(_named(Queue(), "queues"), "queues by name", "none"),
+        "pipeline": Key(_named(Pipeline(PIPELINE), "pipelines"), "pipelines by name", "none"),
+        "worker": Key(_named(WORKER, "workers"), "workers by name", "none"),
+    }
+)
 
 
 def unknown_reference(node: Node, kind: str, known: list[str]) -> str:

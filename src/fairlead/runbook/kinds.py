@@ -1,8 +1,9 @@
-"""The kinds of value a runbook is made of. Each kind reads a node, describes itself in words, and gives its JSON Schema.
+"""The kinds of value a runbook is made of. Each kind reads a node, describes itself in words, and gives its
+JSON Schema.
 
-One object does all three, so that the checker, the page and the schema for editors cannot tell different stories. What a
-schema cannot say (that a name refers to something, how long ten years are) the checker says on top.
-A reader that refuses returns None and has said why; None is never a value.
+One object does all three, so that the checker, the page and the schema for editors cannot tell different
+stories. What a schema cannot say (that a name refers to something, how long ten years are) the checker says
+on top. A reader that refuses returns None and has said why; None is never a value.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class Text:
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
         value = node.value
-        if not isinstance(value, str) or not is_clean(value) or (self.pattern and not re.fullmatch(self.pattern, value)):
+        if (
+            not isinstance(value, str)
+            or not is_clean(value)
+            or (self.pattern and not re.fullmatch(self.pattern, value))
+        ):
             return refuse(node, path, problems, self.words)
         if self.longest and len(value) > self.longest:
             return refuse(node, path, problems, f"{self.words}, at most {self.longest} characters")
@@ -76,7 +81,11 @@ def is_clean(text: str) -> bool:
 
 PART = Text("a name: letters, digits, '_', '-', '.', not beginning with '-' or '.'", NAME_PART, 100)
 FIELD = Text("the name of a field: letters, digits and '_', not beginning with a digit", _IDENTIFIER, 100)
-EXCEPTION = Text("the name of an exception, such as ValueError or requests.Timeout", rf"{_IDENTIFIER}(\.{_IDENTIFIER})*", 200)
+EXCEPTION = Text(
+    "the name of an exception, such as ValueError or requests.Timeout",
+    rf"{_IDENTIFIER}(\.{_IDENTIFIER})*",
+    200,
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,11 @@ class Callable:
 
     def read(self, node: Node, path: str, problems: Problems) -> Any:
         value = node.value
-        if isinstance(value, str) and re.fullmatch(_CALLABLE, value) and not any(keyword.iskeyword(part) for part in re.split("[.:]", value)):
+        if (
+            isinstance(value, str)
+            and re.fullmatch(_CALLABLE, value)
+            and not any(keyword.iskeyword(part) for part in re.split("[.:]", value))
+        ):
             return value
         return refuse(node, path, problems, self.words)
 
@@ -105,7 +118,11 @@ class Choice:
         if isinstance(node.value, str) and node.value in self.options:
             return node.value
         if isinstance(node.value, str):
-            problems.say(node, path, f"expected {self.words}, got {shown(node)}{suggestion(node.value, self.options).split('; there are')[0]}")
+            problems.say(
+                node,
+                path,
+                f"expected {self.words}, got {shown(node)}{suggestion(node.value, self.options).split('; there are')[0]}",
+            )
             return None
         return refuse(node, path, problems, self.words)
 
@@ -200,11 +217,21 @@ class Size:
             return refuse(node, path, problems, self.words)
         size: int = read_value("size_bytes", int, value)
         if not self.low <= size <= _LARGEST:
-            return refuse(node, path, problems, f"a size of at least {self.low} bytes" if size < self.low else self.words)
+            return refuse(
+                node,
+                path,
+                problems,
+                f"a size of at least {self.low} bytes" if size < self.low else self.words,
+            )
         return size
 
     def schema(self) -> Schema:
-        return {"anyOf": [{"type": "integer", "minimum": self.low, "maximum": _LARGEST}, {"type": "string", "pattern": f"^({_SIZE})$"}]}
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": self.low, "maximum": _LARGEST},
+                {"type": "string", "pattern": f"^({_SIZE})$"},
+            ]
+        }
 
 
 @dataclass(frozen=True)
@@ -221,7 +248,11 @@ class ListOf:
         seen: set[Any] = set()
         for index, value in enumerate(read if self.unique else ()):
             if value is not None and value in seen:
-                problems.say(node.value[index], below(path, index), f"expected each only once, got {shown(value)} again")
+                problems.say(
+                    node.value[index],
+                    below(path, index),
+                    f"expected each only once, got {shown(value)} again",
+                )
             seen.add(value)
         return tuple(read) if None not in read else None
 
@@ -236,7 +267,9 @@ class ListOf:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A table whose keys are names that the author chooses. Of an entry that is refused only its name is known."""
+    """A table whose keys are names that the author chooses. Of an entry that is refused only its name is
+    known.
+    """
 
     name: Text
     value: Kind
@@ -255,7 +288,11 @@ class MapOf:
         return found
 
     def schema(self) -> Schema:
-        return {"type": "object", "propertyNames": self.name.schema(), "additionalProperties": self.value.schema()}
+        return {
+            "type": "object",
+            "propertyNames": self.name.schema(),
+            "additionalProperties": self.value.schema(),
+        }
 
 
 @dataclass(frozen=True)
@@ -270,12 +307,20 @@ class Json:
             items = [self.read(item, below(path, index), problems) for index, item in enumerate(value)]
             return None if None in items else items
         if isinstance(value, dict):
-            parts = {key: self.read(part, below(path, key), problems) for key, part in value.items() if is_clean(key)}
+            parts = {
+                key: self.read(part, below(path, key), problems)
+                for key, part in value.items()
+                if is_clean(key)
+            }
             return None if None in parts.values() or len(parts) != len(value) else parts
         if isinstance(value, bool) or (isinstance(value, str) and is_clean(value)):
             return value
         if isinstance(value, int):
-            return value if abs(value) <= _LARGEST else refuse(node, path, problems, "a whole number of at most 64 bits")
+            return (
+                value
+                if abs(value) <= _LARGEST
+                else refuse(node, path, problems, "a whole number of at most 64 bits")
+            )
         if isinstance(value, float) and abs(value) != float("inf") and value == value:
             return value
         return refuse(node, path, problems, self.words)
@@ -287,7 +332,13 @@ class Json:
 def value_schema() -> Schema:
     again = {"$ref": "#/$defs/value"}
     plain: list[Schema] = [{"type": kind} for kind in ("string", "boolean", "number")]
-    return {"anyOf": [*plain, {"type": "array", "items": again}, {"type": "object", "additionalProperties": again}]}
+    return {
+        "anyOf": [
+            *plain,
+            {"type": "array", "items": again},
+            {"type": "object", "additionalProperties": again},
+        ]
+    }
 
 
 @dataclass(frozen=True)
@@ -302,7 +353,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with known keys. `only_with` says of a key that it needs another one, and `because` why, where that helps."""
+    """A table with known keys. `only_with` says of a key that it needs another one, and `because` why, where
+    that helps.
+    """
 
     keys: Mapping[str, Key]
     words: str = "a table"
@@ -335,7 +388,9 @@ class Table:
     def schema(self) -> Schema:
         found: Schema = {
             "type": "object",
-            "properties": {name: {"description": key.meaning, **key.kind.schema()} for name, key in self.keys.items()},
+            "properties": {
+                name: {"description": key.meaning, **key.kind.schema()} for name, key in self.keys.items()
+            },
             "additionalProperties": False,
         }
         if required := [name for name, key in self.keys.items() if key.required]:

@@ -1,8 +1,8 @@
 """What a runbook says, whatever it was written in. Two runbooks that mean the same are equal.
 
-Durations inside `options` are text in their shortest form, as `create_queue` reads them; everywhere else they are whole
-milliseconds. Everything here is plain data and goes through JSON unharmed (`stored.py`), because the runbook in force
-is kept by the engine and read by workers that never saw the file.
+Durations inside `options` are text in their shortest form, as `create_queue` reads them; everywhere else they
+are whole milliseconds. Everything here is plain data and goes through JSON unharmed (`stored.py`), because
+the runbook in force is kept by the engine and read by workers that never saw the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_BATCH_SIZE = 10_000
 
 
 class QueueSpec(msgspec.Struct, frozen=True):
-    """`options` is exactly what `create_queue` and `update_queue` take; hooks are in it as Lua source, not as file names.
+    """`options` is exactly what `create_queue` and `update_queue` take; hooks are in it as Lua source, not as
+    file names.
 
     An external queue lives elsewhere: it has `list`, `take` and perhaps `poll_ms`, and no options.
     """
@@ -40,7 +41,8 @@ class QueueSpec(msgspec.Struct, frozen=True):
 
 
 class StepSpec(msgspec.Struct, frozen=True):
-    """Either `run`, a Python callable as `module:function`, or `command`, an argument list that no shell ever sees.
+    """Either `run`, a Python callable as `module:function`, or `command`, an argument list that no shell ever
+    sees.
 
     With `batch` the callable takes up to `batch_size` items at a time.
     """
@@ -56,7 +58,9 @@ class StepSpec(msgspec.Struct, frozen=True):
 
 
 class PipelineSpec(msgspec.Struct, frozen=True):
-    """`bits` gives each step name its mask in a message's progress. Names of steps that are gone keep theirs, so that none is reused."""
+    """`bits` gives each step name its mask in a message's progress. Names of steps that are gone keep theirs,
+    so that none is reused.
+    """
 
     name: str
     steps: tuple[StepSpec, ...]

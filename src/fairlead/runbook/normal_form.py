@@ -1,4 +1,5 @@
-"""A runbook written out again, in its own keys: what is at its default left out, everything else in its shortest form.
+"""A runbook written out again, in its own keys: what is at its default left out, everything else in its
+shortest form.
 
 What is written here reads back as the same runbook. Hooks are in it as scripts, not as names of files.
 """
@@ -23,7 +24,9 @@ def normal_form(runbook: Runbook) -> dict[str, Any]:
     """As a tree of JSON values with the keys of a runbook file."""
     found: dict[str, Any] = {} if runbook.project is None else {"project": runbook.project}
     found["queue"] = {name: queue_form(queue) for name, queue in sorted(runbook.queues.items())}
-    found["pipeline"] = {name: pipeline_form(pipeline) for name, pipeline in sorted(runbook.pipelines.items())}
+    found["pipeline"] = {
+        name: pipeline_form(pipeline) for name, pipeline in sorted(runbook.pipelines.items())
+    }
     found["worker"] = {name: worker_form(worker) for name, worker in sorted(runbook.workers.items())}
     return {key: value for key, value in found.items() if value}
 
@@ -76,7 +79,12 @@ def _step_form(step: StepSpec) -> dict[str, Any]:
 
 
 def worker_form(worker: WorkerSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {"queue": worker.queue, "pipeline": worker.pipeline, "concurrency": worker.concurrency, "engine": worker.engine}
+    found: dict[str, Any] = {
+        "queue": worker.queue,
+        "pipeline": worker.pipeline,
+        "concurrency": worker.concurrency,
+        "engine": worker.engine,
+    }
     for key in ("on_stream_failure", "isolate", "prefetch", "reasons"):
         if getattr(worker, key) != getattr(_DEFAULT_WORKER, key):
             found[key] = getattr(worker, key)
@@ -117,7 +125,11 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(part)}" for name, part in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(name)} = {_value(part)}" for name, part in value.items()) + " }"
+            if value
+            else "{}"
+        )
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, float):
@@ -127,7 +139,9 @@ def _value(value: Any) -> str:
 
 def _text(value: str) -> str:
     """What a terminal would obey or hide is escaped; the rest stays readable."""
-    return "".join(char if char.isprintable() else _escape(ord(char)) for char in json.dumps(value, ensure_ascii=False))
+    return "".join(
+        char if char.isprintable() else _escape(ord(char)) for char in json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _escape(code: int) -> str:
@@ -136,6 +150,11 @@ def _escape(code: int) -> str:
 
 def _script(script: str) -> str:
     """Lua reads best as it was written, where a literal text of TOML can hold it."""
-    if "\n" in script and "'''" not in script and all(char in "\n\t" or char.isprintable() for char in script) and not script.endswith("'"):
+    if (
+        "\n" in script
+        and "'''" not in script
+        and all(char in "\n\t" or char.isprintable() for char in script)
+        and not script.endswith("'")
+    ):
         return f"'''\n{script}'''"
     return _text(script)

@@ -1,4 +1,5 @@
-"""Fields of an item in the arguments and environment of a command: `{customer}`. `{{customer}}` stands for itself.
+"""Fields of an item in the arguments and environment of a command: `{customer}`. `{{customer}}` stands for
+itself.
 
 Only braces around a name mean anything, so JSON and awk programs pass as they are.
 """
@@ -16,5 +17,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def fill(text: str, fields: Mapping[str, str]) -> str:
-    """One argument stays one argument, whatever is in it. Raises KeyError with the name of a field that is not there."""
+    """One argument stays one argument, whatever is in it. Raises KeyError with the name of a field that is
+    not there.
+    """
     return _FOUND.sub(lambda found: fields[found[2]] if found[2] else "{" + found[1] + "}", text)

@@ -34,8 +34,9 @@ class FieldChange:
 class Entry:
     """One queue, pipeline or worker. `name` is the engine's for a queue, the runbook's for the others.
 
-    `orphan` is a queue of the engine that is no longer defined: it is left as it is. `remove` is what only a runbook knows and
-    goes with it: a pipeline, a worker, an external queue. `options` is what the engine has to be told, and only that.
+    `orphan` is a queue of the engine that is no longer defined: it is left as it is. `remove` is what only a
+    runbook knows and goes with it: a pipeline, a worker, an external queue. `options` is what the engine has
+    to be told, and only that.
     """
 
     kind: Literal["queue", "pipeline", "worker"]
@@ -63,7 +64,9 @@ class Plan:
 
 
 def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook | None) -> Plan:
-    """`queues` is what the engine has (of the project is enough), `in_force` the stored runbook of the same project."""
+    """`queues` is what the engine has (of the project is enough), `in_force` the stored runbook of the same
+    project.
+    """
     runbook = with_bits(runbook, in_force)
     running = {info.name: info for info in queues if not is_dead_letter_name(info.name)}
     entries = [
@@ -77,17 +80,28 @@ def make_plan(runbook: Runbook, queues: Sequence[QueueInfo], in_force: Runbook |
     return Plan(runbook, tuple(entries), runbook != in_force)
 
 
-def _queue_entry(runbook: Runbook, queue: QueueSpec, running: Mapping[str, QueueInfo], in_force: Runbook | None) -> Entry:
+def _queue_entry(
+    runbook: Runbook, queue: QueueSpec, running: Mapping[str, QueueInfo], in_force: Runbook | None
+) -> Entry:
     name = full_name(runbook.project, queue.name)
     before = in_force.queues.get(queue.name) if in_force else None
     old_fields = _fields_beside_options(before) if before else {}
     spec_changes = list(_differences(old_fields, _fields_beside_options(queue)))
     if queue.kind == "external":
-        return Entry("queue", name, "create" if before is None else "change" if spec_changes else "keep", tuple(spec_changes))
+        return Entry(
+            "queue",
+            name,
+            "create" if before is None else "change" if spec_changes else "keep",
+            tuple(spec_changes),
+        )
     wanted = options_of(read_queue_options(queue.options, QueueConfig()))
     if name not in running:
         default = options_of(QueueConfig())
-        shown = {option: value for option, value in wanted.items() if option in queue.options or value != default[option]}
+        shown = {
+            option: value
+            for option, value in wanted.items()
+            if option in queue.options or value != default[option]
+        }
         made = _differences({}, {**_fields_beside_options(queue), **shown})
         return Entry("queue", name, "create", tuple(made), queue.options)
     has = options_of(running[name].config)
@@ -97,7 +111,9 @@ def _queue_entry(runbook: Runbook, queue: QueueSpec, running: Mapping[str, Queue
 
 
 def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterator[Entry]:
-    """Where the items of external queues go, so that workers need not make it. One that is there may have been changed by hand."""
+    """Where the items of external queues go, so that workers need not make it. One that is there may have
+    been changed by hand.
+    """
     for _, queue in sorted(runbook.queues.items()):
         if queue.kind == "external":
             name = taken_name(full_name(runbook.project, queue.name))
@@ -110,14 +126,26 @@ def _taken_queues(runbook: Runbook, running: Mapping[str, QueueInfo]) -> Iterato
 def _fields_beside_options(queue: QueueSpec) -> dict[str, Any]:
     """What the engine does not know of a queue: it is kept with the runbook alone."""
     form = queue_form(queue)
-    found = {key: value for key, value in form.items() if key not in OPTION_KEYS and key not in ("hooks", "dedup")}
+    found = {
+        key: value for key, value in form.items() if key not in OPTION_KEYS and key not in ("hooks", "dedup")
+    }
     return found if queue.dedupe or queue.kind == "external" else {**found, "dedup_by_data": False}
 
 
 def _orphans(runbook: Runbook, running: Mapping[str, QueueInfo], in_force: Runbook | None) -> Iterator[Entry]:
-    """In the project, or made by the runbook in force; of queues in no project only the latter are known to be ours."""
-    defined = {full_name(runbook.project, queue.name) for queue in runbook.queues.values() if queue.kind == "persisted"}
-    defined |= {taken_name(full_name(runbook.project, queue.name)) for queue in runbook.queues.values() if queue.kind == "external"}
+    """In the project, or made by the runbook in force; of queues in no project only the latter are known to
+    be ours.
+    """
+    defined = {
+        full_name(runbook.project, queue.name)
+        for queue in runbook.queues.values()
+        if queue.kind == "persisted"
+    }
+    defined |= {
+        taken_name(full_name(runbook.project, queue.name))
+        for queue in runbook.queues.values()
+        if queue.kind == "external"
+    }
     once = {full_name(runbook.project, name) for name in in_force.queues} if in_force else set()
     for name in sorted(running):
         in_project = bool(runbook.project) and name.startswith(f"{runbook.project}/")
@@ -131,7 +159,9 @@ def _external_no_more(runbook: Runbook, in_force: Runbook | None) -> Iterator[En
             yield Entry("queue", full_name(runbook.project, name), "remove")
 
 
-def _entries_of(kind: Any, wanted: Mapping[str, Any], before: Mapping[str, Any], fields: Any) -> Iterator[Entry]:
+def _entries_of(
+    kind: Any, wanted: Mapping[str, Any], before: Mapping[str, Any], fields: Any
+) -> Iterator[Entry]:
     for name, spec in sorted(wanted.items()):
         changes = tuple(_differences(fields(before[name]) if name in before else {}, fields(spec)))
         yield Entry(kind, name, "create" if name not in before else "change" if changes else "keep", changes)

@@ -1,4 +1,6 @@
-"""Retry policies and options of a queue, between what a runbook says, what `create_queue` takes and what the engine keeps."""
+"""Retry policies and options of a queue, between what a runbook says, what `create_queue` takes and what the
+engine keeps.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,19 @@ from fairlead.runbook.source import Node, Problems, below, suggestion
 _ATTEMPTS = Whole(0, 1_000_000)
 _JITTER = Choice(("none", "full"))
 POLICY_KEYS: dict[str, tuple[Kind, str]] = {
-    "policy": (Choice(("none", "immediate", "fixed", "exponential")), "what happens after a failure; without it the table is the short form"),
-    "attempts": (_ATTEMPTS, "dead on this failure, 0 and 1 alike; without it there is no limit, but 0 in the short form"),
+    "policy": (
+        Choice(("none", "immediate", "fixed", "exponential")),
+        "what happens after a failure; without it the table is the short form",
+    ),
+    "attempts": (
+        _ATTEMPTS,
+        "dead on this failure, 0 and 1 alike; without it there is no limit, but 0 in the short form",
+    ),
     "cooldown": (Duration(), "`fixed`: how long to wait"),
-    "base": (Duration(), "`exponential`: waits base x factor after the first failure, x factor again after each further one"),
+    "base": (
+        Duration(),
+        "`exponential`: waits base x factor after the first failure, x factor again after each further one",
+    ),
     "factor": (Number(1, 100), "`exponential`: by how much each wait grows"),
     "cap": (Duration(), "`exponential`: the longest wait"),
     "jitter": (_JITTER, '`"full"`: a wait drawn evenly between nothing and that'),
@@ -50,21 +61,31 @@ class Policy:
         if "policy" not in node.value:
             return self._read_short(node, path, problems)
         kind = POLICY_KEYS["policy"][0].read(node.value["policy"], below(path, "policy"), problems)
-        given = self._read_fields(node, path, ("policy", *(_FIELDS[kind] if kind else POLICY_KEYS)), f"policy {kind!r}", problems)
+        given = self._read_fields(
+            node, path, ("policy", *(_FIELDS[kind] if kind else POLICY_KEYS)), f"policy {kind!r}", problems
+        )
         return None if given is None or kind is None else policy_option(read_policy(given))
 
     def _read_short(self, node: Node, path: str, problems: Problems) -> dict[str, Any] | None:
-        given = self._read_fields(node, path, _SHORT, f"the short form {_SHORT_FORM}, which has no policy", problems)
+        given = self._read_fields(
+            node, path, _SHORT, f"the short form {_SHORT_FORM}, which has no policy", problems
+        )
         if "jitter" in node.value and "cooldown" not in node.value:
             problems.say(node.value["jitter"], below(path, "jitter"), "expected together with cooldown")
             return None
         if given is None:
             return None
         if "attempts" not in given:
-            problems.warn(node, below(path, "attempts"), "missing, so it is 0: the first failure kills; say attempts, or a policy")
+            problems.warn(
+                node,
+                below(path, "attempts"),
+                "missing, so it is 0: the first failure kills; say attempts, or a policy",
+            )
         return policy_option(read_policy({"attempts": 0, **given}))
 
-    def _read_fields(self, node: Node, path: str, allowed: tuple[str, ...], of: str, problems: Problems) -> dict[str, Any] | None:
+    def _read_fields(
+        self, node: Node, path: str, allowed: tuple[str, ...], of: str, problems: Problems
+    ) -> dict[str, Any] | None:
         given: dict[str, Any] = {}
         good = True
         for name, part in node.value.items():
@@ -72,7 +93,9 @@ class Policy:
             if name in allowed:
                 value = POLICY_KEYS[name][0].read(part, here, problems)
                 good = good and value is not None
-                given[name] = show_ms(value) if name in ("cooldown", "base", "cap") and value is not None else value
+                given[name] = (
+                    show_ms(value) if name in ("cooldown", "base", "cap") and value is not None else value
+                )
                 continue
             good = False
             owners = [f'"{kind}"' for kind, fields in _FIELDS.items() if name in fields]
@@ -88,7 +111,10 @@ class Policy:
 
 def policy_schema() -> Schema:
     """Said once, because five keys have a policy."""
-    forms: list[Schema] = [{"enum": list(_FIELDS)}, {**_object(_SHORT), "dependentRequired": {"jitter": ["cooldown"]}}]
+    forms: list[Schema] = [
+        {"enum": list(_FIELDS)},
+        {**_object(_SHORT), "dependentRequired": {"jitter": ["cooldown"]}},
+    ]
     for kind, fields in _FIELDS.items():
         form = _object(fields)
         form["properties"]["policy"] = {"const": kind}
@@ -97,7 +123,9 @@ def policy_schema() -> Schema:
 
 
 def _object(names: tuple[str, ...]) -> Schema:
-    properties = {name: {"description": POLICY_KEYS[name][1], **POLICY_KEYS[name][0].schema()} for name in names}
+    properties = {
+        name: {"description": POLICY_KEYS[name][1], **POLICY_KEYS[name][0].schema()} for name in names
+    }
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -109,12 +137,19 @@ def policy_option(policy: RetryPolicy) -> dict[str, Any]:
     if policy.kind == "fixed":
         found |= {"cooldown": show_ms(policy.base_ms), "jitter": policy.jitter}
     if policy.kind == "exponential":
-        found |= {"base": show_ms(policy.base_ms), "factor": policy.factor, "cap": show_ms(policy.cap_ms), "jitter": policy.jitter}
+        found |= {
+            "base": show_ms(policy.base_ms),
+            "factor": policy.factor,
+            "cap": show_ms(policy.cap_ms),
+            "jitter": policy.jitter,
+        }
     return found
 
 
 def options_of(config: QueueConfig) -> dict[str, Any]:
-    """Every option of a queue as `create_queue` takes it. A duration that is off is "0s", a script that is not there None."""
+    """Every option of a queue as `create_queue` takes it. A duration that is off is "0s", a script that is
+    not there None.
+    """
     found: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(config).items():
         if name == "dedup_window_ms":
@@ -124,7 +159,11 @@ def options_of(config: QueueConfig) -> dict[str, Any]:
         elif isinstance(value, RetryPolicy):
             found[name] = policy_option(value)
         elif isinstance(value, FailureBreaker):
-            breaker = {"failures": value.failures, "within": show_ms(value.window_ms), "pause": show_ms(value.pause_ms)}
+            breaker = {
+                "failures": value.failures,
+                "within": show_ms(value.window_ms),
+                "pause": show_ms(value.pause_ms),
+            }
             found[name] = breaker if value.failures else None
         elif isinstance(value, dict):
             found[name] = {reason: policy_option(policy) for reason, policy in sorted(value.items())}
@@ -135,11 +174,16 @@ def options_of(config: QueueConfig) -> dict[str, Any]:
     return found
 
 
-#: Kept in a spec even where the engine would do the same by itself: they are what a runbook queue has of its own.
+#: Kept in a spec even where the engine would do the same by itself: they are what a runbook queue has of its
+#: own.
 _ALWAYS = ("retry", "dedup", "retain_completed")
 
 
 def short_options(config: QueueConfig) -> dict[str, Any]:
-    """The options that make this configuration out of the engine's default, and those that make a runbook queue what it is."""
+    """The options that make this configuration out of the engine's default, and those that make a runbook
+    queue what it is.
+    """
     default = options_of(QueueConfig())
-    return {name: value for name, value in options_of(config).items() if name in _ALWAYS or value != default[name]}
+    return {
+        name: value for name, value in options_of(config).items() if name in _ALWAYS or value != default[name]
+    }

@@ -1,4 +1,5 @@
-"""Which bit of a message's progress belongs to which step of a pipeline. A bit is never given to another step.
+"""Which bit of a message's progress belongs to which step of a pipeline. A bit is never given to another
+step.
 
 Were it, a message that was half done before the pipeline changed would skip a step it never had.
 """
@@ -14,7 +15,8 @@ _FREE = tuple(1 << bit for bit in range(PROGRESS_BITS) if bit not in SEED_PROGRE
 
 
 def with_bits(runbook: Runbook, in_force: Runbook | None = None) -> Runbook:
-    """The runbook with a bit for each step: that of the runbook in force where it has one, also for steps that are gone.
+    """The runbook with a bit for each step: that of the runbook in force where it has one, also for steps
+    that are gone.
 
     Raises `RunbookInvalid` when a pipeline has had more steps in its life than there are bits.
     """

@@ -1,4 +1,6 @@
-"""The JSON Schema of runbooks, for editors. It derives from the table the checker reads by, so the two cannot drift."""
+"""The JSON Schema of runbooks, for editors. It derives from the table the checker reads by, so the two cannot
+drift.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def runbook_schema() -> dict[str, Any]:
-    """What it cannot say: that names refer to something, that files exist, how long a duration may be; `runbook check` does."""
+    """What it cannot say: that names refer to something, that files exist, how long a duration may be;
+    `runbook check` does.
+    """
     return {
         "$schema": DIALECT,
         "title": "fairlead runbook",

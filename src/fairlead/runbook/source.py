@@ -1,4 +1,6 @@
-"""The raw tree that all three syntaxes are read into: values that know where they stand, and the mistakes found on the way."""
+"""The raw tree that all three syntaxes are read into: values that know where they stand, and the mistakes
+found on the way.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`value` is a scalar, a list of nodes, or a dict of nodes by key. `line` is that of the key, or of the item of a list."""
+    """`value` is a scalar, a list of nodes, or a dict of nodes by key. `line` is that of the key, or of the
+    item of a list.
+    """
 
     value: Any
     file: str
@@ -29,7 +33,9 @@ class Problem(NamedTuple):
 
 @dataclass
 class Problems:
-    """Everything wrong with a runbook, so that its author hears of all of it at once; and what is only doubtful."""
+    """Everything wrong with a runbook, so that its author hears of all of it at once; and what is only
+    doubtful.
+    """
 
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)

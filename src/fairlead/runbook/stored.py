@@ -9,7 +9,9 @@ from fairlead.runbook.model import Runbook
 
 
 def dump_runbook(runbook: Runbook) -> str:
-    """Every field written out, so that a default that changes later does not change what is in force. Equal runbooks give equal text."""
+    """Every field written out, so that a default that changes later does not change what is in force. Equal
+    runbooks give equal text.
+    """
     return msgspec.json.encode(runbook, order="sorted").decode()
 
 

@@ -1,4 +1,6 @@
-"""The engine's queue for what is taken from an external one; docs/decisions/0012-external-queues.md says why it is so."""
+"""The engine's queue for what is taken from an external one; docs/decisions/0012-external-queues.md says why
+it is so.
+"""
 
 from __future__ import annotations
 

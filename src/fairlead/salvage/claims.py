@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlead.model.consumer import ConsumerRecord, Recorded
-from fairlead.model.facts import ConsumerSaved, InReady, InStream, Leased, MembersPinned, OutcomesRecorded, PartsChosen
+from fairlead.model.facts import (
+    ConsumerSaved,
+    InReady,
+    InStream,
+    Leased,
+    MembersPinned,
+    OutcomesRecorded,
+    PartsChosen,
+)
 from fairlead.model.ids import show_id
 from fairlead.model.lane import ROW_BYTES
 from fairlead.model.lease import Claim, Lease
@@ -75,7 +83,11 @@ class ClaimBuilder:
         """Why a numbered claim cannot be kept."""
         pages, words = self._pages[key], self._words[key]
         members = self._members(key)
-        if [page for page, _ in pages] != list(range(record.pages)) or len(members) != record.messages or len(set(members)) != len(members):
+        if (
+            [page for page, _ in pages] != list(range(record.pages))
+            or len(members) != record.messages
+            or len(set(members)) != len(members)
+        ):
             return f"{len(members)} of its {record.messages} members are known"
         if [at for at, _, _ in words] != list(range(record.recorded)):
             return f"{len(words)} of {record.recorded} calls about it are known"
@@ -84,7 +96,11 @@ class ClaimBuilder:
             return "a call about it names a message that is not its member"
         for id in members[record.handled :]:
             lease = self.leases.get(id)
-            if lease is None or not lease.pinned or (lease.claim_id, lease.queue_id) != (record.claim_id, record.queue_id):
+            if (
+                lease is None
+                or not lease.pinned
+                or (lease.claim_id, lease.queue_id) != (record.claim_id, record.queue_id)
+            ):
                 return f"message {show_id(id)} is gone from it"
         return None
 
@@ -107,7 +123,9 @@ class ClaimBuilder:
 
     def _lose(self, record: ConsumerRecord, why: str) -> None:
         """As when a queue is deleted: the number counts as closed, and the consumer is told."""
-        lost = msgspec.structs.replace(record, last_closed=record.number, lost=record.number, lost_why=f"the data was repaired: {why}")
+        lost = msgspec.structs.replace(
+            record, last_closed=record.number, lost=record.number, lost_why=f"the data was repaired: {why}"
+        )
         self._rebuild.add(ConsumerSaved(lost.without_claim()))
         claim = f"claim {record.number} of consumer {record.name!r} of queue {record.queue!r}"
         self._rebuild.report.other.append(f"{claim} is gone ({why}); its saved messages are ready again")

@@ -1,8 +1,9 @@
 """Which ends of a directory's files no sync confirmed.
 
-After a power failure the disk may hold later pages and not earlier ones, or records of the next log and not the end of the
-log before. The data up to the mark is there, but the open is refused, because damage looks the same. `find_cuts` cuts every
-log at the first defect behind the mark and drops everything later. A defect before the mark is damage, and refused.
+After a power failure the disk may hold later pages and not earlier ones, or records of the next log and not
+the end of the log before. The data up to the mark is there, but the open is refused, because damage looks the
+same. `find_cuts` cuts every log at the first defect behind the mark and drops everything later. A defect
+before the mark is damage, and refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from fairlead.store.rocks.salvage import readable_records
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many bytes of each file are kept; a file that is not named is kept whole, one with 0 bytes is left out."""
+    """How many bytes of each file are kept; a file that is not named is kept whole, one with 0 bytes is left
+    out.
+    """
 
     sizes: dict[str, int]
     dropped: list[DroppedEnd]
@@ -52,7 +55,9 @@ def find_cuts(path: Path) -> Kept:
 
 def _cut_logs(path: Path, manifest: Manifest, mark: Mark, kept: Kept) -> None:
     must_reach = mark.sequence if mark.log >= manifest.first_log else 0
-    logs = sorted(log for log in path.glob("*.log") if log.stem.isdigit() and int(log.stem) >= manifest.first_log)
+    logs = sorted(
+        log for log in path.glob("*.log") if log.stem.isdigit() and int(log.stem) >= manifest.first_log
+    )
     following, cut = 0, ""
     for log in logs:
         # RocksDB notes a closed log in the manifest only after it has synced the log and all logs before.
@@ -70,7 +75,9 @@ def _cut_logs(path: Path, manifest: Manifest, mark: Mark, kept: Kept) -> None:
             cut = f"{log.name}: {found.defect}"
             _drop(kept, log, found.whole, found.size, *_count(log, found.whole))
     if 0 < must_reach >= following:
-        raise _before_mark(path, f"expected logs that reach sequence number {must_reach}, got {max(0, following - 1)}")
+        raise _before_mark(
+            path, f"expected logs that reach sequence number {must_reach}, got {max(0, following - 1)}"
+        )
 
 
 def _walk(log: Path, following: int) -> _Log:
@@ -84,7 +91,12 @@ def _walk(log: Path, following: int) -> _Log:
             head = joined(data, spans[:3])[: BATCH.size]
             sequence, rows = BATCH.unpack(head) if len(head) == BATCH.size else (-1, 0)
             if sequence < 0 or (following and sequence != following):
-                return _Log(whole, size, following, f"expected sequence number {following} at byte {whole}, got {sequence}")
+                return _Log(
+                    whole,
+                    size,
+                    following,
+                    f"expected sequence number {following} at byte {whole}, got {sequence}",
+                )
             if not checksums_fit(data, spans):
                 return _Log(whole, size, following, f"wrong checksum of the record at byte {whole}")
             following, whole = sequence + rows, spans[-1][1]
@@ -96,7 +108,9 @@ def _count(log: Path, start: int) -> tuple[int, int]:
     if not log.stat().st_size:
         return 0, 0
     with open(log, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY) as data:
-        found = [joined(data, spans) for _, _, spans in readable_records(data, start) if isinstance(spans, list)]
+        found = [
+            joined(data, spans) for _, _, spans in readable_records(data, start) if isinstance(spans, list)
+        ]
     return len(found), sum(BATCH.unpack_from(batch)[1] for batch in found if len(batch) >= BATCH.size)
 
 
@@ -107,4 +121,7 @@ def _drop(kept: Kept, file: Path, whole: int, size: int, batches: int, rows: int
 
 
 def _before_mark(file: Path, what: str) -> StoreCorrupt:
-    return StoreCorrupt(str(file), f"{what}, in changes that a sync confirmed: this is damage, which cut_unsynced does not repair")
+    return StoreCorrupt(
+        str(file),
+        f"{what}, in changes that a sync confirmed: this is damage, which cut_unsynced does not repair",
+    )

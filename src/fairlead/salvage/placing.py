@@ -29,7 +29,9 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
         return "done" if self.done_ms else "ready"
 
 
-def state_of(message: Message, state: MessageState | None, spot: Spot | None, *, now_ms: int) -> MessageState | None:
+def state_of(
+    message: Message, state: MessageState | None, spot: Spot | None, *, now_ms: int
+) -> MessageState | None:
     """The state to store. A lost one is made from the index row, without attempts and failures."""
     if state is None:
         if spot is None or not state_is_lost(message, state, spot):
@@ -59,7 +61,11 @@ def agrees(message: Message, state: MessageState | None, spot: Spot) -> bool:
 
 def has_side_rows(message: Message, state: MessageState | None, queue: QueueRecord) -> bool:
     """Dead letters and redriven messages have neither a time to live nor a dedup key any more."""
-    return not queue.source_id and not (state is not None and state.redrives) and message.queue_id == queue.queue_id
+    return (
+        not queue.source_id
+        and not (state is not None and state.redrives)
+        and message.queue_id == queue.queue_id
+    )
 
 
 def place_of(message: Message, state: MessageState | None, queue: QueueRecord, *, holds_key: bool) -> Place:

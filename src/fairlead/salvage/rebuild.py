@@ -1,7 +1,8 @@
 """Make a lawful store out of the rows that are left.
 
-A message's own records (body and state) say where it is; index rows are made anew from them. So a message is saved if its body
-is. Order of the work: queues, dedup windows, messages, leases and numbered claims, streams, everything else.
+A message's own records (body and state) say where it is; index rows are made anew from them. So a message is
+saved if its body is. Order of the work: queues, dedup windows, messages, leases and numbered claims, streams,
+everything else.
 
 * A message without an index row is ready again: it may have been completed.
 * An index row without a body is a message that is gone, unless a readable batch deletes it.
@@ -43,7 +44,17 @@ from fairlead.model.facts import (
     RunbookSaved,
 )
 from fairlead.model.ids import show_id
-from fairlead.model.lane import DEAD_LETTER_LANE, PLACE_INDEX_BITS, ROW_BYTES, Flag, first_place, lane_end, lane_key, row_flags, row_place
+from fairlead.model.lane import (
+    DEAD_LETTER_LANE,
+    PLACE_INDEX_BITS,
+    ROW_BYTES,
+    Flag,
+    first_place,
+    lane_end,
+    lane_key,
+    row_flags,
+    row_place,
+)
 from fairlead.model.lease import Lease
 from fairlead.model.message import Message, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
@@ -61,7 +72,9 @@ _BATCH_FACTS, _BATCH_BYTES = 2000, 8 << 20
 T = TypeVar("T")
 
 
-def rebuild(source: Salvage, store: RocksStore, report: RepairReport, *, step: Callable[[str, int], None]) -> None:
+def rebuild(
+    source: Salvage, store: RocksStore, report: RepairReport, *, step: Callable[[str, int], None]
+) -> None:
     """Write everything that `source` has into an empty store, and note in `report` what is gone."""
     Rebuild(source, store, report, step).run()
 
@@ -69,7 +82,9 @@ def rebuild(source: Salvage, store: RocksStore, report: RepairReport, *, step: C
 class Rebuild:
     """Shared by the builders of streams, claims and staged writes: rows in, facts out."""
 
-    def __init__(self, source: Salvage, store: RocksStore, report: RepairReport, step: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, source: Salvage, store: RocksStore, report: RepairReport, step: Callable[[str, int], None]
+    ) -> None:
         self.source, self.store, self.report, self.step = source, store, report, step
         self.queues: dict[int, QueueRecord] = {}
         self.counted: dict[int, int] = {}
@@ -91,7 +106,10 @@ class Rebuild:
         clock = SystemClock()
         # What is due is compared with the store's own time, and so is what is written here.
         self.now_ms = continue_time(
-            marks[0] if marks else None, wall_ms=clock.now_ms(), steady_ms=clock.monotonic_ms(), origin=boot_id() or b""
+            marks[0] if marks else None,
+            wall_ms=clock.now_ms(),
+            steady_ms=clock.monotonic_ms(),
+            origin=boot_id() or b"",
         )
         self.numbers = {row.key: value[0] for row, value in self.decoded("meta", _decode_meta)}
         known = max(self.numbers.get(b"last_commit", 0), self.source.last_commit)
@@ -168,7 +186,9 @@ class Rebuild:
             if name in {record.name for record in self.queues.values()}:
                 name = f"recovered-{queue_id}"
             created_ms = source.created_ms if source is not None else 0
-            self.report.other.append(f"the record of queue id {queue_id} is gone; its messages are in {name!r} with default settings")
+            self.report.other.append(
+                f"the record of queue id {queue_id} is gone; its messages are in {name!r} with default settings"
+            )
             self._save_queue(QueueRecord(queue_id, name, QueueConfig(), created_ms, source_id=source_id))
             if source is not None and source.dlq_id != queue_id:
                 self._save_queue(msgspec.structs.replace(source, dlq_id=queue_id))
@@ -180,13 +200,27 @@ class Rebuild:
             if not record.source_id and record.dlq_id not in self.queues:
                 dlq_id = record.dlq_id or max(self.numbers.get(b"last_queue_id", 0), *self.queues) + 1
                 if record.dlq_id:
-                    self.report.other.append(f"the record of queue {record.name + '.dlq'!r} is gone; it has default settings now")
-                self._save_queue(QueueRecord(dlq_id, f"{record.name}.dlq", QueueConfig(), record.created_ms, source_id=record.queue_id))
+                    self.report.other.append(
+                        f"the record of queue {record.name + '.dlq'!r} is gone; it has default settings now"
+                    )
+                self._save_queue(
+                    QueueRecord(
+                        dlq_id,
+                        f"{record.name}.dlq",
+                        QueueConfig(),
+                        record.created_ms,
+                        source_id=record.queue_id,
+                    )
+                )
                 self._save_queue(msgspec.structs.replace(record, dlq_id=dlq_id))
             elif record.source_id and record.source_id not in self.queues:
                 name = record.name.removesuffix(".dlq")
                 self.report.other.append(f"the record of queue {name!r} is gone; it has default settings now")
-                self._save_queue(QueueRecord(record.source_id, name, QueueConfig(), record.created_ms, dlq_id=record.queue_id))
+                self._save_queue(
+                    QueueRecord(
+                        record.source_id, name, QueueConfig(), record.created_ms, dlq_id=record.queue_id
+                    )
+                )
 
     # Index rows
 
@@ -206,19 +240,33 @@ class Rebuild:
     # Dedup windows
 
     def _write_windows(self) -> None:
-        """A window outlives its message. It is remembered by a message that is enqueued and dropped in one commit."""
+        """A window outlives its message. It is remembered by a message that is enqueued and dropped in one
+        commit.
+        """
         for row, (id, until_ms) in self.decoded("dedup", _decode_dedup):
             queue_id, key = int.from_bytes(row.key[:4], "big"), row.key[4:].decode("utf-8", "replace")
             self.dedup[queue_id, key] = id, until_ms
             if until_ms and queue_id in self.queues:
-                message = Message(id, queue_id, DEAD_LETTER_LANE, 1, b"", b"", 0, 1, dedup_key=key, dedup_until_ms=until_ms)
+                message = Message(
+                    id, queue_id, DEAD_LETTER_LANE, 1, b"", b"", 0, 1, dedup_key=key, dedup_until_ms=until_ms
+                )
                 self.add(Enqueued(queue_id, [message]))
-                self.add(Moved("dropped", id, InReady(queue_id, message.lane, message.row(1, message.flags)), None, None))
+                self.add(
+                    Moved(
+                        "dropped",
+                        id,
+                        InReady(queue_id, message.lane, message.row(1, message.flags)),
+                        None,
+                        None,
+                    )
+                )
                 self.flush_if_large()
         for row in self.rows("dedup_end"):
             queue_id, key = int.from_bytes(row.key[:4], "big"), row.key[12:].decode("utf-8", "replace")
             if (queue_id, key) not in self.dedup:
-                self.report.other.append(f"dedup key {key!r} of queue {self.queue_name(queue_id)!r} is forgotten")
+                self.report.other.append(
+                    f"dedup key {key!r} of queue {self.queue_name(queue_id)!r} is forgotten"
+                )
         self.flush()
 
     # Messages
@@ -237,21 +285,29 @@ class Rebuild:
             self.spots.setdefault(id, spot)
         self.flush()
 
-    def _write_message(self, message: Message, state: MessageState | None, lease: Lease | None, *, stale: bool) -> None:
+    def _write_message(
+        self, message: Message, state: MessageState | None, lease: Lease | None, *, stale: bool
+    ) -> None:
         spot = self.spots.pop(message.id, None)
         if state_is_lost(message, state, spot):
             self.report.lost_history.append(show_id(message.id))
         kept = state_of(message, state, spot, now_ms=self.now_ms)
         queue_id = kept.queue_id if kept is not None else message.queue_id
-        queue = self._queue_of(queue_id, kept.source_queue_id if kept is not None and kept.dead_since_ms else 0)
-        in_lease = lease is not None and lease.queue_id == queue_id and not (kept and (kept.due_ms or kept.done_ms))
+        queue = self._queue_of(
+            queue_id, kept.source_queue_id if kept is not None and kept.dead_since_ms else 0
+        )
+        in_lease = (
+            lease is not None and lease.queue_id == queue_id and not (kept and (kept.due_ms or kept.done_ms))
+        )
         in_stream = self.streams.known.pop(message.id, None) is not None
         contradicts = spot is not None and (lease is not None or not agrees(message, kept, spot))
         if stale or contradicts or (spot is None and not in_lease and not in_stream):
             self.report.redelivered.append(show_id(message.id))
         place = self._place(message, kept, queue)
         kept = self._settled(kept, place)
-        self._greatest_place = max(self._greatest_place, row_place(place.row), message.place, message.seq, kept.seq if kept else 0)
+        self._greatest_place = max(
+            self._greatest_place, row_place(place.row), message.place, message.seq, kept.seq if kept else 0
+        )
         kept, place = self._add_message(message, kept, place, queue)
         if in_lease and lease is not None:
             self.claims.lease(lease, place)
@@ -287,14 +343,22 @@ class Rebuild:
     def _add_message(
         self, message: Message, state: MessageState | None, place: Place, queue: QueueRecord
     ) -> tuple[MessageState | None, Place]:
-        """As it was enqueued and then moved; or, if its dedup key is no longer its own, put there without one.
+        """As it was enqueued and then moved; or, if its dedup key is no longer its own, put there without
+        one.
 
         Returns the state and the place that the message got: without its key it needs a state.
         """
         queue_id = queue.queue_id
         key_row = self.dedup.get((message.queue_id, message.dedup_key))
-        own_key = not message.dedup_key or key_row == (message.id, 0 if message.live_dedup else message.dedup_until_ms)
-        as_enqueued = has_side_rows(message, state, queue) and own_key and (state is not None or self._is_first_place(message, place))
+        own_key = not message.dedup_key or key_row == (
+            message.id,
+            0 if message.live_dedup else message.dedup_until_ms,
+        )
+        as_enqueued = (
+            has_side_rows(message, state, queue)
+            and own_key
+            and (state is not None or self._is_first_place(message, place))
+        )
         before: Place
         if as_enqueued:
             behind = frozenset({message.id}) if message.seq and not message.due_ms else frozenset[bytes]()
@@ -309,7 +373,11 @@ class Rebuild:
             before = InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE))
         if before != place:
             key = (queue_id, message.dedup_key)
-            loses_key = key if as_enqueued and message.live_dedup and not row_flags(place.row) & Flag.LIVE_DEDUP else None
+            loses_key = (
+                key
+                if as_enqueued and message.live_dedup and not row_flags(place.row) & Flag.LIVE_DEDUP
+                else None
+            )
             expires_ms = message.expires_ms if as_enqueued or row_flags(place.row) & Flag.TTL else 0
             self.add(Moved("released", message.id, before, place, state, expires_ms, loses_key))
         return state, place
@@ -325,7 +393,9 @@ class Rebuild:
         for id, spot in named.items():
             if id not in deleted:
                 key = lane_key(spot.lane)
-                self.report.gone.append(GoneMessage(show_id(id), self.queue_name(spot.queue_id), key, spot.where))
+                self.report.gone.append(
+                    GoneMessage(show_id(id), self.queue_name(spot.queue_id), key, spot.where)
+                )
 
     def _report_queues(self) -> None:
         gone: dict[str, int] = {}
@@ -334,19 +404,25 @@ class Rebuild:
         for queue_id, record in self.queues.items():
             counts = self.store.counters(queue_id)
             saved = counts.messages + counts.done
-            self.report.queues.append(QueueReport(record.name, self.counted.get(queue_id), saved, gone.get(record.name, 0)))
+            self.report.queues.append(
+                QueueReport(record.name, self.counted.get(queue_id), saved, gone.get(record.name, 0))
+            )
             self.report.messages += saved
             self.report.leases += counts.leased
 
     # Everything else
 
     def _copy_rest(self) -> None:
-        text = {family: lambda key, raw, family=family: codec.decode_text(family, key, raw) for family in ("config", "runbooks")}
+        text = {
+            family: lambda key, raw, family=family: codec.decode_text(family, key, raw)
+            for family in ("config", "runbooks")
+        }
         for row, value in self.decoded("config", text["config"]):
             self._copy(ConfigSet(row.key.decode(), value))
         for row, value in self.decoded("runbooks", text["runbooks"]):
             self._copy(RunbookSaved(row.key.decode(), value))
-        # The mark dates everything that is due. It does not count as one of an orderly close: claims may be missing.
+        # The mark dates everything that is due. It does not count as one of an orderly close: claims may be
+        # missing.
         for _, mark in self.decoded("clock", codec.decode_clock_mark):
             self._copy(ClockMarked(msgspec.structs.replace(mark, closed=False)))
         for _, level in self.decoded("buckets", codec.decode_bucket):
@@ -361,7 +437,9 @@ class Rebuild:
             if intent.queue_id in self.queues:
                 self._copy(IntentSaved(intent))
             else:
-                self.report.other.append(f"the {intent.kind} {intent.intent_id} of queue id {intent.queue_id}, which is gone")
+                self.report.other.append(
+                    f"the {intent.kind} {intent.intent_id} of queue id {intent.queue_id}, which is gone"
+                )
         rebuild_staged(self)
 
     def _copy(self, fact: Fact) -> None:
@@ -373,21 +451,28 @@ class Rebuild:
         if last_queue_id > self.store.last_queue_id:
             self.store.commit([QueueSaved(QueueRecord(last_queue_id, "", QueueConfig(), 0))])
             self.store.commit([QueueCleared(last_queue_id)])
-        # Lost, it becomes a number that is greater than that of any life so far and fits into the 32 bits of a claim id.
+        # Lost, it becomes a number that is greater than that of any life so far and fits into the 32 bits of
+        # a claim id.
         boot = self.numbers.get(b"boot") or self.now_ms // 1000
         places = (self._greatest_place >> PLACE_INDEX_BITS) + 1
-        self.store.continue_after(boot=boot, commit=max(self.numbers.get(b"last_commit", 0), self.source.last_commit, places))
-
+        self.store.continue_after(
+            boot=boot, commit=max(self.numbers.get(b"last_commit", 0), self.source.last_commit, places)
+        )
 
     def _name_lost_commits(self) -> None:
         """Behind the last row that is left, the first lost commit is the one after its number."""
         last = self.numbers.get(b"last_commit", 0)
         gaps = self.source.gaps
-        gaps[:] = [replace(gap, first_commit=last + 1) if last and not (gap.first_commit or gap.last_commit) else gap for gap in gaps]
+        gaps[:] = [
+            replace(gap, first_commit=last + 1) if last and not (gap.first_commit or gap.last_commit) else gap
+            for gap in gaps
+        ]
 
 
 class _Joined(Generic[T]):
-    """A walk through rows in step with another one over the same, rising keys. `alone`: values that the other one did not have."""
+    """A walk through rows in step with another one over the same, rising keys. `alone`: values that the other
+    one did not have.
+    """
 
     def __init__(self, rows: Iterator[tuple[Row, T]]) -> None:
         self._rows = rows

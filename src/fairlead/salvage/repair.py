@@ -33,13 +33,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def repair(
-    damaged: str | os.PathLike[str], new: str | os.PathLike[str], *, cut_unsynced: bool = False, progress: Progress | None = None
+    damaged: str | os.PathLike[str],
+    new: str | os.PathLike[str],
+    *,
+    cut_unsynced: bool = False,
+    progress: Progress | None = None,
 ) -> RepairReport:
     """Save what can be read of `damaged` into the new directory `new`; `damaged` is not written to.
 
-    `cut_unsynced` is for a healthy directory that is refused after a power failure: it drops everything from the first defect
-    behind the last confirmed sync on, and refuses a directory with a defect before it.
-    Raises `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `StoreFull`, and `StoreCorrupt` if nothing can be saved.
+    `cut_unsynced` is for a healthy directory that is refused after a power failure: it drops everything from
+    the first defect behind the last confirmed sync on, and refuses a directory with a defect before it.
+    Raises `StoreLocked`, `InvalidRequest`, `FormatTooNew`, `StoreFull`, and `StoreCorrupt` if nothing can be
+    saved.
     """
     source, target = Path(damaged).resolve(), Path(new).resolve()
     told = progress or (lambda what, total, done: None)
@@ -56,7 +61,10 @@ def repair(
             told("checking the new directory", 0, 0)
             checked = verify(finished)
             if not checked.ok:
-                raise StoreCorrupt(str(source), f"the repaired data breaks {len(checked.problems)} laws: {checked.problems[0]}")
+                raise StoreCorrupt(
+                    str(source),
+                    f"the repaired data breaks {len(checked.problems)} laws: {checked.problems[0]}",
+                )
             give_name(finished, target)
     report.damages[:0] = damaged_format
     report.messages, report.leases = checked.messages, checked.leases
@@ -77,7 +85,9 @@ def _copy(source: Path, finished: Path, told: Progress, *, cut_unsynced: bool) -
         kept = find_cuts(source)
         report.dropped, sizes = kept.dropped, kept.sizes
     finished.mkdir(mode=0o700)
-    files = [file for file in sorted(source.iterdir()) if file.is_file() and not file.name.startswith(_LEFT_OUT)]
+    files = [
+        file for file in sorted(source.iterdir()) if file.is_file() and not file.name.startswith(_LEFT_OUT)
+    ]
     wanted = {file: sizes.get(file.name, file.stat().st_size) for file in files}
     total, done = sum(wanted.values()), 0
     for file, size in wanted.items():
@@ -96,7 +106,9 @@ def _copy(source: Path, finished: Path, told: Progress, *, cut_unsynced: bool) -
 
 
 def _open_once(finished: Path) -> None:
-    """The new directory has marks and a manifest of its own, and no closed log that the manifest expects longer than it is."""
+    """The new directory has marks and a manifest of its own, and no closed log that the manifest expects
+    longer than it is.
+    """
     RocksStore.open(finished).close()
 
 
@@ -132,7 +144,10 @@ def _count(finished: Path) -> list[QueueReport]:
         counted = [(record.name, store.counters(record.queue_id)) for record in store.queues()]
     finally:
         store.close()
-    return [QueueReport(name, counts.messages + counts.done, counts.messages + counts.done, 0) for name, counts in counted]
+    return [
+        QueueReport(name, counts.messages + counts.done, counts.messages + counts.done, 0)
+        for name, counts in counted
+    ]
 
 
 def _check_source(source: Path) -> list[Damage]:
@@ -142,8 +157,12 @@ def _check_source(source: Path) -> list[Damage]:
     try:
         found = read_format(source)
     except (OSError, StoreCorrupt):
-        if not any(name.startswith("MANIFEST-") or name.endswith((".sst", ".log")) for name in os.listdir(source)):
-            raise InvalidRequest("damaged", f"a data directory with a {FORMAT_FILE} file", str(source)) from None
+        if not any(
+            name.startswith("MANIFEST-") or name.endswith((".sst", ".log")) for name in os.listdir(source)
+        ):
+            raise InvalidRequest(
+                "damaged", f"a data directory with a {FORMAT_FILE} file", str(source)
+            ) from None
         return [Damage(FORMAT_FILE, 0, 0, "the file is missing or damaged", harmless=True)]
     if found > FORMAT:
         raise FormatTooNew(str(source), found, FORMAT)
@@ -154,6 +173,8 @@ def _check_target(source: Path, target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidRequest("new", "a new or empty directory", str(target))
     if os.path.ismount(target):
-        raise InvalidRequest("new", "a directory that can be renamed, such as one below this mount point", str(target))
+        raise InvalidRequest(
+            "new", "a directory that can be renamed, such as one below this mount point", str(target)
+        )
     if target.is_relative_to(source):
         raise InvalidRequest("new", "a directory outside the damaged one", str(target))

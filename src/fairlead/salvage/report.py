@@ -19,7 +19,9 @@ class GoneMessage:
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """`counted`: the messages that the queue's own counters had, in the last state that could be read; None if they are lost."""
+    """`counted`: the messages that the queue's own counters had, in the last state that could be read; None
+    if they are lost.
+    """
 
     queue: str
     counted: int | None
@@ -42,10 +44,11 @@ class DroppedEnd:
 class RepairReport:
     """`ok`: nothing that was confirmed is gone.
 
-    `damages`: parts of files that are missing or cannot be read. `gaps`: commits that are in no log any more; messages that they
-    enqueued are gone, messages that they completed may come back. `gone`: messages that are known and lost.
-    `redelivered`: ids of saved messages that may have been completed, released or failed later than the rows that are left say.
-    `lost_history`: ids of saved messages whose attempts and failures are lost. `other`: everything else that is lost, as sentences.
+    `damages`: parts of files that are missing or cannot be read. `gaps`: commits that are in no log any more;
+    messages that they enqueued are gone, messages that they completed may come back. `gone`: messages that
+    are known and lost. `redelivered`: ids of saved messages that may have been completed, released or failed
+    later than the rows that are left say. `lost_history`: ids of saved messages whose attempts and failures
+    are lost. `other`: everything else that is lost, as sentences.
     """
 
     damages: list[Damage] = field(default_factory=list)

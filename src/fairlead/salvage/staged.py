@@ -22,7 +22,10 @@ def rebuild_staged(rebuild: Rebuild) -> None:
         done.add(record.write)
         rebuild.add(PublishEnded(record))
         rebuild.flush_if_large()
-    chunks = {chunk_key(chunk.write, chunk.chunk): chunk for _, chunk in rebuild.decoded("staged_chunks", codec.decode_chunk)}
+    chunks = {
+        chunk_key(chunk.write, chunk.chunk): chunk
+        for _, chunk in rebuild.decoded("staged_chunks", codec.decode_chunk)
+    }
     kept: dict[tuple[Scoped, str], StagedChunk] = {}
     for row in rebuild.rows("staged"):
         chunk = chunks.pop(row.key, None)
@@ -30,18 +33,24 @@ def rebuild_staged(rebuild: Rebuild) -> None:
         if chunk is not None and chunk.write in done:
             continue
         if chunk is None or not _is_whole(chunk, row.value[1:]):
-            rebuild.report.other.append(f"the staged chunk {row.key.decode('utf-8', 'replace')!r} is not whole and is gone")
+            rebuild.report.other.append(
+                f"the staged chunk {row.key.decode('utf-8', 'replace')!r} is not whole and is gone"
+            )
             continue
         kept[chunk.write, chunk.chunk] = chunk
         rebuild.add(ChunkStaged(chunk, row.value[1:]), len(row.value))
         rebuild.flush_if_large()
     for chunk in chunks.values():
         if chunk.write not in done:
-            rebuild.report.other.append(f"chunk {chunk.chunk!r} of the staged write {chunk.token!r} ({chunk.count} messages) is gone")
+            rebuild.report.other.append(
+                f"chunk {chunk.chunk!r} of the staged write {chunk.token!r} ({chunk.count} messages) is gone"
+            )
     _keep_publishing(rebuild, kept, done)
 
 
-def _keep_publishing(rebuild: Rebuild, kept: dict[tuple[Scoped, str], StagedChunk], done: set[Scoped]) -> None:
+def _keep_publishing(
+    rebuild: Rebuild, kept: dict[tuple[Scoped, str], StagedChunk], done: set[Scoped]
+) -> None:
     """What is left of a write that was published becomes messages, because its publisher was told so."""
     for _, record in rebuild.decoded("publishing", codec.decode_publishing):
         if record.write in done:

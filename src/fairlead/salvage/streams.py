@@ -35,7 +35,9 @@ class StreamBuilder:
         for row, member in self._rebuild.decoded("stream_rows", codec.decode_stream_row):
             self._note(int.from_bytes(row.key[:4], "big"), member)
 
-    def add(self, message: Message, state: MessageState | None, place: InReady | InStream | InWaiting) -> None:
+    def add(
+        self, message: Message, state: MessageState | None, place: InReady | InStream | InWaiting
+    ) -> None:
         """A live message whose stream orders it."""
         flags = place.row[26]
         waits = isinstance(place, InWaiting)
@@ -48,7 +50,9 @@ class StreamBuilder:
     def write(self, leased: set[bytes]) -> None:
         """`leased`: ids whose leases are kept."""
         for (queue_id, name), found in self._members.items():
-            members = {row.seq: (row, Standing.LEASED if row.id in leased else standing) for row, standing in found}
+            members = {
+                row.seq: (row, Standing.LEASED if row.id in leased else standing) for row, standing in found
+            }
             self._write(queue_id, name, members)
             self._rebuild.flush_if_large()
         self._rebuild.flush()
@@ -60,7 +64,9 @@ class StreamBuilder:
         first = members[seqs[0]][0]
         if before is None:
             queue = self._rebuild.queue_name(queue_id)
-            self._rebuild.report.other.append(f"the record of stream {name!r} of queue {queue!r} is gone, and with it who may pass whom")
+            self._rebuild.report.other.append(
+                f"the record of stream {name!r} of queue {queue!r} is gone, and with it who may pass whom"
+            )
         let_by = tuple(seq for seq in before.let_by if seq in members) if before else ()
         all_after = before.all_after if before and before.all_after >= first.seq else 0
 
@@ -69,16 +75,34 @@ class StreamBuilder:
 
         leased = [seq for seq in seqs if members[seq][1] is Standing.LEASED]
         front = find_front(
-            rows_from, lambda row: members[row.seq][1], let_by=let_by, all_after=all_after, lowest_leased=min(leased, default=None)
+            rows_from,
+            lambda row: members[row.seq][1],
+            let_by=let_by,
+            all_after=all_after,
+            lowest_leased=min(leased, default=None),
         )
         for seq in seqs[1:]:
             add(StreamJoined(queue_id, name, members[seq][0]))
         if front is not None:
-            add(Moved("promoted", front.id, InStream(queue_id, front.lane, front.row), InReady(queue_id, front.lane, front.row), None))
+            add(
+                Moved(
+                    "promoted",
+                    front.id,
+                    InStream(queue_id, front.lane, front.row),
+                    InReady(queue_id, front.lane, front.row),
+                    None,
+                )
+            )
         key = before.key if before else lane_key(first.lane)
         # A front that is leased has left the ready rows and stays noted.
         noted = before.front if before and before.front in leased else 0
-        add(StreamSaved(queue_id, name, StreamRecord(key, len(seqs), first, front.seq if front else noted, let_by, all_after)))
+        add(
+            StreamSaved(
+                queue_id,
+                name,
+                StreamRecord(key, len(seqs), first, front.seq if front else noted, let_by, all_after),
+            )
+        )
 
     def _note(self, queue_id: int, member: StreamRow) -> None:
         self.known[member.id] = Spot(queue_id, member.lane, False, place=member.seq)

@@ -39,7 +39,9 @@ def give_name(finished: Path, target: Path) -> None:
     try:
         os.rename(finished, target)
     except OSError as trouble:
-        raise InvalidRequest("new", "a directory that stays empty during the repair", f"{target} ({trouble.strerror})") from trouble
+        raise InvalidRequest(
+            "new", "a directory that stays empty during the repair", f"{target} ({trouble.strerror})"
+        ) from trouble
     sync_directory(target.parent)
 
 

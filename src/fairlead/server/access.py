@@ -13,10 +13,17 @@ ANONYMOUS = "anonymous"
 
 
 class Access:
-    """One for a server, shared by its doors. With `keys` off everybody may do everything, and acts are still written down."""
+    """One for a server, shared by its doors. With `keys` off everybody may do everything, and acts are still
+    written down.
+    """
 
     def __init__(
-        self, broker: Broker, *, keys: bool = False, redaction: Redaction | None = None, on_refused: Callable[[], None] = lambda: None
+        self,
+        broker: Broker,
+        *,
+        keys: bool = False,
+        redaction: Redaction | None = None,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._keys = keys

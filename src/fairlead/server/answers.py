@@ -1,4 +1,6 @@
-"""From a request on the wire to a call of the engine, and back. One function per verb; what is right is the engine's to say."""
+"""From a request on the wire to a call of the engine, and back. One function per verb; what is right is the
+engine's to say.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,31 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
 from fairlead.server.guard import GuardedBroker
-from fairlead.wire.calls import Answer, ClaimCall, EnqueueCall, ExchangeCall, NumberedCall, RecordCall, SettleCall, StageCall, decode
+from fairlead.wire.calls import (
+    Answer,
+    ClaimCall,
+    EnqueueCall,
+    ExchangeCall,
+    NumberedCall,
+    RecordCall,
+    SettleCall,
+    StageCall,
+    decode,
+)
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
 from fairlead.wire.rows import read_message_rows
 from fairlead.wire.schemas import ADMIN_CALL, ADMIN_RESULT, EXCHANGE
-from fairlead.wire.settlements import decode_settlements, encode_results, read_settlement_rows, read_settlements
+from fairlead.wire.settlements import (
+    decode_settlements,
+    encode_results,
+    read_settlement_rows,
+    read_settlements,
+)
 from fairlead.wire.views import decode_arguments, encode_result
 
-#: A waiting claim is looked after by its client at least this often, so that a client that vanished is noticed.
+#: A waiting claim is looked after by its client at least this often, so that a client that vanished is
+#: noticed.
 _MOST_WAIT_MS = 60_000
 #: How many deliveries of a stream travel together: few enough that the first is on its way soon.
 _STREAMED = 500
@@ -34,7 +52,9 @@ Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 def enqueue(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
-    parts = _by_queue(decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues)
+    parts = _by_queue(
+        decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues
+    )
     if call.request_id is None and not call.answered and len(parts) == 1:
         ((queue, messages),) = parts.items()
         ids = broker.enqueue_many(queue, messages)
@@ -50,7 +70,9 @@ def settle(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None)
     if call.request_id is None and not call.answered:
         results = broker.settle(items)
     else:
-        results = list(broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled)
+        results = list(
+            broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled
+        )
     now_ms = broker.now_ms()
     if call.rows is not None:
         return Answer(now_ms=now_ms, settled=[astuple(result) for result in results]), None, []
@@ -61,8 +83,16 @@ def exchange(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | Non
     call = decode(metadata, ExchangeCall)
     rows = _rows(batch)
     split = call.extends + call.settles
-    if min(call.extends, call.settles) < 0 or split > rows.num_rows or (split < rows.num_rows and not call.queues):
-        raise InvalidRequest("extends, settles and queues", f"{rows.num_rows} rows in all", [call.extends, call.settles, call.queues])
+    if (
+        min(call.extends, call.settles) < 0
+        or split > rows.num_rows
+        or (split < rows.num_rows and not call.queues)
+    ):
+        raise InvalidRequest(
+            "extends, settles and queues",
+            f"{rows.num_rows} rows in all",
+            [call.extends, call.settles, call.queues],
+        )
     items = read_settlements(Columns(rows.slice(0, split), EXCHANGE)) if split else []
     messages = read_messages(Columns(rows.slice(split), EXCHANGE)) if call.queues else []
     done = broker.exchange(
@@ -74,7 +104,11 @@ def exchange(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | Non
         request_id=call.request_id,
         answered=call.answered,
     )
-    return Answer(settled=[astuple(result) for result in done.settled], enqueued=done.enqueued), None, done.deliveries
+    return (
+        Answer(settled=[astuple(result) for result in done.settled], enqueued=done.enqueued),
+        None,
+        done.deliveries,
+    )
 
 
 def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
@@ -92,9 +126,16 @@ def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) ->
 def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
     wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
     claimed = broker.consumers.claim(
-        call.name, call.queue, call.generation, call.number,
-        limit=call.limit, max_bytes=call.max_bytes, wait=wait, up_to=call.up_to, max_per_stream=call.max_per_stream,
-    )  # fmt: skip
+        call.name,
+        call.queue,
+        call.generation,
+        call.number,
+        limit=call.limit,
+        max_bytes=call.max_bytes,
+        wait=wait,
+        up_to=call.up_to,
+        max_per_stream=call.max_per_stream,
+    )
     return Answer(claimed=claimed)
 
 
@@ -108,7 +149,13 @@ def record(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None)
 def stage(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, StageCall)
     staged = broker.staging.stage(
-        call.token, call.chunk, call.queue, decode_messages(_rows(batch)), ttl=call.ttl, skip_invalid=call.skip_invalid, dead=call.dead
+        call.token,
+        call.chunk,
+        call.queue,
+        decode_messages(_rows(batch)),
+        ttl=call.ttl,
+        skip_invalid=call.skip_invalid,
+        dead=call.dead,
     )
     return Answer(staged=staged), None, []
 
@@ -118,7 +165,9 @@ def claim_by_credit(broker: GuardedBroker, call: ClaimCall) -> Iterator[list[Del
     if not 0 < call.credit <= _MOST_CREDIT:
         raise InvalidRequest("credit", f"a whole number from 1 to {_MOST_CREDIT}", call.credit)
     if call.token is not None:
-        raise InvalidRequest("token", "None with credit: what a stream has sent, it does not send again", call.token)
+        raise InvalidRequest(
+            "token", "None with credit: what a stream has sent, it does not send again", call.token
+        )
     left, until = call.credit, time.monotonic() + min(call.wait_ms, _MOST_WAIT_MS) / 1000
     while left:
         deliveries = claim(broker, call, min(left, _STREAMED), (until - time.monotonic()) * 1000)
@@ -140,7 +189,13 @@ def admin(broker: GuardedBroker, _metadata: bytes, batch: pa.RecordBatch | None)
         inspect.signature(call).bind(**arguments)
     except TypeError as wrong:
         raise InvalidRequest("arguments", f"those of {verb}", str(wrong)) from None
-    return Answer(), pa.RecordBatch.from_arrays([pa.array([encode_result(call(**arguments))], pa.binary())], schema=ADMIN_RESULT), []
+    return (
+        Answer(),
+        pa.RecordBatch.from_arrays(
+            [pa.array([encode_result(call(**arguments))], pa.binary())], schema=ADMIN_RESULT
+        ),
+        [],
+    )
 
 
 ANSWERS: dict[str, Callable[[GuardedBroker, bytes, pa.RecordBatch | None], Answered]] = {

@@ -1,9 +1,9 @@
 """A ceiling on the memory that Arrow allocates, set before pyarrow is loaded.
 
-Many large answers at a time would take more memory than the server has. Arrow's allocator, mimalloc, can be told by its
-environment to live in one reserved piece of address space and to ask the system for no more. What does not fit then fails as
-`ArrowMemoryError` in the call that wants it, and nowhere else: the store and gRPC have allocators of their own. The reserve
-costs no memory until it is used.
+Many large answers at a time would take more memory than the server has. Arrow's allocator, mimalloc, can be
+told by its environment to live in one reserved piece of address space and to ask the system for no more. What
+does not fit then fails as `ArrowMemoryError` in the call that wants it, and nowhere else: the store and gRPC
+have allocators of their own. The reserve costs no memory until it is used.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ class Entry:
 
 
 def details_of(arguments: Mapping[str, Any], queue_argument: str) -> dict[str, object]:
-    """Of an act what the audit keeps: which options, how many ids, which filter; never what messages or scripts say."""
+    """Of an act what the audit keeps: which options, how many ids, which filter; never what messages or
+    scripts say.
+    """
     told: dict[str, object] = {}
     for field, value in arguments.items():
         if field == queue_argument or value is None:

@@ -1,7 +1,7 @@
 """The first key of a server, in a file that only its owner can read.
 
-The file is the word of whoever runs the server: another secret in it replaces the bootstrap key at the next start. The same
-one does not come back once it has been revoked or rotated.
+The file is the word of whoever runs the server: another secret in it replaces the bootstrap key at the next
+start. The same one does not come back once it has been revoked or rotated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ class Prepared(StrEnum):
 def prepare_bootstrap_key(broker: Broker, file: Path) -> Prepared:
     """Take the key in the file; or make both, where nobody has every right yet."""
     if file.exists():
-        return Prepared.KNOWN if broker.keys.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None else Prepared.REVOKED
+        return (
+            Prepared.KNOWN
+            if broker.keys.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None
+            else Prepared.REVOKED
+        )
     if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.keys.records()):
         return Prepared.NOT_NEEDED
     renew_bootstrap_key(broker, file)
@@ -50,7 +54,9 @@ def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:
         with SecretFile(file) as secret:
             secret.write(token)
     except OSError as trouble:
-        raise SettingInvalid(str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}") from None
+        raise SettingInvalid(
+            str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}"
+        ) from None
     info = broker.keys.adopt(token, BOOTSTRAP, EVERY_RIGHT)
     assert info is not None, "a secret that was made just now"
     return info
@@ -61,9 +67,15 @@ def _read(file: Path) -> str:
         mode = file.stat().st_mode
         if not stat.S_ISREG(mode):
             # A pipe would be waited for, with no server and no word.
-            raise SettingInvalid(str(file), _SETTING, "expected a file with an API key, and not a directory, a pipe or a device")
+            raise SettingInvalid(
+                str(file),
+                _SETTING,
+                "expected a file with an API key, and not a directory, a pipe or a device",
+            )
         if stat.S_IMODE(mode) & 0o077:
-            raise SettingInvalid(str(file), _SETTING, f"expected a file that only its owner can read; run: chmod 600 {file}")
+            raise SettingInvalid(
+                str(file), _SETTING, f"expected a file that only its owner can read; run: chmod 600 {file}"
+            )
         with open(file, encoding="ascii") as opened:
             token = opened.read(_MOST_BYTES).strip()
     except (OSError, UnicodeDecodeError) as trouble:
@@ -71,5 +83,7 @@ def _read(file: Path) -> str:
     try:
         read_token(token)
     except InvalidRequest as wrong:
-        raise SettingInvalid(str(file), _SETTING, f"{wrong.message}; remove the file to have one made") from None
+        raise SettingInvalid(
+            str(file), _SETTING, f"{wrong.message}; remove the file to have one made"
+        ) from None
     return token

@@ -1,7 +1,7 @@
 """The certificates of a server: read, checked, and read again when their files change.
 
-What is in use is always a whole set that fits together. Files that cannot be used keep a server from starting; later they
-are said in the log, and those in use stay.
+What is in use is always a whole set that fits together. Files that cannot be used keep a server from
+starting; later they are said in the log, and those in use stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _Identity = tuple[tuple[int, ...], ...]
 
 
 class Material(NamedTuple):
-    """What doors need, from files that were read together. `context` is for whoever speaks TLS through Python."""
+    """What doors need, from files that were read together. `context` is for whoever speaks TLS through
+    Python.
+    """
 
     cert: bytes
     key: bytes
@@ -47,7 +49,8 @@ class Material(NamedTuple):
 
 
 class Certificates:
-    """`current` may be read from any thread, at any time. Made, it has read the files; `start` begins to watch them.
+    """`current` may be read from any thread, at any time. Made, it has read the files; `start` begins to
+    watch them.
 
     `tell_changes` names a function to call after `current` was replaced, in the watching thread.
     """
@@ -60,7 +63,8 @@ class Certificates:
         self._thread: threading.Thread | None = None
         self._seen = _identity(settings)
         self.current = load(settings)
-        #: Files that cannot be used, and whether that was said: half of a change looks like that for a moment.
+        #: Files that cannot be used, and whether that was said: half of a change looks like that for a
+        #: moment.
         self._bad: _Identity | None = None
         self._said = False
         self._warned: date | None = None
@@ -92,7 +96,13 @@ class Certificates:
         except SettingInvalid as wrong:
             if found == self._bad and not self._said:
                 self._said = True
-                event(_log, logging.ERROR, "new certificate files cannot be used, the old ones stay", setting=wrong.path, why=wrong.what)
+                event(
+                    _log,
+                    logging.ERROR,
+                    "new certificate files cannot be used, the old ones stay",
+                    setting=wrong.path,
+                    why=wrong.what,
+                )
             elif found != self._bad:
                 self._bad, self._said = found, False
             return
@@ -103,7 +113,13 @@ class Certificates:
         changed = new[:3] != self.current[:3]
         self.current = new
         if changed:
-            event(_log, logging.INFO, "certificates changed", serial=f"{new.serial:x}", ends=f"{new.ends:%Y-%m-%d}")
+            event(
+                _log,
+                logging.INFO,
+                "certificates changed",
+                serial=f"{new.serial:x}",
+                ends=f"{new.ends:%Y-%m-%d}",
+            )
             for listener in self._listeners:
                 listener()
 
@@ -112,7 +128,13 @@ class Certificates:
         now = datetime.now(UTC)
         if self.current.ends - now < _SOON and self._warned != now.date():
             self._warned = now.date()
-            event(_log, logging.WARNING, "the certificate ends soon", file=self._settings.cert, ends=f"{self.current.ends:%Y-%m-%d %H:%M}")
+            event(
+                _log,
+                logging.WARNING,
+                "the certificate ends soon",
+                file=self._settings.cert,
+                ends=f"{self.current.ends:%Y-%m-%d %H:%M}",
+            )
 
     def _watch(self) -> None:
         while not self._stopped:
@@ -122,7 +144,9 @@ class Certificates:
                 try:
                     self.look()
                 except Exception:
-                    _log.exception("certificates could not be looked at in a way nobody foresaw, and will be again")
+                    _log.exception(
+                        "certificates could not be looked at in a way nobody foresaw, and will be again"
+                    )
 
 
 def load(settings: TlsSettings) -> Material:
@@ -136,7 +160,9 @@ def load(settings: TlsSettings) -> Material:
         client_ca, trusted = _certificates("tls.client_ca", settings.client_ca)
         for one in trusted:
             _check_valid("tls.client_ca", settings.client_ca, one)
-    return Material(cert, key, client_ca, _context(settings, client_ca), leaf.serial_number, leaf.not_valid_after_utc)
+    return Material(
+        cert, key, client_ca, _context(settings, client_ca), leaf.serial_number, leaf.not_valid_after_utc
+    )
 
 
 def _certificates(setting: str, path: str) -> tuple[bytes, list[x509.Certificate]]:
@@ -144,16 +170,25 @@ def _certificates(setting: str, path: str) -> tuple[bytes, list[x509.Certificate
     try:
         return raw, x509.load_pem_x509_certificates(raw)
     except (ValueError, UnsupportedAlgorithm) as wrong:
-        raise _invalid(setting, f"expected {path} to have certificates in PEM (-----BEGIN CERTIFICATE-----): {_short(wrong)}") from None
+        raise _invalid(
+            setting,
+            f"expected {path} to have certificates in PEM (-----BEGIN CERTIFICATE-----): {_short(wrong)}",
+        ) from None
 
 
 def _check_valid(setting: str, path: str, certificate: x509.Certificate) -> None:
     now = datetime.now(UTC)
     if certificate.not_valid_after_utc <= now:
-        raise _invalid(setting, f"expected {path} to be valid, it ended on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; have it renewed")
+        raise _invalid(
+            setting,
+            f"expected {path} to be valid, it ended on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; have it renewed",
+        )
     if certificate.not_valid_before_utc > now:
         begins = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-        raise _invalid(setting, f"expected {path} to be valid, it begins on {begins} and here it is {now:%Y-%m-%d %H:%M}; is this clock right?")
+        raise _invalid(
+            setting,
+            f"expected {path} to be valid, it begins on {begins} and here it is {now:%Y-%m-%d %H:%M}; is this clock right?",
+        )
 
 
 def _private_key(path: str, certificate: x509.Certificate) -> bytes:
@@ -161,13 +196,21 @@ def _private_key(path: str, certificate: x509.Certificate) -> bytes:
     try:
         key = load_pem_private_key(raw, None)
     except TypeError:
-        raise _invalid("tls.key", f"expected {path} to have no passphrase; write it without: openssl pkey -in {path} -out NEW") from None
+        raise _invalid(
+            "tls.key",
+            f"expected {path} to have no passphrase; write it without: openssl pkey -in {path} -out NEW",
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
         # Without the library's words, which may quote what it read.
-        raise _invalid("tls.key", f"expected {path} to have one private key in PEM (-----BEGIN PRIVATE KEY-----)") from None
+        raise _invalid(
+            "tls.key", f"expected {path} to have one private key in PEM (-----BEGIN PRIVATE KEY-----)"
+        ) from None
     ours, theirs = key.public_key(), certificate.public_key()
     if _plain(ours) != _plain(theirs):
-        raise _invalid("tls.key", f"expected {path} to be the key of tls.cert, but they do not belong together; give the pair that was made together")
+        raise _invalid(
+            "tls.key",
+            f"expected {path} to be the key of tls.cert, but they do not belong together; give the pair that was made together",
+        )
     return raw
 
 
@@ -184,7 +227,9 @@ def _context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
     except (OSError, ValueError) as wrong:
-        raise _invalid("tls.cert", f"expected {settings.cert} and its key to be accepted by OpenSSL: {_short(wrong)}") from None
+        raise _invalid(
+            "tls.cert", f"expected {settings.cert} and its key to be accepted by OpenSSL: {_short(wrong)}"
+        ) from None
     return context
 
 
@@ -199,23 +244,31 @@ def _read(setting: str, path: str, *, secret: bool = False) -> bytes:
                 if len(raw) <= _MOST_BYTES:
                     return raw
     except OSError as error:
-        raise _invalid(setting, f"expected a file that this user can read, got {path}: {error.strerror}") from None
+        raise _invalid(
+            setting, f"expected a file that this user can read, got {path}: {error.strerror}"
+        ) from None
     raise _invalid(setting, f"expected {path} to be a file of at most {_MOST_BYTES} bytes")
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would keep a server from starting, or its certificates from being looked at ever again."""
+    """A pipe that nobody writes to would keep a server from starting, or its certificates from being looked
+    at ever again.
+    """
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check_mode(setting: str, path: str, found: os.stat_result) -> None:
-    """Ours: for nobody else. Somebody else's, such as root's: its group may read it, because that may be how we can."""
+    """Ours: for nobody else. Somebody else's, such as root's: its group may read it, because that may be how
+    we can.
+    """
     if os.name != "posix":
         return
     most = 0o600 if found.st_uid == os.geteuid() else 0o640
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077 & ~most:
-        raise _invalid(setting, f"expected {path} to be a secret, but its mode is {mode:04o}; run: chmod {most:o} {path}")
+        raise _invalid(
+            setting, f"expected {path} to be a secret, but its mode is {mode:04o}; run: chmod {most:o} {path}"
+        )
 
 
 def _identity(settings: TlsSettings) -> _Identity:
@@ -226,7 +279,11 @@ def _identity(settings: TlsSettings) -> _Identity:
         except OSError:
             one = None
         # The mode too: a key is refused for it.
-        found.append((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_mode, one.st_uid) if one is not None else ())
+        found.append(
+            (one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_mode, one.st_uid)
+            if one is not None
+            else ()
+        )
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The Arrow Flight door: channels of requests and answers, each a persistent DoExchange stream.
 
-A channel has one thread, which reads a request, lets the engine answer it, writes the answer. So a slow client blocks
-nobody but itself, and what the engine gave out for a client that is gone comes back at once.
+A channel has one thread, which reads a request, lets the engine answer it, writes the answer. So a slow
+client blocks nobody but itself, and what the engine gave out for a client that is gone comes back at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.broker.broker import Broker
-from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, ProtocolMismatch, Unauthenticated
+from fairlead.errors import (
+    FairleadError,
+    InvalidRequest,
+    LimitReached,
+    Overloaded,
+    ProtocolMismatch,
+    Unauthenticated,
+)
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.server import answers
@@ -58,7 +65,9 @@ class FlightDoor:
         self.address = address
         self._limits = limits = limits or Limits()
         admission = access or Access(broker)
-        self._listener = FlightListener(lambda where, **tls: _FlightServer(where, admission, limits, **tls), address, certificates)
+        self._listener = FlightListener(
+            lambda where, **tls: _FlightServer(where, admission, limits, **tls), address, certificates
+        )
 
     def start(self) -> None:
         self._listener.start()
@@ -86,7 +95,9 @@ class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._access = access
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Authorization:
-        given = [value for name, values in headers.items() if name.lower() == _AUTHORIZATION for value in values]
+        given = [
+            value for name, values in headers.items() if name.lower() == _AUTHORIZATION for value in values
+        ]
         authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
         try:
             self._access.admit(authorization, "")
@@ -97,7 +108,11 @@ class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, location: str, access: Access, limits: Limits, **tls: Any) -> None:
-        super().__init__(location, middleware={_AUTHORIZATION: _ReadsAuthorization(access), "channels": _ChannelGate(limits)}, **tls)
+        super().__init__(
+            location,
+            middleware={_AUTHORIZATION: _ReadsAuthorization(access), "channels": _ChannelGate(limits)},
+            **tls,
+        )
         self._access = access
         self._limits = limits
 
@@ -128,13 +143,17 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             raise _in_flight_words(unexpected) from None
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise _in_flight_words(ProtocolMismatch("the fairlead protocol, all of which is DoExchange", "another method of Flight")) from None
+        raise _in_flight_words(
+            ProtocolMismatch("the fairlead protocol, all of which is DoExchange", "another method of Flight")
+        ) from None
 
     list_flights = get_flight_info = get_schema = do_put = do_get = list_actions = do_action = _refuse
 
 
 class _ChannelGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Counts a channel from its first header on: pyarrow gives it a thread, which waits for a first frame that may never come."""
+    """Counts a channel from its first header on: pyarrow gives it a thread, which waits for a first frame
+    that may never come.
+    """
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -160,7 +179,9 @@ class _Counted(flight.ServerMiddleware):  # type: ignore[misc]
 def _in_flight_words(error: Exception) -> flight.FlightError:
     """The text is what any Flight client shows; the fault is what ours turns back into the error."""
     fault = fault_of(error)
-    kind = flight.FlightUnauthenticatedError if isinstance(error, Unauthenticated) else flight.FlightServerError
+    kind = (
+        flight.FlightUnauthenticatedError if isinstance(error, Unauthenticated) else flight.FlightServerError
+    )
     return kind(fault.message, encode(Answer(fault)))
 
 
@@ -175,7 +196,9 @@ def _read_verb(command: bytes) -> str:
 
 
 def _has_no_columns(reader: flight.MetadataRecordBatchReader) -> bool:
-    """Before anything else is read: of batches without columns Flight unpacks nothing. False when the client has left."""
+    """Before anything else is read: of batches without columns Flight unpacks nothing. False when the client
+    has left.
+    """
     try:
         columns = reader.schema.names
     except (StopIteration, flight.FlightError):
@@ -215,12 +238,17 @@ class _Channel:
             except (pa.ArrowException, OSError) as wrong:
                 raise InvalidRequest("request", "a frame of Arrow Flight", str(wrong)) from None
             if chunk.data is not None:
-                raise InvalidRequest("request", "an app_metadata with the batch in it", "a record batch of Flight's own")
+                raise InvalidRequest(
+                    "request", "an app_metadata with the batch in it", "a record batch of Flight's own"
+                )
             try:
-                self._answer_or_refuse(chunk.app_metadata if chunk.app_metadata is not None else pa.py_buffer(b""))
+                self._answer_or_refuse(
+                    chunk.app_metadata if chunk.app_metadata is not None else pa.py_buffer(b"")
+                )
             except _ClientGone:
                 return
-            # While the next request is waited for, which may take hours, the memory of this one is somebody else's.
+            # While the next request is waited for, which may take hours, the memory of this one is somebody
+            # else's.
             del chunk
 
     def _answer_or_refuse(self, request: pa.Buffer) -> None:
@@ -273,7 +301,11 @@ class _Channel:
     def _claim(self, call: ClaimCall) -> None:
         with self._limits.waiting_call():
             if not call.credit:
-                self._hand_out(answers.claim(self._broker, call, call.limit, call.wait_ms), Answer(), in_rows=call.in_rows)
+                self._hand_out(
+                    answers.claim(self._broker, call, call.limit, call.wait_ms),
+                    Answer(),
+                    in_rows=call.in_rows,
+                )
                 return
             left = call.credit
             for deliveries in answers.claim_by_credit(self._broker, call):
@@ -282,7 +314,9 @@ class _Channel:
             self._write(Answer(now_ms=self._broker.now_ms(), credit=left))
 
     def _stream(self, parts: Iterator[Part]) -> None:
-        """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it between two parts."""
+        """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it
+        between two parts.
+        """
         with self._limits.unread() as hold:
             hold(MOST_BYTES)
             while True:
@@ -299,9 +333,10 @@ class _Channel:
     def _hand_out(self, deliveries: list[Delivery], answer: Answer, *, in_rows: bool = False) -> None:
         """What cannot be written never left: it goes back to its place, and no attempt is counted.
 
-        A write to a stream whose client is known to be gone fails. Asking beforehand polls the sockets, so it knows of a
-        client that left a moment ago, but takes as long as a claim. It is done for what has been out before: a client that
-        leaves gives back what it holds, and its own claim, still waiting here, must not be who gets it.
+        A write to a stream whose client is known to be gone fails. Asking beforehand polls the sockets, so it
+        knows of a client that left a moment ago, but takes as long as a claim. It is done for what has been
+        out before: a client that leaves gives back what it holds, and its own claim, still waiting here, must
+        not be who gets it.
         """
         try:
             if any([delivery.deliveries > 1 for delivery in deliveries]) and self._is_cancelled():  # noqa: C419 - a generator takes longer

@@ -1,7 +1,9 @@
-"""A Flight server on one port, replaced by another when the certificates change: pyarrow's cannot change them.
+"""A Flight server on one port, replaced by another when the certificates change: pyarrow's cannot change
+them.
 
-A server that shuts down closes its port at once and goes on with its open streams, and its clients use a new connection for
-new ones. So nothing under way is cut off. Between the two nobody listens for some milliseconds; a client tries again.
+A server that shuts down closes its port at once and goes on with its open streams, and its clients use a new
+connection for new ones. So nothing under way is cut off. Between the two nobody listens for some
+milliseconds; a client tries again.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.flight")
 
-#: How long the port is waited for after the server that had it was told to leave it, before that is said and the old
-#: certificates are tried as well.
+#: How long the port is waited for after the server that had it was told to leave it, before that is said and
+#: the old certificates are tried as well.
 _PORT_S = 5.0
 
 
@@ -61,9 +63,11 @@ class FlightListener:
             self._certificates.tell_changes(self.renew)
 
     def renew(self) -> None:
-        """Change to the certificates that are current. Returns when the port is open again, or the listener was stopped.
+        """Change to the certificates that are current. Returns when the port is open again, or the listener
+        was stopped.
 
-        Those that only Flight cannot use leave it with the ones it had: an open port with them is worth more than none.
+        Those that only Flight cannot use leave it with the ones it had: an open port with them is worth more
+        than none.
         """
         assert self._certificates is not None
         with self._lock:
@@ -75,16 +79,28 @@ class FlightListener:
             late = False
             while not self._stopping.is_set() and not self._opened_with(self._certificates.current):
                 if late and self._opened_with(self._shown):
-                    event(_log, logging.ERROR, "new certificates cannot be used by Flight, which shows the old ones", address=self.address)
+                    event(
+                        _log,
+                        logging.ERROR,
+                        "new certificates cannot be used by Flight, which shows the old ones",
+                        address=self.address,
+                    )
                     return
                 if not late and time.monotonic() - began > _PORT_S:
                     late = True
-                    event(_log, logging.ERROR, "the port could not be opened again after a change of certificates, trying on", address=self.address)
+                    event(
+                        _log,
+                        logging.ERROR,
+                        "the port could not be opened again after a change of certificates, trying on",
+                        address=self.address,
+                    )
                 self._stopping.wait(0.002 if not late else 1.0)
             event(_log, logging.DEBUG, "listening again", gap_ms=round((time.monotonic() - began) * 1000))
 
     def stop(self, grace_s: float) -> None:
-        """Flight waits for every open stream, and a client that is gone without a word keeps its own open: not for ever."""
+        """Flight waits for every open stream, and a client that is gone without a word keeps its own open:
+        not for ever.
+        """
         self._stopping.set()
         with self._lock:
             if self._server is not None:

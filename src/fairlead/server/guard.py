@@ -1,8 +1,10 @@
-"""A broker as one caller may see it: the same verbs, each after a check of rights, and what operators do written down.
+"""A broker as one caller may see it: the same verbs, each after a check of rights, and what operators do
+written down.
 
-The check comes before any look-up and depends on the key and the name alone, so a refusal does not tell whether a queue
-exists. What is asked for by message id is answered, where it is not the caller's, as if there were no such message. There
-is no way around the tables below: a verb that is in none of them does not exist here.
+The check comes before any look-up and depends on the key and the name alone, so a refusal does not tell
+whether a queue exists. What is asked for by message id is answered, where it is not the caller's, as if there
+were no such message. There is no way around the tables below: a verb that is in none of them does not exist
+here.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from fairlead.server.guarded_staging import GuardedStaging
 from fairlead.server.hidden import hide, without_header
 from fairlead.server.scopes import scoped, scoped_id, scoped_ids
 
-#: Verbs whose first argument is a queue, and what they need there. All are written down, except for dry runs by id.
+#: Verbs whose first argument is a queue, and what they need there. All are written down, except for dry runs
+#: by id.
 ACTS: dict[str, Right] = {
     "create_queue": Right.ADMIN,
     "update_queue": Right.ADMIN,
@@ -74,7 +77,9 @@ _NOBODY = bytes(16)
 
 
 class Caller(NamedTuple):
-    """Who calls. Without a `key_id` every right is theirs: keys are off, or they hold the data directory itself."""
+    """Who calls. Without a `key_id` every right is theirs: keys are off, or they hold the data directory
+    itself.
+    """
 
     key_id: str | None
     name: str
@@ -133,7 +138,11 @@ class GuardedBroker:
 
     def grants(self) -> Sequence[Grant]:
         """As they are now: `Unauthenticated` when the key was revoked or is over."""
-        return EVERY_RIGHT if self.caller.key_id is None else self._broker.keys.current(self.caller.key_id).grants
+        return (
+            EVERY_RIGHT
+            if self.caller.key_id is None
+            else self._broker.keys.current(self.caller.key_id).grants
+        )
 
     def may(self, right: Right, queue: str) -> bool:
         return self.caller.key_id is None or allows(self.grants(), right, queue)
@@ -170,13 +179,25 @@ class GuardedBroker:
     # Messages out
 
     def claim(
-        self, queue: str | Sequence[str], *, wait: Any = None, consumer: str = "", token: str | None = None, **options: Any
+        self,
+        queue: str | Sequence[str],
+        *,
+        wait: Any = None,
+        consumer: str = "",
+        token: str | None = None,
+        **options: Any,
     ) -> list[Delivery]:
         key_id = self.caller.key_id
         if key_id is None:
             return self._broker.claim(queue, wait=wait, consumer=consumer, token=token, **options)
         self._need_all(Right.CONSUME, queue)
-        deliveries = self._broker.claim(queue, wait=wait, consumer=scoped(key_id, consumer), token=token and scoped(key_id, token), **options)
+        deliveries = self._broker.claim(
+            queue,
+            wait=wait,
+            consumer=scoped(key_id, consumer),
+            token=token and scoped(key_id, token),
+            **options,
+        )
         if wait is not None and deliveries:
             self._check_again(queue, deliveries)
         return self._still_own(deliveries)
@@ -207,7 +228,13 @@ class GuardedBroker:
     ) -> ExchangeResult:
         if self.caller.key_id is None:
             return self._broker.exchange(
-                consumer, extend=extend, settle=settle, enqueue=enqueue, claim=claim, request_id=request_id, answered=answered
+                consumer,
+                extend=extend,
+                settle=settle,
+                enqueue=enqueue,
+                claim=claim,
+                request_id=request_id,
+                answered=answered,
             )
         for queue in enqueue or {}:
             self.need(Right.PRODUCE, queue)
@@ -225,7 +252,11 @@ class GuardedBroker:
             )
         except RequestExpired as expired:
             raise RequestExpired(str(request_id), expired.age_ms) from None
-        return replace(done, settled=tuple(_named([*extend, *settle], done.settled)), deliveries=self._still_own(done.deliveries))
+        return replace(
+            done,
+            settled=tuple(_named([*extend, *settle], done.settled)),
+            deliveries=self._still_own(done.deliveries),
+        )
 
     # What operators do
 
@@ -284,10 +315,21 @@ class GuardedBroker:
         if self._redaction is None or not any(reason.code == "last_error" for reason in told.reasons):
             return told
         info = self._broker.find(message_id, queue)
-        return replace(told, reasons=tuple(replace(reason, text=self._redaction.text(info, reason.text)) for reason in told.reasons))
+        return replace(
+            told,
+            reasons=tuple(
+                replace(reason, text=self._redaction.text(info, reason.text)) for reason in told.reasons
+            ),
+        )
 
     def peek(
-        self, queue: str, *, limit: int = 10, where: str = "ready", key: str | None = None, after: str | None = None
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        where: str = "ready",
+        key: str | None = None,
+        after: str | None = None,
     ) -> list[MessageInfo]:
         self.need_some(queue)
         if after is not None and (raw_id := find_id(after)) is not None and not self._sees_everything():
@@ -297,16 +339,27 @@ class GuardedBroker:
         return self._shown("peek", self._broker.peek(queue, limit=limit, where=where, key=key, after=after))
 
     def browse(
-        self, queue: str, *, view: Literal["messages", "dead"] = "messages", low: str = "", high: str = "", limit: int = 1000, after: str = ""
+        self,
+        queue: str,
+        *,
+        view: Literal["messages", "dead"] = "messages",
+        low: str = "",
+        high: str = "",
+        limit: int = 1000,
+        after: str = "",
     ) -> list[MessageInfo]:
         self.need_some(queue)
-        return self._shown("browse", self._broker.browse(queue, view=view, low=low, high=high, limit=limit, after=after))
+        return self._shown(
+            "browse", self._broker.browse(queue, view=view, low=low, high=high, limit=limit, after=after)
+        )
 
     def answering(self) -> AbstractContextManager[None]:
         """See `Broker.answering`."""
         return self._broker.answering()
 
-    def browse_pages(self, queue: str, view: Any, low: Any, high: Any, after: Any) -> Iterator[list[MessageInfo]]:
+    def browse_pages(
+        self, queue: str, view: Any, low: Any, high: Any, after: Any
+    ) -> Iterator[list[MessageInfo]]:
         """All pages from there on; that they were read is written down once, with the first."""
         told = False
         while True:
@@ -332,9 +385,15 @@ class GuardedBroker:
             raise
 
     def _still_own(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """What a token or request brings again may be of a queue that it was asked for when the caller had the right to."""
+        """What a token or request brings again may be of a queue that it was asked for when the caller had
+        the right to.
+        """
         try:
-            lost = {queue for queue in {delivery.queue for delivery in deliveries} if not self.may(Right.CONSUME, queue)}
+            lost = {
+                queue
+                for queue in {delivery.queue for delivery in deliveries}
+                if not self.may(Right.CONSUME, queue)
+            }
         except FairleadError:
             # The key ended in this moment.
             self.put_back(deliveries)
@@ -358,7 +417,9 @@ class GuardedBroker:
         names = [next(places) if raw_id is not None else None for raw_id in ids]
         may = {name: self.may(Right.CONSUME, name) for name in {name for name in names if name is not None}}
         return [
-            item if name is None or may[name] else msgspec.structs.replace(item, delivery=LeaseRef(_NOBODY, -1))
+            item
+            if name is None or may[name]
+            else msgspec.structs.replace(item, delivery=LeaseRef(_NOBODY, -1))
             for item, name in zip(items, names, strict=True)
         ]
 
@@ -379,7 +440,8 @@ class GuardedBroker:
     def _visible(self, infos: list[MessageInfo]) -> list[MessageInfo]:
         """Without what the caller may not read, or nobody may."""
         readable = self._readable(infos)
-        # Error texts are seen by all who may look, so that what is redacted is struck from them before anything is hidden.
+        # Error texts are seen by all who may look, so that what is redacted is struck from them before
+        # anything is hidden.
         shown = infos if self._redaction is None else self._redaction.shown(infos)
         return [info if readable[info.queue] else hide(info) for info in shown]
 
@@ -387,10 +449,13 @@ class GuardedBroker:
         return {queue: self.may(Right.READ_PAYLOAD, queue) for queue in {info.queue for info in infos}}
 
 
-def _guarded(verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any], None], *, written: bool = False) -> Callable[..., Any]:
+def _guarded(
+    verb: str, check: Callable[[GuardedBroker, Mapping[str, Any], Any], None], *, written: bool = False
+) -> Callable[..., Any]:
     """The verb of a broker after a check of the queue that is its first argument.
 
-    An act is written down, and so is a dry run by filter: it reads as many messages, and its answer tells about error texts.
+    An act is written down, and so is a dry run by filter: it reads as many messages, and its answer tells
+    about error texts.
     """
     inner = getattr(Broker, verb)
     _, queue_argument, *others = inspect.signature(inner).parameters
@@ -440,6 +505,8 @@ def _id_of(item: object) -> bytes | None:
 def _named(items: Sequence[Settlement], results: Sequence[SettleResult]) -> list[SettleResult]:
     """Each result with the id that was asked about."""
     return [
-        result if result.raw_id != _NOBODY else msgspec.structs.replace(result, raw_id=_id_of(item) or _NOBODY)
+        result
+        if result.raw_id != _NOBODY
+        else msgspec.structs.replace(result, raw_id=_id_of(item) or _NOBODY)
         for item, result in zip(items, results, strict=False)
     ]

@@ -1,8 +1,8 @@
 """`consumers.*` as one caller may use them.
 
-A durable consumer belongs to its queue, not to the key that made it, because it outlives keys: if its name were the key's own,
-a new key would not find what an old one holds. The rights on the queue are checked before anything is looked up, so no answer
-depends on the consumers of queues that the caller does not see.
+A durable consumer belongs to its queue, not to the key that made it, because it outlives keys: if its name
+were the key's own, a new key would not find what an old one holds. The rights on the queue are checked before
+anything is looked up, so no answer depends on the consumers of queues that the caller does not see.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class GuardedConsumers:
         self._guard = guard
         self._consumers = broker.consumers
 
-    def register(self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete") -> ConsumerInfo:
+    def register(
+        self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete"
+    ) -> ConsumerInfo:
         self._guard.need(Right.CONSUME, queue)
         return self._consumers.register(name, queue, ttl=ttl, unspoken=unspoken)
 
@@ -45,38 +47,80 @@ class GuardedConsumers:
         up_to: int | None = None,
         max_per_stream: int = MAX_CLAIM,
     ) -> NumberedClaim:
-        """A caller that lost its right meanwhile is not told what there is; the claim stays with its consumer, for whoever goes on."""
+        """A caller that lost its right meanwhile is not told what there is; the claim stays with its
+        consumer, for whoever goes on.
+        """
         self._guard.need(Right.CONSUME, queue)
         claimed = self._consumers.claim(
-            name, queue, generation, number, limit=limit, max_bytes=max_bytes, wait=wait, up_to=up_to, max_per_stream=max_per_stream
+            name,
+            queue,
+            generation,
+            number,
+            limit=limit,
+            max_bytes=max_bytes,
+            wait=wait,
+            up_to=up_to,
+            max_per_stream=max_per_stream,
         )
         self._guard.need(Right.CONSUME, queue)
         return claimed
 
     def read(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
     ) -> Iterator[Delivery]:
-        return chain.from_iterable(self.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled))
+        return chain.from_iterable(
+            self.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        )
 
     def read_pages(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False, after: bytes = b""
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
+        after: bytes = b"",
     ) -> Iterator[Sequence[Delivery]]:
         """Before each page the right is asked for anew."""
         self._guard.need(Right.CONSUME, queue)
-        pages = self._consumers.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled, after=after)
+        pages = self._consumers.read_pages(
+            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled, after=after
+        )
         return self._still_allowed(queue, pages)
 
     def record(
-        self, name: str, queue: str, generation: int, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], *, part: str = ""
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        items: Sequence[Complete | Fail | Release | Start | Extend],
+        *,
+        part: str = "",
     ) -> None:
         self._guard.need(Right.CONSUME, queue)
         self._consumers.record(name, queue, generation, number, items, part=part)
 
-    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> TakenUp:
+    def take_up(
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
+    ) -> TakenUp:
         self._guard.need(Right.CONSUME, queue)
         return self._consumers.take_up(name, queue, generation, number, slice=slice, slices=slices)
 
-    def choose(self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False) -> None:
+    def choose(
+        self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False
+    ) -> None:
         self._guard.need(Right.CONSUME, queue)
         self._consumers.choose(name, queue, generation, number, parts, add=add)
 

@@ -9,7 +9,16 @@ from fairlead.broker.broker import Broker
 from fairlead.broker.runbooks import check_project
 from fairlead.decide.access import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
-from fairlead.model.access import EVERYTHING, AuditRecord, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
+from fairlead.model.access import (
+    EVERYTHING,
+    AuditRecord,
+    Grant,
+    KeyInfo,
+    KeyRecord,
+    NewKey,
+    Right,
+    read_grants,
+)
 from fairlead.model.config_keys import WEIGHT
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.names import check_queue_name
@@ -61,22 +70,30 @@ def _queue_of(key: object) -> str:
 
 
 class GuardedKeys:
-    """A caller hands on only rights of its own, where it is admin, for no longer than it has them itself, and sees and
-    changes only keys that lie inside. Any other key is one that is not there."""
+    """A caller hands on only rights of its own, where it is admin, for no longer than it has them itself, and
+    sees and changes only keys that lie inside. Any other key is one that is not there.
+    """
 
     def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
         self._guard = guard
         self._keys = broker.keys
 
     def create(
-        self, name: str, grants: Iterable[Grant | str] = (), *, expires_in: Duration | None = None, expires_at: int | None = None
+        self,
+        name: str,
+        grants: Iterable[Grant | str] = (),
+        *,
+        expires_in: Duration | None = None,
+        expires_at: int | None = None,
     ) -> NewKey:
         wanted = read_grants(grants)
         self._need_admin_somewhere()
         self._need_to_grant(wanted)
         self._need_no_longer(expires_in, expires_at)
         with self._guard.writes_down("keys.create", name=name, grants=_listed(wanted)) as entry:
-            made = self._keys.create(name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who)
+            made = self._keys.create(
+                name, wanted, expires_in=expires_in, expires_at=expires_at, created_by=self._guard.caller.who
+            )
             entry.details["key"] = made.info.id
         return made
 
@@ -102,12 +119,16 @@ class GuardedKeys:
         with self._guard.writes_down("keys.set_grants", key=key_id, grants=_listed(wanted)):
             return self._keys.set_grants(key_id, wanted, only_if=self._may_change())
 
-    def change_grants(self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()) -> KeyInfo:
+    def change_grants(
+        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
+    ) -> KeyInfo:
         more, less = read_grants(add), read_grants(remove)
         record = self._find(key_id)
         self._need_to_grant(more)
         self._need_no_later_end(record, more)
-        with self._guard.writes_down("keys.change_grants", key=key_id, add=_listed(more), remove=_listed(less)):
+        with self._guard.writes_down(
+            "keys.change_grants", key=key_id, add=_listed(more), remove=_listed(less)
+        ):
             return self._keys.change_grants(key_id, add=more, remove=less, only_if=self._may_change())
 
     def revoke(self, key_id: str) -> None:
@@ -118,8 +139,8 @@ class GuardedKeys:
     def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
         """Also for the caller's own key, whatever its rights: whoever has a secret may exchange it.
 
-        To keep the old one beside the new takes the rights to change it, or whoever found a secret could make a second of it
-        that nobody knows of, and that stays when the first is revoked.
+        To keep the old one beside the new takes the rights to change it, or whoever found a secret could make
+        a second of it that nobody knows of, and that stays when the first is revoked.
         """
         own, only_if = self._own(), None
         if own is None or key_id != own.key_id:
@@ -168,7 +189,13 @@ class GuardedKeys:
         if own is None or not own.expires_ms:
             return
         now_ms = self._guard.clock.now_ms()
-        ends_ms = expires_at if expires_at is not None else None if expires_in is None else now_ms + to_ms(expires_in, "expires_in")
+        ends_ms = (
+            expires_at
+            if expires_at is not None
+            else None
+            if expires_in is None
+            else now_ms + to_ms(expires_in, "expires_in")
+        )
         if not isinstance(ends_ms, int) or ends_ms > own.expires_ms:
             left = f"at most {max(own.expires_ms - now_ms, 0) // 1000}s, when the key that grants ends itself"
             raise InvalidRequest("expires_in", left, expires_in if expires_at is None else expires_at)
@@ -200,7 +227,9 @@ class GuardedAudit:
 
 
 class GuardedRunbooks:
-    """Saving takes admin on the whole project; reading any right on anything in it, because workers and producers read."""
+    """Saving takes admin on the whole project; reading any right on anything in it, because workers and
+    producers read.
+    """
 
     def __init__(self, guard: GuardedBroker, broker: Broker) -> None:
         self._guard = guard
@@ -211,7 +240,9 @@ class GuardedRunbooks:
         own, pattern = self._guard.grants(), _pattern_of(project)
         if not covers(own, Grant(Right.ADMIN, pattern)):
             raise Forbidden(Right.ADMIN, pattern)
-        with self._guard.writes_down("runbooks.save", project=project, characters=len(text) if isinstance(text, str) else 0):
+        with self._guard.writes_down(
+            "runbooks.save", project=project, characters=len(text) if isinstance(text, str) else 0
+        ):
             self._runbooks.save(project, text)
 
     def get(self, project: str) -> str:

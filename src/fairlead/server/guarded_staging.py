@@ -1,8 +1,8 @@
 """`staging.*` as one caller may use them.
 
-A staged write belongs to its queue, not to the key that made it: if its token were the key's own, a new key would publish
-again what was published. The rights on the queue are checked before anything is looked up, so no answer depends on the
-writes of queues that the caller does not see.
+A staged write belongs to its queue, not to the key that made it: if its token were the key's own, a new key
+would publish again what was published. The rights on the queue are checked before anything is looked up, so
+no answer depends on the writes of queues that the caller does not see.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class GuardedStaging:
         dead: Dead | Sequence[Dead] | None = None,
     ) -> StageResult:
         self._guard.need(Right.PRODUCE if dead is None else Right.QUARANTINE, queue)
-        return self._staging.stage(token, chunk, queue, messages, ttl=ttl, skip_invalid=skip_invalid, dead=dead)
+        return self._staging.stage(
+            token, chunk, queue, messages, ttl=ttl, skip_invalid=skip_invalid, dead=dead
+        )
 
     def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
         self._need(token, queue)
@@ -58,7 +60,9 @@ class GuardedStaging:
         return self._staging.list_of(self._guard.sees)
 
     def _need(self, token: str, queue: str) -> None:
-        """The right to write to the queue, and for each kind of message that the write has, the right to that kind."""
+        """The right to write to the queue, and for each kind of message that the write has, the right to that
+        kind.
+        """
         check_queue_name(queue)
         if not (self._guard.may(Right.PRODUCE, queue) or self._guard.may(Right.QUARANTINE, queue)):
             raise Forbidden(Right.PRODUCE, queue)

@@ -1,4 +1,6 @@
-"""The HTTP door: `/healthz`, `/readyz`, `/metrics`. It goes on answering while the server drains, so that a stop can be watched."""
+"""The HTTP door: `/healthz`, `/readyz`, `/metrics`. It goes on answering while the server drains, so that a
+stop can be watched.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,20 @@ class Answer:
 
     __slots__ = ("body", "headers", "status")
 
-    def __init__(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+    def __init__(
+        self, status: int, body: bytes, content_type: str = "application/json", **headers: str
+    ) -> None:
         self.status = status
         self.body = body
-        self.headers = {"Content-Type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        self.headers = {
+            "Content-Type": content_type,
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
 
 
 class HttpDoor:
-    """At most `max_connections` at a time; when one more comes, the one that has kept us waiting longest is closed.
+    """At most `max_connections` at a time; when one more comes, the one that has kept us waiting longest is
+    closed.
 
     So neither slow nor idle clients can keep a health check out.
     """
@@ -93,16 +101,33 @@ class HttpDoor:
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
         self._pages: dict[str, Callable[[Mapping[str, str], str], Answer]] = {
-            "/": self._index, "/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._show_metrics,
+            "/": self._index,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._show_metrics,
         }
 
     def start(self) -> None:
         host, port = split_address(self.address, may_pick_port=True)
-        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        self._server = _Server(family, (str(where[0]), int(where[1])), self, self._connections, self._timeout_s, self._certificates)
+        family, _, _, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self._server = _Server(
+            family,
+            (str(where[0]), int(where[1])),
+            self,
+            self._connections,
+            self._timeout_s,
+            self._certificates,
+        )
         bound = self._server.server_address
         self.address = join_address(str(bound[0]), int(bound[1]))
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="fairlead-http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.1},
+            name="fairlead-http",
+            daemon=True,
+        )
         self._thread.start()
 
     def drain(self) -> None:
@@ -141,9 +166,16 @@ class HttpDoor:
                 return _problem(HTTPStatus.BAD_REQUEST, "bad_request", unreadable)
             page = self._pages.get(path)
             if page is None:
-                return _problem(HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}")
+                return _problem(
+                    HTTPStatus.NOT_FOUND, "not_found", f"expected one of {', '.join(self._pages)}"
+                )
             if method not in ("GET", "HEAD"):
-                return _problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD", Allow="GET, HEAD")
+                return _problem(
+                    HTTPStatus.METHOD_NOT_ALLOWED,
+                    "method_not_allowed",
+                    "expected GET or HEAD",
+                    Allow="GET, HEAD",
+                )
             if caller is not None:
                 # It tells of every queue.
                 caller.need_everywhere()
@@ -168,7 +200,9 @@ class HttpDoor:
                 raise ServerStopping()
             self._broker.intents()
         except FairleadError as error:
-            return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": error.code, "message": str(error)})
+            return _json(
+                HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": error.code, "message": str(error)}
+            )
         return _json(HTTPStatus.OK, {"ready": True})
 
     def _show_metrics(self, headers: Mapping[str, str], query: str) -> Answer:
@@ -182,12 +216,20 @@ class HttpDoor:
         with self._scraping:
             text = encode(registry.restricted_registry(wanted) if wanted else registry)
         if gzip_accepted(headers.get("Accept-Encoding", "")):
-            return Answer(HTTPStatus.OK, gzip.compress(text, 5), content_type, Content_Encoding="gzip", Vary="Accept, Accept-Encoding")
+            return Answer(
+                HTTPStatus.OK,
+                gzip.compress(text, 5),
+                content_type,
+                Content_Encoding="gzip",
+                Vary="Accept, Accept-Encoding",
+            )
         return Answer(HTTPStatus.OK, text, content_type, Vary="Accept, Accept-Encoding")
 
 
 class Connections:
-    """The open ones, each with the time since which it waits for its client; None while we are at work for it."""
+    """The open ones, each with the time since which it waits for its client; None while we are at work for
+    it.
+    """
 
     def __init__(self, most: int, on_refused: Callable[[], None] = lambda: None) -> None:
         self._most = most
@@ -235,7 +277,9 @@ class Connections:
         """Makes some, if it can: asked again whenever a connection begins to wait or leaves."""
         if len(self._waiting_since) < self._most:
             return True
-        waiting = [(since, connection) for connection, since in self._waiting_since.items() if since is not None]
+        waiting = [
+            (since, connection) for connection, since in self._waiting_since.items() if since is not None
+        ]
         if waiting and not self._evicted:
             _, slowest = min(waiting, key=lambda entry: entry[0])
             self._evicted.add(slowest)
@@ -249,7 +293,13 @@ class _Server(TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, family: int, where: tuple[str, int], door: HttpDoor, connections: Connections, timeout_s: float, certificates: Certificates | None
+        self,
+        family: int,
+        where: tuple[str, int],
+        door: HttpDoor,
+        connections: Connections,
+        timeout_s: float,
+        certificates: Certificates | None,
     ) -> None:
         self.address_family = family
         self.certificates = certificates
@@ -259,13 +309,17 @@ class _Server(TCPServer):
         super().__init__(where, _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """With the certificates that are current now. Nothing is read yet: that is for the connection's own thread."""
+        """With the certificates that are current now. Nothing is read yet: that is for the connection's own
+        thread.
+        """
         accepted, client_address = super().get_request()
         if self.certificates is None:
             return accepted, client_address
         try:
             context = self.certificates.current.context
-            return context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False), client_address
+            return context.wrap_socket(
+                accepted, server_side=True, do_handshake_on_connect=False
+            ), client_address
         except BaseException:
             accepted.close()
             raise
@@ -274,7 +328,12 @@ class _Server(TCPServer):
         if not self.connections.admit(request):
             self.shutdown_request(request)
             return
-        threading.Thread(target=self._converse, args=(request, client_address), name="fairlead-http-connection", daemon=True).start()
+        threading.Thread(
+            target=self._converse,
+            args=(request, client_address),
+            name="fairlead-http-connection",
+            daemon=True,
+        ).start()
 
     def _converse(self, request: socket.socket, client_address: Any) -> None:
         try:
@@ -327,7 +386,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._hear_out()
 
     def _hear_out(self) -> None:
-        """What nobody has read when a connection is closed makes the system cut it off, and our words may be lost with it."""
+        """What nobody has read when a connection is closed makes the system cut it off, and our words may be
+        lost with it.
+        """
         left = _HEARD_OUT_BYTES
         self.connection.settimeout(_HEARD_OUT_S)
         while left > 0 and (more := self.rfile.read1(65_536)):
@@ -347,7 +408,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        fields = {"peer": self.address_string(), "page": self.server.door.page_of(getattr(self, "path", "")), "status": int(code)}
+        fields = {
+            "peer": self.address_string(),
+            "page": self.server.door.page_of(getattr(self, "path", "")),
+            "status": int(code),
+        }
         _log.debug("answered", extra={"fields": fields})
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -356,7 +421,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _refusal(error: FairleadError) -> Answer:
     status = status_of(error).http
-    return _problem(status, error.code, error.message, **({"WWW_Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}))
+    return _problem(
+        status,
+        error.code,
+        error.message,
+        **({"WWW_Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}),
+    )
 
 
 def _json(status: int, body: Mapping[str, object], **headers: str) -> Answer:
@@ -370,9 +440,14 @@ def _problem(status: int, code: str, message: str, **headers: str) -> Answer:
 #: The kind of record a TLS client begins with. No HTTP method does.
 _HANDSHAKE = b"\x16"
 _USE_TLS = b"expected TLS: this door is https://, not http://\n"
-_PLAIN = b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
-    _TEXT.encode(), len(_USE_TLS), _USE_TLS,
-)  # fmt: skip
+_PLAIN = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+    % (
+        _TEXT.encode(),
+        len(_USE_TLS),
+        _USE_TLS,
+    )
+)
 
 
 def _shake_hands(connection: ssl.SSLSocket) -> bool:
@@ -392,7 +467,9 @@ def _shake_hands(connection: ssl.SSLSocket) -> bool:
 
 
 def _let_it_be_read(connection: ssl.SSLSocket) -> None:
-    """What a client has sent and nobody read would make the system cut the connection off, and our last words with it."""
+    """What a client has sent and nobody read would make the system cut the connection off, and our last words
+    with it.
+    """
     socket.socket.shutdown(connection, socket.SHUT_WR)
     connection.settimeout(min(_LAST_WORDS_S, connection.gettimeout() or _LAST_WORDS_S))
     for _ in range(16):

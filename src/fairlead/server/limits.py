@@ -1,8 +1,10 @@
-"""What all doors together have in hand: refuses what would be too much, counts what was refused, knows when nothing is in flight.
+"""What all doors together have in hand: refuses what would be too much, counts what was refused, knows when
+nothing is in flight.
 
-One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and what a client keeps
-open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out. Errors that a door answers with
-are told to `count_error`, and whatever else is refused to `refused`, so that every limit shows in the metrics.
+One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and what
+a client keeps open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out.
+Errors that a door answers with are told to `count_error`, and whatever else is refused to `refused`, so that
+every limit shows in the metrics.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
 from fairlead.config import LimitSettings
-from fairlead.errors import FairleadError, InvalidRequest, LimitReached, Overloaded, QueueFull, ServerStopping, StoreFull, TooManyLanes
+from fairlead.errors import (
+    FairleadError,
+    InvalidRequest,
+    LimitReached,
+    Overloaded,
+    QueueFull,
+    ServerStopping,
+    StoreFull,
+    TooManyLanes,
+)
 
 #: Of an answer of many parts: the one that is written, and what gRPC has taken of those before it; measured.
 _PARTS_HELD = 3
@@ -25,7 +36,9 @@ RETRY_AFTER_MS = 50
 
 
 class Limit(StrEnum):
-    """Everything that something may be too much for: the values of the label `limit` of `fairlead_refused_total`."""
+    """Everything that something may be too much for: the values of the label `limit` of
+    `fairlead_refused_total`.
+    """
 
     CALLS = "calls"
     INFLIGHT_BYTES = "inflight_bytes"
@@ -56,7 +69,11 @@ class Limit(StrEnum):
     STORE_FULL = "store_full"
 
 
-_BY_ERROR: dict[type[FairleadError], Limit] = {TooManyLanes: Limit.LANES, QueueFull: Limit.QUEUE_FULL, StoreFull: Limit.STORE_FULL}
+_BY_ERROR: dict[type[FairleadError], Limit] = {
+    TooManyLanes: Limit.LANES,
+    QueueFull: Limit.QUEUE_FULL,
+    StoreFull: Limit.STORE_FULL,
+}
 _BY_WHAT = {
     "queues": Limit.QUEUES,
     "configuration keys": Limit.CONFIG,
@@ -67,21 +84,51 @@ _BY_WHAT = {
     "chunks in one staged write": Limit.STAGED,
     "durable consumers": Limit.DURABLE_CONSUMERS,
 }
-#: Fields of `InvalidRequest` that have a label of their own; what stands before the last dot names the row of a batch.
+#: Fields of `InvalidRequest` that have a label of their own; what stands before the last dot names the row of
+#: a batch.
 FIELDS = frozenset(
     {
-        "payload", "headers", "queue", "fairness_key", "throttle_keys", "stream", "dedup_key", "weight", "delay", "ttl", "messages", "items",
-        "batch", "columns", "app_metadata", "arguments", "consumer", "token", "limit", "ids", "filter", "key", "value", "error", "carry",
-        "request_id", "answered", "path", "name", "chunk", "view",
+        "payload",
+        "headers",
+        "queue",
+        "fairness_key",
+        "throttle_keys",
+        "stream",
+        "dedup_key",
+        "weight",
+        "delay",
+        "ttl",
+        "messages",
+        "items",
+        "batch",
+        "columns",
+        "app_metadata",
+        "arguments",
+        "consumer",
+        "token",
+        "limit",
+        "ids",
+        "filter",
+        "key",
+        "value",
+        "error",
+        "carry",
+        "request_id",
+        "answered",
+        "path",
+        "name",
+        "chunk",
+        "view",
     }
-)  # fmt: skip
+)
 OTHER_FIELD = "other"
 
 
 class OpenChannel:
     """What has been read on a channel so far; its own thread counts, others look.
 
-    pyarrow holds the memory of a request until the next one has come, however long that takes: `held` is what that is.
+    pyarrow holds the memory of a request until the next one has come, however long that takes: `held` is what
+    that is.
     """
 
     __slots__ = ("connection", "held", "read_bytes", "requests")
@@ -99,7 +146,9 @@ class OpenChannel:
 
 
 class Read(NamedTuple):
-    """`size` is what requests took in memory, which is about what they took on the way; `held` of it is still there."""
+    """`size` is what requests took in memory, which is about what they took on the way; `held` of it is still
+    there.
+    """
 
     size: int
     requests: int
@@ -159,7 +208,9 @@ class Limits:
 
     @contextmanager
     def waiting_call(self) -> Iterator[None]:
-        """For a claim that may wait. In flight like any other, but as it costs only its thread it takes no place of `max_calls`."""
+        """For a claim that may wait. In flight like any other, but as it costs only its thread it takes no
+        place of `max_calls`.
+        """
         with self._changed:
             self._check_open()
             self._waiting += 1
@@ -172,9 +223,11 @@ class Limits:
 
     @contextmanager
     def unread(self) -> Iterator[Callable[[int], None]]:
-        """For as long as an answer of many parts is written; told how large a part is going to be, and how large it is.
+        """For as long as an answer of many parts is written; told how large a part is going to be, and how
+        large it is.
 
-        A client that does not read keeps a part in our hands, and others on their way: what all of them keep has a bound.
+        A client that does not read keeps a part in our hands, and others on their way: what all of them keep
+        has a bound.
         """
         held = 0
 
@@ -182,8 +235,16 @@ class Limits:
             nonlocal held
             more = _PARTS_HELD * size - held
             with self._changed:
-                if more > 0 and self._unread > held and self._unread + more > self.settings.max_inflight_bytes:
-                    self._refuse(Limit.UNREAD_BYTES, "bytes of answers that nobody has read", self.settings.max_inflight_bytes)
+                if (
+                    more > 0
+                    and self._unread > held
+                    and self._unread + more > self.settings.max_inflight_bytes
+                ):
+                    self._refuse(
+                        Limit.UNREAD_BYTES,
+                        "bytes of answers that nobody has read",
+                        self.settings.max_inflight_bytes,
+                    )
                 self._unread += more
             held += more
 
@@ -194,7 +255,9 @@ class Limits:
                 self._unread -= held
 
     def open_channel(self) -> None:
-        """For a client that begins a channel and has said nothing on it yet: that alone keeps a thread. `close_channel` ends it."""
+        """For a client that begins a channel and has said nothing on it yet: that alone keeps a thread.
+        `close_channel` ends it.
+        """
         with self._changed:
             self._check_open()
             if self._opened >= self.settings.max_channels:
@@ -214,7 +277,10 @@ class Limits:
             self._check_open()
             if len(self._channels) >= self.settings.max_channels:
                 self._refuse(Limit.CHANNELS, "open channels", self.settings.max_channels)
-            if len(self._channels) >= most and sum(one.connection == connection for one in self._channels) >= most:
+            if (
+                len(self._channels) >= most
+                and sum(one.connection == connection for one in self._channels) >= most
+            ):
                 self._refuse(Limit.CHANNELS_PER_CONNECTION, "open channels of one connection", most)
             self._channels.add(channel)
         try:
@@ -228,13 +294,19 @@ class Limits:
 
     @contextmanager
     def stream(self, connection: str = "") -> Iterator[None]:
-        """For as long as a client keeps one open. It ends by itself once the waits of the broker are over, so it is not in flight."""
+        """For as long as a client keeps one open. It ends by itself once the waits of the broker are over, so
+        it is not in flight.
+        """
         with self._changed:
             self._check_open()
             if self._streams.total() >= self.settings.max_streams:
                 self._refuse(Limit.STREAMS, "open streams", self.settings.max_streams)
             if self._streams[connection] >= self.settings.max_streams_per_connection:
-                self._refuse(Limit.STREAMS_PER_CONNECTION, "open streams of one connection", self.settings.max_streams_per_connection)
+                self._refuse(
+                    Limit.STREAMS_PER_CONNECTION,
+                    "open streams of one connection",
+                    self.settings.max_streams_per_connection,
+                )
             self._streams[connection] += 1
         try:
             yield
@@ -311,14 +383,17 @@ class Limits:
         return self._closed
 
     def wait_until_idle(self, grace_ms: int, hurry: Callable[[], bool] = lambda: False) -> bool:
-        """After `close`: True when the last call in flight has ended, False when the grace was over or `hurry()` said so."""
+        """After `close`: True when the last call in flight has ended, False when the grace was over or
+        `hurry()` said so.
+        """
         deadline = time.monotonic() + grace_ms / 1000
         with self._changed:
             while self.in_flight:
                 left = deadline - time.monotonic()
                 if left <= 0 or hurry():
                     return False
-                # In slices: a second signal only sets a flag, because a handler that took this lock could wait for itself.
+                # In slices: a second signal only sets a flag, because a handler that took this lock could
+                # wait for itself.
                 self._changed.wait(min(left, 0.1))
             return True
 

@@ -1,7 +1,8 @@
 """Structured logs on stderr by the standard `logging`: one event a line, as text or as JSON.
 
-What users send stays out of them: `event` takes named fields that its caller chose, and of an exception only such text is
-shown as is known to quote no request. Everything that logs through the standard library comes out in the same form.
+What users send stays out of them: `event` takes named fields that its caller chose, and of an exception only
+such text is shown as is known to quote no request. Everything that logs through the standard library comes
+out in the same form.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ def event(log: logging.Logger, level: int, name: str, /, **fields: object) -> No
         log.log(level, name, extra={"fields": fields})
 
 
-def set_up(settings: LogSettings, stream: TextIO | None = None, *, repeats: Repeats | None = None) -> logging.Handler:
+def set_up(
+    settings: LogSettings, stream: TextIO | None = None, *, repeats: Repeats | None = None
+) -> logging.Handler:
     """Send all logs of this process through one handler; other libraries' only from warning on.
 
     With `repeats`, lines that repeat are counted.
     """
-    handler = logging.StreamHandler(stream or sys.stderr) if repeats is None else CountingHandler(stream or sys.stderr, repeats)
+    handler = (
+        logging.StreamHandler(stream or sys.stderr)
+        if repeats is None
+        else CountingHandler(stream or sys.stderr, repeats)
+    )
     handler.setFormatter(Lines(settings.format))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("fairlead").setLevel(settings.level.upper())
@@ -97,7 +104,11 @@ class Lines(logging.Formatter):
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = (
+            datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
         fields: dict[str, object] = dict(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[1] is not None:
             fields["error"] = safe_text(record.exc_info[1])
@@ -106,11 +117,20 @@ class Lines(logging.Formatter):
         if self._form == "json":
             line = {"time": at, "level": level, "event": name, "logger": record.name, **fields}
             return json.dumps(line, default=str, ensure_ascii=False)
-        return " ".join([at, f"{level:<7}", _one_line(name), *(f"{key}={_quoted(value)}" for key, value in fields.items())])
+        return " ".join(
+            [
+                at,
+                f"{level:<7}",
+                _one_line(name),
+                *(f"{key}={_quoted(value)}" for key, value in fields.items()),
+            ]
+        )
 
 
 def safe_text(error: BaseException) -> str:
-    """An error without what a user may have sent: a refused request's message quotes it, and so may any library's."""
+    """An error without what a user may have sent: a refused request's message quotes it, and so may any
+    library's.
+    """
     if isinstance(error, (Unavailable, BrokenInvariant)):
         return f"{error.code}: {error.message}"
     if isinstance(error, FairleadError):
@@ -136,7 +156,9 @@ def _safe(value: Any) -> Any:
 def _frames(error: BaseException) -> str:
     """Innermost last, as module files and lines: enough to find the place, and no values."""
     frames = traceback.extract_tb(error.__traceback__)
-    return " > ".join(f"{'/'.join(frame.filename.split('/')[-2:])}:{frame.lineno} {frame.name}" for frame in frames[-12:])
+    return " > ".join(
+        f"{'/'.join(frame.filename.split('/')[-2:])}:{frame.lineno} {frame.name}" for frame in frames[-12:]
+    )
 
 
 def _quoted(value: object) -> str:
@@ -145,4 +167,8 @@ def _quoted(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if "\n" in text or "\r" in text else text
+    return (
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        if "\n" in text or "\r" in text
+        else text
+    )

@@ -1,8 +1,8 @@
 """Counting what was committed: facts in, numbers out.
 
-`Counts.observe` runs under the engine lock for every commit, so it works on whole batches: messages enqueued in the same
-millisecond are one observation with a weight, and so are leases of one claim that end together. `tests/doors/http` holds
-that every kind of fact is either counted or named as bookkeeping.
+`Counts.observe` runs under the engine lock for every commit, so it works on whole batches: messages enqueued
+in the same millisecond are one observation with a weight, and so are leases of one claim that end together.
+`tests/doors/http` holds that every kind of fact is either counted or named as bookkeeping.
 """
 
 from __future__ import annotations
@@ -26,13 +26,44 @@ from fairlead.server.metric_names import Definition
 Series = tuple[str, tuple[str, ...]]
 
 #: Facts that no message moves by.
-BOOKKEEPING: frozenset[type] = frozenset({
-    f.ClaimEnded, f.QueueSaved, f.QueueUnlinked, f.QueueCleared, f.StreamSaved, f.StreamEnded, f.StreamJoined, f.StreamLeft,
-    f.RequestRemembered, f.RequestsForgotten, f.ConfigSet, f.ConfigDeleted, f.DedupForgotten, f.TtlForgotten, f.IntentSaved, f.IntentEnded,
-    f.KeySaved, f.KeyDropped, f.AuditSaved, f.AuditForgotten, f.RunbookSaved,
-    f.ConsumerSaved, f.ConsumerDropped, f.MembersPinned, f.OutcomesRecorded, f.PartsChosen, f.NumberedClaimForgotten,
-    f.ClockMarked, f.BucketsSaved, f.ChunkStaged, f.ChunksDropped, f.PublishSaved, f.PublishEnded, f.PublishesForgotten,
-})
+BOOKKEEPING: frozenset[type] = frozenset(
+    {
+        f.ClaimEnded,
+        f.QueueSaved,
+        f.QueueUnlinked,
+        f.QueueCleared,
+        f.StreamSaved,
+        f.StreamEnded,
+        f.StreamJoined,
+        f.StreamLeft,
+        f.RequestRemembered,
+        f.RequestsForgotten,
+        f.ConfigSet,
+        f.ConfigDeleted,
+        f.DedupForgotten,
+        f.TtlForgotten,
+        f.IntentSaved,
+        f.IntentEnded,
+        f.KeySaved,
+        f.KeyDropped,
+        f.AuditSaved,
+        f.AuditForgotten,
+        f.RunbookSaved,
+        f.ConsumerSaved,
+        f.ConsumerDropped,
+        f.MembersPinned,
+        f.OutcomesRecorded,
+        f.PartsChosen,
+        f.NumberedClaimForgotten,
+        f.ClockMarked,
+        f.BucketsSaved,
+        f.ChunkStaged,
+        f.ChunksDropped,
+        f.PublishSaved,
+        f.PublishEnded,
+        f.PublishesForgotten,
+    }
+)
 
 _BY_QUEUE = frozenset(definition.name for definition in names.METRICS if definition.labels[:1] == ("queue",))
 _REASONS = {int(reason): reason.word for reason in FailureReason}
@@ -40,7 +71,9 @@ _STATE = Flag.STATE
 
 
 class Distribution:
-    """A histogram that takes many equal values at once. `counts` has one more entry than `bounds`, for what is above all."""
+    """A histogram that takes many equal values at once. `counts` has one more entry than `bounds`, for what
+    is above all.
+    """
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -73,8 +106,13 @@ class Counts:
         self._cleared: list[int] = []
         #: Syncs and hooks are timed in any thread.
         self._timing = threading.Lock()
-        self._commit_seconds, self._sync_seconds = self._spread(names.COMMIT_SECONDS), self._spread(names.SYNC_SECONDS)
-        self._enqueue_sizes, self._claim_sizes, self._settle_sizes = [self._spread(names.BATCH, verb) for verb in ("enqueue", "claim", "settle")]
+        self._commit_seconds, self._sync_seconds = (
+            self._spread(names.COMMIT_SECONDS),
+            self._spread(names.SYNC_SECONDS),
+        )
+        self._enqueue_sizes, self._claim_sizes, self._settle_sizes = [
+            self._spread(names.BATCH, verb) for verb in ("enqueue", "claim", "settle")
+        ]
 
     def observe(self, facts: Sequence[f.Fact]) -> None:
         settled = 0
@@ -100,7 +138,11 @@ class Counts:
             else:
                 self._spread(names.HOOK_SECONDS, timing.what).add(timing.seconds)
                 label = self._labels.of(timing.queue_id)
-                for outcome, count in (("ran", timing.ran), ("failed", timing.failed), ("bypassed", timing.bypassed)):
+                for outcome, count in (
+                    ("ran", timing.ran),
+                    ("failed", timing.failed),
+                    ("bypassed", timing.bypassed),
+                ):
                     if count:
                         self._count(names.HOOK_CALLS, count, label, timing.what, outcome)
 
@@ -133,7 +175,8 @@ class Counts:
         else:
             # A numbered claim is put together piece by piece.
             granted.live += count
-        # An id begins with its millisecond. Whatever happened to a message before (a delay, a release, a redrive) is in its state.
+        # An id begins with its millisecond. Whatever happened to a message before (a delay, a release, a
+        # redrive) is in its state.
         fresh = [row[8:14] for row in [lease.row for lease in leases] if not row[26] & _STATE]
         if fresh:
             latency, granted_ms = self._spread(names.DELIVERY_LATENCY, label), fact.claim.granted_ms
@@ -146,7 +189,9 @@ class Counts:
             if label is not None:
                 self._count(names.COMPLETED, count, label)
             else:
-                for queue_id, times in _tally([lease.queue_id for lease in fact.leases if lease.claim_id == claim_id]).items():
+                for queue_id, times in _tally(
+                    [lease.queue_id for lease in fact.leases if lease.claim_id == claim_id]
+                ).items():
                     self._count(names.COMPLETED, times, self._labels.of(queue_id))
         return len(fact.leases)
 
@@ -212,7 +257,13 @@ class Counts:
 
     def _expired(self, fact: f.Moved, label: str) -> None:
         # That a completed message is kept no longer is nothing to worry about, unlike the other two.
-        cause = "completed" if isinstance(fact.source, f.InDone) else "retention" if fact.cause == "retention" else "ttl"
+        cause = (
+            "completed"
+            if isinstance(fact.source, f.InDone)
+            else "retention"
+            if fact.cause == "retention"
+            else "ttl"
+        )
         self._count(names.EXPIRED, 1, label, cause)
 
     def _front_changed(self, fact: f.Moved, label: str) -> None:
@@ -221,14 +272,17 @@ class Counts:
     # Details
 
     def _end_leases(self, claim_id: int, count: int) -> str | None:
-        """So many of one claim end together, with one age. Returns the label of its queue: all leases of a claim are of one.
+        """So many of one claim end together, with one age. Returns the label of its queue: all leases of a
+        claim are of one.
 
         Nothing is known of a claim that another process granted.
         """
         claim = self._claims.get(claim_id)
         if claim is None:
             return None
-        self._spread(names.LEASE_AGE, claim.label).add((self._clock.monotonic_ms() - claim.at_ms) / 1000, count)
+        self._spread(names.LEASE_AGE, claim.label).add(
+            (self._clock.monotonic_ms() - claim.at_ms) / 1000, count
+        )
         claim.live -= count
         if claim.live <= 0:
             del self._claims[claim_id]
@@ -251,7 +305,9 @@ def _reason(number: int) -> str:
 
 
 def _tally(values: list[Any]) -> Mapping[Any, int]:
-    """How often each occurs. Mostly there is one message, or one claim, or one millisecond, and a Counter is dear."""
+    """How often each occurs. Mostly there is one message, or one claim, or one millisecond, and a Counter is
+    dear.
+    """
     count = len(values)
     return {values[0]: count} if values and values.count(values[0]) == count else Counter(values)
 
@@ -286,4 +342,8 @@ COUNTED: dict[type, Handler] = {
     f.Started: Counts._started,
 }
 
-_HANDLERS: dict[type, Handler] = {**COUNTED, f.QueueSaved: Counts._queue_saved, f.QueueCleared: Counts._queue_cleared}
+_HANDLERS: dict[type, Handler] = {
+    **COUNTED,
+    f.QueueSaved: Counts._queue_saved,
+    f.QueueCleared: Counts._queue_cleared,
+}

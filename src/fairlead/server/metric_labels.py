@@ -1,4 +1,6 @@
-"""Which queues have a label of their own: a bounded number, so that no producer can fill the memory of a monitoring system."""
+"""Which queues have a label of their own: a bounded number, so that no producer can fill the memory of a
+monitoring system.
+"""
 
 from __future__ import annotations
 

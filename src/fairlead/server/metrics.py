@@ -10,7 +10,12 @@ from math import inf
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 import fairlead
 from fairlead.broker.broker import Broker
@@ -31,8 +36,9 @@ Sample = tuple[tuple[str, ...], float]
 class Metrics:
     """A registry of its own, fed by the broker it watches from now on. Counters begin at 0 with the process.
 
-    At most `settings.max_queues` queues have a label of their own (the rest are `__other__`), and `settings.max_throttle_keys`
-    throttle keys are shown; message ids, fairness keys and consumers are no labels. `data` is the directory whose disk is watched.
+    At most `settings.max_queues` queues have a label of their own (the rest are `__other__`), and
+    `settings.max_throttle_keys` throttle keys are shown; message ids, fairness keys and consumers are no
+    labels. `data` is the directory whose disk is watched.
     """
 
     def __init__(
@@ -95,7 +101,10 @@ class Metrics:
             yield names.CALLS_REFUSED, [((), self._limits.overloaded)]
             yield names.REFUSED, [((limit,), self._limits.refusals[limit]) for limit in Limit]
             yield names.INVALID, [((field,), count) for field, count in sorted(self._limits.invalid.items())]
-            yield names.CONNECTIONS, [((door,), count) for door, count in sorted(self._limits.connections.items())]
+            yield (
+                names.CONNECTIONS,
+                [((door,), count) for door, count in sorted(self._limits.connections.items())],
+            )
         try:
             measures = self._broker.measures()
         except FairleadError:
@@ -108,9 +117,15 @@ class Metrics:
 
     def _of_broker(self, measures: Measures) -> Iterator[tuple[Definition, list[Sample]]]:
         shown = self._throttles.choose([bucket.key for bucket in measures.throttles])
-        yield names.THROTTLE_TOKENS, [((bucket.key,), bucket.tokens) for bucket in measures.throttles if bucket.key in shown]
+        yield (
+            names.THROTTLE_TOKENS,
+            [((bucket.key,), bucket.tokens) for bucket in measures.throttles if bucket.key in shown],
+        )
         yield names.THROTTLE_KEYS, [((), len(measures.throttles))]
-        yield names.INTENTS, [((kind,), measures.intents.get(kind, 0)) for kind in ("purge", "delete", "redrive")]
+        yield (
+            names.INTENTS,
+            [((kind,), measures.intents.get(kind, 0)) for kind in ("purge", "delete", "redrive")],
+        )
         yield names.LANES, [((), measures.lanes)]
         yield names.READ_AHEAD, [((), measures.read_ahead_rows)]
         yield names.STAGED_WRITES, [((), measures.staged_writes)]
@@ -125,7 +140,12 @@ class Metrics:
             return _summed([((label,), value(queue)) for label, queue in labelled])
 
         states = ("ready", "waiting", "leased", "done", "dead")
-        yield names.MESSAGES, _summed([((label, state), getattr(queue, state)) for label, queue in labelled for state in states])
+        yield (
+            names.MESSAGES,
+            _summed(
+                [((label, state), getattr(queue, state)) for label, queue in labelled for state in states]
+            ),
+        )
         yield names.BYTES, each(lambda queue: queue.bytes)
         yield names.DEAD_BYTES, each(lambda queue: queue.dead_bytes)
         yield names.OLDEST_READY, _oldest(labelled, measures.now_ms)
@@ -138,9 +158,25 @@ class Metrics:
         yield names.PAUSED, each(lambda queue: queue.paused)
         yield names.PARKED_LANES, each(lambda queue: queue.parked_lanes)
         yield names.THROTTLE_HOLDS, each(lambda queue: queue.holds)
-        yield names.HOOK_BREAKER, _summed([((label, hook), is_open) for label, queue in labelled for hook, is_open in queue.hook_breakers.items()])
-        yield names.FAILURE_BREAKER, _summed(
-            [((label, reason), is_open) for label, queue in labelled for reason, is_open in queue.failure_breakers.items()]
+        yield (
+            names.HOOK_BREAKER,
+            _summed(
+                [
+                    ((label, hook), is_open)
+                    for label, queue in labelled
+                    for hook, is_open in queue.hook_breakers.items()
+                ]
+            ),
+        )
+        yield (
+            names.FAILURE_BREAKER,
+            _summed(
+                [
+                    ((label, reason), is_open)
+                    for label, queue in labelled
+                    for reason, is_open in queue.failure_breakers.items()
+                ]
+            ),
         )
 
 

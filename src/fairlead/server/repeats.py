@@ -1,9 +1,10 @@
 """Which log lines repeat an earlier one, so that the log has one line and a count instead of thousands.
 
-Two lines are the same when they have the same logger, level and text, the same fields except `peer`, and, where an error belongs
-to them, an error of the same kind from the same line of code. So a flood from many ports, or many times the same fault, becomes
-one line a minute; the same event for another limit, door, file or verb, or another error, stays a line of its own. Numbers among
-the arguments of a text are counts and not part of the key. Critical lines always pass, and so does what only `debug` shows.
+Two lines are the same when they have the same logger, level and text, the same fields except `peer`, and,
+where an error belongs to them, an error of the same kind from the same line of code. So a flood from many
+ports, or many times the same fault, becomes one line a minute; the same event for another limit, door, file
+or verb, or another error, stays a line of its own. Numbers among the arguments of a text are counts and not
+part of the key. Critical lines always pass, and so does what only `debug` shows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Hashable, Iterator, Mapping
 
 #: How often a line that repeats is written, with the count since the last time.
 WINDOW_MS = 60_000
-#: How many different lines are remembered. A flood that varies what we log ends the oldest early, and is counted less well.
+#: How many different lines are remembered. A flood that varies what we log ends the oldest early, and is
+#: counted less well.
 MAX_REMEMBERED = 1000
 #: Fields that say who it was and not what happened.
 _WHO = frozenset({"peer"})
@@ -42,7 +44,9 @@ class Repeats:
         return True
 
     def due(self, now_ms: int) -> Iterator[logging.LogRecord]:
-        """The counts whose windows are over, each as its last record. A line that did not repeat is forgotten."""
+        """The counts whose windows are over, each as its last record. A line that did not repeat is
+        forgotten.
+        """
         while self._seen:
             key, seen = next(iter(self._seen.items()))
             if seen.ends_ms > now_ms and len(self._seen) < self._max_remembered:

@@ -1,4 +1,6 @@
-"""Names of consumers, claims and requests that no other key can say. Without a key they are as they were given."""
+"""Names of consumers, claims and requests that no other key can say. Without a key they are as they were
+given.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def scoped_id(key_id: str, request_id: str) -> str:
         # For the engine to refuse, in its words.
         return request_id
     mixed = sha256(key_id.encode() + raw_id).digest()
-    return show_id(raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10])
+    return show_id(
+        raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10]
+    )
 
 
 def scoped_ids(key_id: str, request_ids: Sequence[str]) -> Sequence[str]:

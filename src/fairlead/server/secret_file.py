@@ -9,9 +9,11 @@ from types import TracebackType
 
 
 class SecretFile:
-    """Made beside its place when the block begins, so that what is wrong with the place shows before there is a secret.
+    """Made beside its place when the block begins, so that what is wrong with the place shows before there is
+    a secret.
 
-    `write` gives it its name. One that is there is replaced, or, with `exclusive`, refused with FileExistsError.
+    `write` gives it its name. One that is there is replaced, or, with `exclusive`, refused with
+    FileExistsError.
     """
 
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
@@ -25,7 +27,9 @@ class SecretFile:
         self._handle = os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         os.close(self._handle)
         self._beside.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """The process around a broker and its doors: start, wait, stop in the order that loses nothing.
 
-A stop takes no more work, ends all waits, lets calls in flight finish, closes the doors and then the broker. Leases stay.
+A stop takes no more work, ends all waits, lets calls in flight finish, closes the doors and then the broker.
+Leases stay.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ from fairlead.wire import tracing
 if TYPE_CHECKING:
     from fairlead.server.certificates import Certificates
 
-#: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open it again.
+#: How often the broker is asked whether it still works: a failed sync stops it, and a supervisor should open
+#: it again.
 HEALTH_CHECK_S = 0.5
 #: What closing a door may take when no call is in flight any longer.
 CLOSING_S = 3.0
 
 _log = logging.getLogger("fairlead.serve")
 
-#: Doors in the order they open, and close: health is last both times, so it says ready when the others are, and can be watched to the end.
+#: Doors in the order they open, and close: health is last both times, so it says ready when the others are,
+#: and can be watched to the end.
 MakeDoors = Callable[[Broker, ServerSettings, Limits], list[Door]]
 
 
 class Server:
-    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing behind.
+    """A broker with open doors. `start`, then `wait`, then `stop`; a `start` that fails leaves nothing
+    behind.
 
     `open_data` is the first part of `start`, for a caller that treats signals differently in it.
     """
@@ -64,7 +68,9 @@ class Server:
         #: What they show, with `tls.cert`. Watched from `start` on.
         self.certificates: Certificates | None = None
         self._make_doors = make_doors or (
-            lambda broker, settings, limits: open_doors(broker, settings, limits, self.certificates, self._access(broker))
+            lambda broker, settings, limits: open_doors(
+                broker, settings, limits, self.certificates, self._access(broker)
+            )
         )
         self._broker: Broker | None = None
         self._tracing: tracing.Tracing | None = None
@@ -90,7 +96,9 @@ class Server:
             self.certificates = Certificates(self.settings.tls)
         for name, address in self.settings.addresses().items():
             _check_free(name, address)
-        self._broker = fairlead.open(self.settings.data, durability=self.settings.durability, settings=self.settings.engine())
+        self._broker = fairlead.open(
+            self.settings.data, durability=self.settings.durability, settings=self.settings.engine()
+        )
 
     def start(self) -> None:
         if self._broker is None:
@@ -99,9 +107,16 @@ class Server:
         assert broker is not None
         try:
             if (open_to_others := readable_by_others(self.settings.data)) is not None:
-                event(_log, logging.WARNING, "others on this machine can read messages; chmod 700 the data directory", file=open_to_others)
+                event(
+                    _log,
+                    logging.WARNING,
+                    "others on this machine can read messages; chmod 700 the data directory",
+                    file=open_to_others,
+                )
             if self.settings.tracing.otlp_endpoint:
-                self._tracing = tracing.setup(self.settings.tracing.otlp_endpoint, self.settings.tracing.service_name)
+                self._tracing = tracing.setup(
+                    self.settings.tracing.otlp_endpoint, self.settings.tracing.service_name
+                )
             if self.settings.auth.mode == "keys":
                 self._prepare_bootstrap_key(broker)
             for door in self._make_doors(traced(broker, self._tracing), self.settings, self.limits):
@@ -119,24 +134,48 @@ class Server:
             raise
         if self.certificates is not None:
             self.certificates.start()
-        self._sockets = SocketWatch(self.limits, {name: split_address(address)[1] for name, address in self.addresses.items() if name != "http"})
+        self._sockets = SocketWatch(
+            self.limits,
+            {name: split_address(address)[1] for name, address in self.addresses.items() if name != "http"},
+        )
         self._sockets.start()
         where = {**self.addresses, **self._tls_fields()}
-        event(_log, logging.INFO, "serving", data=self.settings.data, durability=self.settings.durability, pid=os.getpid(), **where)
+        event(
+            _log,
+            logging.INFO,
+            "serving",
+            data=self.settings.data,
+            durability=self.settings.durability,
+            pid=os.getpid(),
+            **where,
+        )
 
     def _access(self, broker: Broker) -> Access:
         redaction = Redaction(self.settings.redact.headers, self.settings.redact.json_paths)
         return Access(
-            broker, keys=self.settings.auth.mode == "keys", redaction=redaction, on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION)
+            broker,
+            keys=self.settings.auth.mode == "keys",
+            redaction=redaction,
+            on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION),
         )
 
     def _prepare_bootstrap_key(self, broker: Broker) -> None:
         file = Path(self.settings.auth.bootstrap_key_file or self.settings.data / BOOTSTRAP_FILE)
         prepared = prepare_bootstrap_key(broker, file)
         if prepared is Prepared.MADE:
-            event(_log, logging.WARNING, "a first API key with every right was made; keep it safe, or replace it", file=file)
+            event(
+                _log,
+                logging.WARNING,
+                "a first API key with every right was made; keep it safe, or replace it",
+                file=file,
+            )
         if prepared is Prepared.REVOKED:
-            event(_log, logging.WARNING, "the bootstrap key in the file was revoked or rotated and is not taken; remove the file", file=file)
+            event(
+                _log,
+                logging.WARNING,
+                "the bootstrap key in the file was revoked or rotated and is not taken; remove the file",
+                file=file,
+            )
 
     def _tls_fields(self) -> dict[str, str]:
         if self.certificates is None:
@@ -174,14 +213,26 @@ class Server:
     def stop(self) -> None:
         """Everything confirmed is durable when this returns, whatever became of the doors."""
         assert self._broker is not None
-        event(_log, logging.INFO, "stopping", calls_in_flight=self.limits.in_flight, grace_ms=self.settings.limits.drain_grace_ms)
+        event(
+            _log,
+            logging.INFO,
+            "stopping",
+            calls_in_flight=self.limits.in_flight,
+            grace_ms=self.settings.limits.drain_grace_ms,
+        )
         deadline = time.monotonic() + self.settings.limits.drain_grace_ms / 1000
         for door in self.doors:
             door.drain()
         self.limits.close()
         self._broker.interrupt_waits()
         if not self.limits.wait_until_idle(self.settings.limits.drain_grace_ms, self._hurry.is_set):
-            event(_log, logging.WARNING, "calls are cut off", calls_in_flight=self.limits.in_flight, hurried=self._hurry.is_set())
+            event(
+                _log,
+                logging.WARNING,
+                "calls are cut off",
+                calls_in_flight=self.limits.in_flight,
+                hurried=self._hurry.is_set(),
+            )
         self._close(deadline)
         event(_log, logging.INFO, "stopped")
 
@@ -203,8 +254,8 @@ def run(server: Server, ready: Callable[[], None]) -> None:
     """The life of a server process: start, call `ready`, serve until SIGTERM or SIGINT, stop.
 
     SIGHUP makes it look at its certificates; at a terminal it means that the terminal is gone, and stops it.
-    While the data directory is opened, SIGTERM and SIGINT end the process at once: a kill at that time loses nothing.
-    Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
+    While the data directory is opened, SIGTERM and SIGINT end the process at once: a kill at that time loses
+    nothing. Raises what kept it from starting, or what stopped its broker; by then the doors are closed.
     """
 
     def told(number: int, frame: FrameType | None) -> None:
@@ -218,7 +269,8 @@ def run(server: Server, ready: Callable[[], None]) -> None:
     # Python would run a handler of its own only after RocksDB has opened the directory.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in stopping}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, told)
-    # The system may give a signal to a thread of some library; without this the main thread would go on sleeping.
+    # The system may give a signal to a thread of some library; without this the main thread would go on
+    # sleeping.
     awake_before = signal.set_wakeup_fd(server.wakes.fileno(), warn_on_full_buffer=False)
     try:
         server.open_data()
@@ -241,21 +293,35 @@ def run(server: Server, ready: Callable[[], None]) -> None:
             signal.signal(number, handler)
 
 
-def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certificates: Certificates | None, access: Access) -> list[Door]:
+def open_doors(
+    broker: Broker,
+    settings: ServerSettings,
+    limits: Limits,
+    certificates: Certificates | None,
+    access: Access,
+) -> list[Door]:
     """Those that are not off. Each brings its own library, which need not be installed for the others."""
     addresses, doors = settings.addresses(), list[Door]()
     if "flight" in addresses:
         limit_arrow_memory(settings.limits.max_arrow_bytes)
         from fairlead.server.flight import FlightDoor
 
-        doors.append(FlightDoor(broker, addresses["flight"], limits, certificates=certificates, access=access))
+        doors.append(
+            FlightDoor(broker, addresses["flight"], limits, certificates=certificates, access=access)
+        )
     if "grpc" in addresses:
         from fairlead.server.fila.door import FilaDoor
 
         grace_s, carries_traces = settings.limits.drain_grace_ms / 1000, bool(settings.tracing.otlp_endpoint)
         doors.append(
             FilaDoor(
-                broker, addresses["grpc"], limits, grace_s=grace_s, trace_headers=carries_traces, certificates=certificates, access=access
+                broker,
+                addresses["grpc"],
+                limits,
+                grace_s=grace_s,
+                trace_headers=carries_traces,
+                certificates=certificates,
+                access=access,
             )
         )
     if "http" in addresses:
@@ -263,8 +329,14 @@ def open_doors(broker: Broker, settings: ServerSettings, limits: Limits, certifi
         from fairlead.server.metrics import Metrics
 
         ends = None if certificates is None else lambda: certificates.current.ends
-        metrics = Metrics(broker, data=settings.data, limits=limits, settings=settings.metrics, certificate_ends=ends)
-        doors.append(HttpDoor(broker, addresses["http"], metrics, certificates=certificates, access=access, limits=limits))
+        metrics = Metrics(
+            broker, data=settings.data, limits=limits, settings=settings.metrics, certificate_ends=ends
+        )
+        doors.append(
+            HttpDoor(
+                broker, addresses["http"], metrics, certificates=certificates, access=access, limits=limits
+            )
+        )
     return doors
 
 

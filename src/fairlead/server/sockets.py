@@ -1,8 +1,9 @@
 """Looks after the TCP connections of the Flight and gRPC doors, whose libraries take whatever comes.
 
-pyarrow's Flight server has no limit on connections, on silence, or on the size of a request (2 GiB). But its sockets are
-descriptors of this process. So they are looked at a few times a second, and the ones that are too many, too slow or too
-quiet are shut down: the library then finds a client that has left. Linux only; elsewhere nothing is watched.
+pyarrow's Flight server has no limit on connections, on silence, or on the size of a request (2 GiB). But its
+sockets are descriptors of this process. So they are looked at a few times a second, and the ones that are too
+many, too slow or too quiet are shut down: the library then finds a client that has left. Linux only;
+elsewhere nothing is watched.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _DOOR_SHARE = 4
 
 
 class Connection(msgspec.Struct):
-    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes of requests that are not whole yet.
+    """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes
+    of requests that are not whole yet.
 
     `held` is what the last request of each of its channels still takes in memory.
     """
@@ -74,7 +76,8 @@ class SocketWatch:
         self._others: dict[int, int] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        #: Whether names of connections are what the Flight door calls its peers: until one was seen, none can be missed.
+        #: Whether names of connections are what the Flight door calls its peers: until one was seen, none can
+        #: be missed.
         self._names_fit = False
         self._spares: list[int] = []
 
@@ -125,12 +128,19 @@ class SocketWatch:
         found = list(self._find(time.monotonic()))
         for one in found:
             self._note(one, reads.get(one.name))
-        self._limits.connections = {door: sum(one.door == door for one in found) for door in self._doors.values()}
+        self._limits.connections = {
+            door: sum(one.door == door for one in found) for door in self._doors.values()
+        }
         self._limits.forget(reads.keys() - {one.name for one in found})
-        for one, limit in too_many(found, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit):
+        for one, limit in too_many(
+            found, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit
+        ):
             if self._cut(one):
                 self._limits.refused(limit)
-                _log.info("a connection was closed", extra={"fields": {"door": one.door, "peer": one.name, "limit": str(limit)}})
+                _log.info(
+                    "a connection was closed",
+                    extra={"fields": {"door": one.door, "peer": one.name, "limit": str(limit)}},
+                )
 
     def _note(self, one: Connection, read: Read | None) -> None:
         """What came, less what was read of it with a generous allowance for its wrapping, is on its way."""
@@ -157,7 +167,9 @@ class SocketWatch:
                 continue
             one = self._known.get(fd)
             try:
-                one = self._measured(one if one is not None and one.inode == inode else self._met(fd, inode, now))
+                one = self._measured(
+                    one if one is not None and one.inode == inode else self._met(fd, inode, now)
+                )
             except OSError as trouble:
                 if trouble.errno in _NONE_LEFT:
                     raise
@@ -171,7 +183,10 @@ class SocketWatch:
 
     def _met(self, fd: int, inode: int, now: float) -> Connection | None:
         with _Borrowed(fd) as borrowed:
-            if borrowed.family not in (socket.AF_INET, socket.AF_INET6) or borrowed.type != socket.SOCK_STREAM:
+            if (
+                borrowed.family not in (socket.AF_INET, socket.AF_INET6)
+                or borrowed.type != socket.SOCK_STREAM
+            ):
                 return None
             door = self._doors.get(borrowed.getsockname()[1])
             if door is None:
@@ -208,12 +223,19 @@ class SocketWatch:
 def too_many(
     found: Iterable[Connection], settings: LimitSettings, room: int, now: float, *, greets: bool
 ) -> Iterator[tuple[Connection, Limit]]:
-    """Which connections must go, and for which limit. Those that never opened a channel go first, then the longest silent."""
+    """Which connections must go, and for which limit. Those that never opened a channel go first, then the
+    longest silent.
+    """
     left = []
     for one in found:
         if one.silent_ms > settings.idle_ms:
             yield one, Limit.IDLE
-        elif greets and one.door == "flight" and not one.spoke and (now - one.since) * 1000 > settings.greeting_ms:
+        elif (
+            greets
+            and one.door == "flight"
+            and not one.spoke
+            and (now - one.since) * 1000 > settings.greeting_ms
+        ):
             yield one, Limit.GREETING
         else:
             left.append(one)
@@ -237,7 +259,8 @@ def too_many(
 def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Connection, Limit]]:
     """Of the gRPC door nobody tells what was read; it has a limit on the size of a request of its own.
 
-    The largest go first; of those about as large as each other, the longest silent, which are least likely to be at work.
+    The largest go first; of those about as large as each other, the longest silent, which are least likely to
+    be at work.
     """
     flights = [one for one in connections if one.door == "flight"]
     largest = sorted(flights, key=lambda one: (-(one.arriving + one.held).bit_length(), -one.silent_ms))
@@ -250,7 +273,9 @@ def _arriving(connections: Iterable[Connection], most: int) -> Iterator[tuple[Co
 
 
 class _Borrowed:
-    """Somebody else's socket, by a descriptor of our own: closing ours leaves theirs open, and nobody can take it away meanwhile."""
+    """Somebody else's socket, by a descriptor of our own: closing ours leaves theirs open, and nobody can
+    take it away meanwhile.
+    """
 
     def __init__(self, fd: int) -> None:
         own = os.dup(fd)

@@ -1,4 +1,6 @@
-"""Answers of many parts. Each is made once the one before has been written, so that a slow client has one of them in memory."""
+"""Answers of many parts. Each is made once the one before has been written, so that a slow client has one of
+them in memory.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import BrowseCall, ReadCall, decode
 from fairlead.wire.deliveries import Runs, encode_deliveries, runs_of
 
-#: A part ends with the row that reaches either. Large enough that the work for a part is little beside that for its rows, and small
-#: enough that a hundred readers that have stopped reading can be waited for.
+#: A part ends with the row that reaches either. Large enough that the work for a part is little beside that
+#: for its rows, and small enough that a hundred readers that have stopped reading can be waited for.
 MOST_ROWS = 10_000
 MOST_BYTES = 2 * 1024 * 1024
 
@@ -23,7 +25,14 @@ Part = tuple[Runs, pa.RecordBatch]
 def read(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, ReadCall)
     pages = broker.consumers.read_pages(
-        call.name, call.queue, call.generation, call.number, slice=call.slice, slices=call.slices, unsettled=call.unsettled, after=call.after
+        call.name,
+        call.queue,
+        call.generation,
+        call.number,
+        slice=call.slice,
+        slices=call.slices,
+        unsettled=call.unsettled,
+        after=call.after,
     )
     return _encoded(pages, call.payloads)
 

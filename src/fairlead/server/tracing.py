@@ -1,4 +1,6 @@
-"""Spans of a server's calls: a broker that writes one down for every call that moves messages, and is otherwise the broker."""
+"""Spans of a server's calls: a broker that writes one down for every call that moves messages, and is
+otherwise the broker.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,37 @@ class _TracedBroker:
 
     def enqueue(self, queue: str, payload: bytes, **options: Any) -> str:
         parent = _headers(options.get("headers"))
-        return self._record("enqueue", "send", lambda: self._broker.enqueue(queue, payload, **options), queue=queue, count=1, parent=parent)
+        return self._record(
+            "enqueue",
+            "send",
+            lambda: self._broker.enqueue(queue, payload, **options),
+            queue=queue,
+            count=1,
+            parent=parent,
+        )
 
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
         parent = _first_headers(messages)
         return self._record(
-            "enqueue", "send", lambda: self._broker.enqueue_many(queue, messages), queue=queue, count=_size(messages), parent=parent
+            "enqueue",
+            "send",
+            lambda: self._broker.enqueue_many(queue, messages),
+            queue=queue,
+            count=_size(messages),
+            parent=parent,
         )
 
     def claim(self, queue: str | Sequence[str], **options: Any) -> list[Delivery]:
         """One that found nothing leaves no span: consumers ask all day."""
         name = queue if isinstance(queue, str) else None
         return self._record(
-            "claim", "receive", lambda: self._broker.claim(queue, **options), queue=name,
-            count=len, keep=bool, linked=_carried,
+            "claim",
+            "receive",
+            lambda: self._broker.claim(queue, **options),
+            queue=name,
+            count=len,
+            keep=bool,
+            linked=_carried,
         )
 
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
@@ -61,7 +80,11 @@ class _TracedBroker:
 
         One that is only an enqueue or only a settle, under a request id, is written down as such.
         """
-        settles, sent, claims = parts.get("settle") or parts.get("extend"), parts.get("enqueue"), parts.get("claim")
+        settles, sent, claims = (
+            parts.get("settle") or parts.get("extend"),
+            parts.get("enqueue"),
+            parts.get("claim"),
+        )
         verb, operation, queue, parent = "exchange", "settle", None, None
         if sent and isinstance(sent, Mapping) and not settles and not claims:
             verb, operation, parent = "enqueue", "send", _first_headers(next(iter(sent.values())))
@@ -69,8 +92,14 @@ class _TracedBroker:
         elif settles and not sent and not claims:
             verb = "settle"
         return self._record(
-            verb, cast(OperationType, operation), lambda: self._broker.exchange(consumer, **parts), queue=queue, parent=parent,
-            count=_moved, keep=lambda result: _moved(result) > 0, linked=lambda result: _carried(result.deliveries),
+            verb,
+            cast(OperationType, operation),
+            lambda: self._broker.exchange(consumer, **parts),
+            queue=queue,
+            parent=parent,
+            count=_moved,
+            keep=lambda result: _moved(result) > 0,
+            linked=lambda result: _carried(result.deliveries),
         )
 
     def _record(
@@ -90,11 +119,21 @@ class _TracedBroker:
             answer = call()
         except Exception as error:
             known = count if isinstance(count, int) else 0
-            self._write_down(verb, operation, queue=queue, count=known, began_ns=began_ns, parent=parent, error=error)
+            self._write_down(
+                verb, operation, queue=queue, count=known, began_ns=began_ns, parent=parent, error=error
+            )
             raise
         if keep(answer):
             moved = count if isinstance(count, int) else count(answer)
-            self._write_down(verb, operation, queue=queue, count=moved, began_ns=began_ns, parent=parent, linked=linked(answer))
+            self._write_down(
+                verb,
+                operation,
+                queue=queue,
+                count=moved,
+                began_ns=began_ns,
+                parent=parent,
+                linked=linked(answer),
+            )
         return answer
 
     def _write_down(self, verb: str, operation: OperationType, **fields: Any) -> None:

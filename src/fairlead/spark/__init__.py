@@ -1,8 +1,9 @@
-"""fairlead on Apache Spark: a session, the data source `format("fairlead")`, workers of runbooks, quarantine for bad rows.
+"""fairlead on Apache Spark: a session, the data source `format("fairlead")`, workers of runbooks, quarantine
+for bad rows.
 
-Promises: Arrow batches from broker to executor and back, with no Python per payload; importing this folder imports neither
-pyspark nor pyarrow. Must not: be needed by anything else in fairlead, or bring the engine to an executor. Start at
-`runtime.spark_session`, then the folder you need: `data_source`, `worker`, `bad_rows`.
+Promises: Arrow batches from broker to executor and back, with no Python per payload; importing this folder
+imports neither pyspark nor pyarrow. Must not: be needed by anything else in fairlead, or bring the engine to
+an executor. Start at `runtime.spark_session`, then the folder you need: `data_source`, `worker`, `bad_rows`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from fairlead.spark.runtime.spark_session import prepare, session, settings
     from fairlead.spark.worker.run_worker import run_worker
 
-#: What is offered here, and where it lives. A name must not be that of a module of this folder, which would take its place.
+#: What is offered here, and where it lives. A name must not be that of a module of this folder, which would
+#: take its place.
 _HOMES = {
     "Java": "runtime.java",
     "find_java": "runtime.java",
@@ -32,11 +34,24 @@ _HOMES = {
     "use_java": "runtime.java",
 }
 
-__all__ = ["Java", "find_java", "prepare", "quarantine", "register", "returned", "run_worker", "session", "settings", "use_java"]
+__all__ = [
+    "Java",
+    "find_java",
+    "prepare",
+    "quarantine",
+    "register",
+    "returned",
+    "run_worker",
+    "session",
+    "settings",
+    "use_java",
+]
 
 
 def register(spark: SparkSession) -> None:
-    """Tell a session of `format("fairlead")`, where it does not find it by itself: with a server of Spark Connect, say."""
+    """Tell a session of `format("fairlead")`, where it does not find it by itself: with a server of Spark
+    Connect, say.
+    """
     from fairlead.spark.data_source.source import FairleadDataSource
 
     spark.dataSource.register(FairleadDataSource)

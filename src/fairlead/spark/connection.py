@@ -1,6 +1,8 @@
-"""Clients of Spark's Python processes: one per process and way to a server, made when first needed and never pickled.
+"""Clients of Spark's Python processes: one per process and way to a server, made when first needed and never
+pickled.
 
-Workers are reused by many tasks and end with their session, or are killed: nothing here has to be closed for the broker's sake.
+Workers are reused by many tasks and end with their session, or are killed: nothing here has to be closed for
+the broker's sake.
 """
 
 from __future__ import annotations
@@ -49,12 +51,14 @@ class Way:
 
 
 def client_for(options: Options) -> Client:
-    """Connects at the first call, trying for as long as the option `timeout` says: then `ServerUnreachable`, with the endpoint.
+    """Connects at the first call, trying for as long as the option `timeout` says: then `ServerUnreachable`,
+    with the endpoint.
 
     Thread-safe. A forked child gets clients of its own.
     """
     way = Way(**{name: getattr(options, name) for name in Way.__dataclass_fields__})
-    # The process, because Spark forks its workers from a daemon; the API key, because its file may have a new one.
+    # The process, because Spark forks its workers from a daemon; the API key, because its file may have a new
+    # one.
     which = (os.getpid(), way, _api_key(way))
     with _lock:
         client = _clients.get(which)
@@ -83,14 +87,18 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def _warn_if_only_local(options: Options) -> None:
-    """Spark tells a source nothing of its master: an executor notices that it is one, and not a part of the driver."""
+    """Spark tells a source nothing of its master: an executor notices that it is one, and not a part of the
+    driver.
+    """
     elsewhere = platform.node() != options.driver
     if (elsewhere or _OF_EXECUTORS in os.environ) and is_loopback(options.endpoint):
         log.warning(
             "endpoint %s is a loopback address, and so names the machine of each executor by itself (here %s, driver on %s): "
             "it works only where the broker runs as well; give the address by which every executor reaches the broker",
-            options.endpoint, platform.node(), options.driver or "an unknown host",
-        )  # fmt: skip
+            options.endpoint,
+            platform.node(),
+            options.driver or "an unknown host",
+        )
 
 
 def _connect(way: Way, api_key: str | None) -> Client:
@@ -105,14 +113,23 @@ def _tls(way: Way) -> Tls | None:
 
     if not (way.tls or way.tls_ca or way.tls_cert or way.tls_server_name):
         return None
-    return Tls(ca=way.tls_ca or None, cert=way.tls_cert or None, key=way.tls_key or None, server_name=way.tls_server_name or None)
+    return Tls(
+        ca=way.tls_ca or None,
+        cert=way.tls_cert or None,
+        key=way.tls_key or None,
+        server_name=way.tls_server_name or None,
+    )
 
 
 def _api_key(way: Way) -> str | None:
     if way.api_key_env:
         key = os.environ.get(way.api_key_env, "").strip()
         if not key:
-            raise InvalidRequest("option apiKeyEnv", f"the name of an environment variable that is set in this process ({_where()})", way.api_key_env)
+            raise InvalidRequest(
+                "option apiKeyEnv",
+                f"the name of an environment variable that is set in this process ({_where()})",
+                way.api_key_env,
+            )
         return key
     if not way.api_key_file:
         return None
@@ -120,9 +137,13 @@ def _api_key(way: Way) -> str | None:
         with Path(way.api_key_file).open("rb") as opened:
             key = opened.read(_MOST_KEY_BYTES).decode("utf-8", "replace").strip()
     except OSError as error:
-        raise InvalidRequest("option apiKeyFile", f"a file that can be read on {_where()} ({error.strerror})", way.api_key_file) from None
+        raise InvalidRequest(
+            "option apiKeyFile", f"a file that can be read on {_where()} ({error.strerror})", way.api_key_file
+        ) from None
     if not key:
-        raise InvalidRequest("option apiKeyFile", f"a file with an API key on {_where()}; it is empty", way.api_key_file)
+        raise InvalidRequest(
+            "option apiKeyFile", f"a file with an API key on {_where()}; it is empty", way.api_key_file
+        )
     return key
 
 

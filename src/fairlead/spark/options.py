@@ -1,7 +1,7 @@
 """The options of `format("fairlead")`: one table, from which they are read, checked, refused and documented.
 
-Spark hands them over as text and folds their names to lower case. They travel in plans, logs and pickles, so none of them
-is a secret: an API key is named by its file or by its environment variable.
+Spark hands them over as text and folds their names to lower case. They travel in plans, logs and pickles, so
+none of them is a secret: an API key is named by its file or by its environment variable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fairlead.errors import InvalidRequest
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
-from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_CLAIM, MAX_CONSUMER_BYTES, MAX_CONSUMER_TTL_MS, MIN_CONSUMER_TTL_MS
+from fairlead.model.limits import (
+    MAX_ANSWER_BYTES,
+    MAX_CLAIM,
+    MAX_CONSUMER_BYTES,
+    MAX_CONSUMER_TTL_MS,
+    MIN_CONSUMER_TTL_MS,
+)
 from fairlead.model.names import check_queue_name
 
 Direction: TypeAlias = Literal["batch read", "stream read", "batch write", "stream write", "quarantine"]
@@ -37,7 +43,9 @@ _SECRETS = frozenset({"apikey", "api_key", "key", "token", "secret", "password",
 
 
 class Option(NamedTuple):
-    """One row of the table. `default` is as one would write it; empty: none, `must be given`: there is no doing without."""
+    """One row of the table. `default` is as one would write it; empty: none, `must be given`: there is no
+    doing without.
+    """
 
     name: str
     default: str
@@ -76,7 +84,11 @@ def _size(least: int, most: int) -> Callable[[str, str], int]:
         found = re.fullmatch(r"\s*([0-9]{1,15})\s*(?:(b?)|([kmg])(?:i?b)?)\s*", value.lower())
         size = int(found[1]) << _UNITS[found[3] or ""] if found else -1
         if not least <= size <= most:
-            raise InvalidRequest(f"option {name}", f'a number of bytes, or a size such as "64m", from {least} to {most} bytes', value)
+            raise InvalidRequest(
+                f"option {name}",
+                f'a number of bytes, or a size such as "64m", from {least} to {most} bytes',
+                value,
+            )
         return size
 
     return read
@@ -95,7 +107,9 @@ def _duration(name: str, value: str) -> str:
     try:
         to_ms(value, name)
     except InvalidRequest:
-        raise InvalidRequest(f"option {name}", 'a duration such as "30s", "1h30m" or "7d", at most 10 years', value) from None
+        raise InvalidRequest(
+            f"option {name}", 'a duration such as "30s", "1h30m" or "7d", at most 10 years', value
+        ) from None
     return value
 
 
@@ -141,23 +155,38 @@ def _start(name: str, value: str) -> int:
 
 
 def _option(
-    default: Any, read: Callable[[str, str], Any], directions: tuple[Direction, ...], words: str, *, shown: str = "", name: str = ""
+    default: Any,
+    read: Callable[[str, str], Any],
+    directions: tuple[Direction, ...],
+    words: str,
+    *,
+    shown: str = "",
+    name: str = "",
 ) -> Any:
     return field(default=default, metadata={"option": Option(name, shown, directions, words, read)})
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was given, checked by itself; `for_direction` checks what needs to be known to do something with it.
+    """What was given, checked by itself; `for_direction` checks what needs to be known to do something with
+    it.
 
     `given` has the names of those that were given, as the table writes them.
     """
 
     endpoint: str = _option(
-        "", _address, ALL, "`host:port` of the server's Flight door, as every executor reaches it", shown="must be given"
+        "",
+        _address,
+        ALL,
+        "`host:port` of the server's Flight door, as every executor reaches it",
+        shown="must be given",
     )
     queue: str = _option(
-        "", _queue, ALL, 'the queue, `project/name` or `name`; `load("orders")` and `save("orders")` say the same', shown="must be given"
+        "",
+        _queue,
+        ALL,
+        'the queue, `project/name` or `name`; `load("orders")` and `save("orders")` say the same',
+        shown="must be given",
     )
     consumer: str = _option(
         "",
@@ -174,7 +203,11 @@ class Options:
         shown="7d",
     )
     max_messages_per_trigger: int = _option(
-        20_000, _whole(1, MAX_CLAIM), ("stream read",), "most messages of one micro-batch; up to 100000", shown="20000"
+        20_000,
+        _whole(1, MAX_CLAIM),
+        ("stream read",),
+        "most messages of one micro-batch; up to 100000",
+        shown="20000",
     )
     max_bytes_per_trigger: int = _option(
         MAX_ANSWER_BYTES // 4,
@@ -198,7 +231,11 @@ class Options:
         shown="earliest",
     )
     view: Literal["messages", "dead"] = _option(
-        "messages", _one_of("messages", "dead"), ("batch read",), "the queue's messages, or its dead letters", shown="messages"
+        "messages",
+        _one_of("messages", "dead"),
+        ("batch read",),
+        "the queue's messages, or its dead letters",
+        shown="messages",
     )
     include_payload: bool = _option(True, _bool, READS, "false: the column `payload` is null", shown="true")
     include_headers: bool = _option(True, _bool, READS, "false: the column `headers` is null", shown="true")
@@ -210,10 +247,17 @@ class Options:
         shown="true",
     )
     operation: Literal["produce", "settle"] = _option(
-        "produce", _one_of("produce", "settle"), WRITES, "rows are new messages, or outcomes of messages read", shown="produce"
+        "produce",
+        _one_of("produce", "settle"),
+        WRITES,
+        "rows are new messages, or outcomes of messages read",
+        shown="produce",
     )
     dedupe_token: str = _option(
-        "", _text, ("batch write",), "a second write with the same token within 7 days does nothing; a stream has its own tokens"
+        "",
+        _text,
+        ("batch write",),
+        "a second write with the same token within 7 days does nothing; a stream has its own tokens",
     )
     rejects: str = _option(
         "",
@@ -222,14 +266,30 @@ class Options:
         "folder, reachable from every executor, for Parquet files of the rows that break a limit; without it such a row fails the write",
     )
     api_key_file: str = _option("", _text, ALL, "file with the API key, on the driver and on every executor")
-    api_key_env: str = _option("", _text, ALL, "environment variable with the API key, on the driver and on every executor")
-    tls: bool = _option(False, _bool, ALL, "TLS with the authorities that the system trusts; any other `tls` option turns it on", shown="false")
+    api_key_env: str = _option(
+        "", _text, ALL, "environment variable with the API key, on the driver and on every executor"
+    )
+    tls: bool = _option(
+        False,
+        _bool,
+        ALL,
+        "TLS with the authorities that the system trusts; any other `tls` option turns it on",
+        shown="false",
+    )
     tls_ca: str = _option("", _text, ALL, "file in PEM with the authorities whose servers are trusted")
-    tls_cert: str = _option("", _text, ALL, "file in PEM with the certificate to show, together with `tls.key`")
+    tls_cert: str = _option(
+        "", _text, ALL, "file in PEM with the certificate to show, together with `tls.key`"
+    )
     tls_key: str = _option("", _text, ALL, "file in PEM with its private key, without a passphrase")
-    tls_server_name: str = _option("", _text, ALL, "name in the server's certificate, where it is not the host of `endpoint`")
+    tls_server_name: str = _option(
+        "", _text, ALL, "name in the server's certificate, where it is not the host of `endpoint`"
+    )
     timeout: str = _option(
-        "1m", _duration, ALL, "how long a call is tried again while the server cannot be reached; then the task or the query fails", shown="1m"
+        "1m",
+        _duration,
+        ALL,
+        "how long a call is tried again while the server cannot be reached; then the task or the query fails",
+        shown="1m",
     )
     given: frozenset[str] = frozenset()
     #: The machine on which they were read.
@@ -245,13 +305,23 @@ class Options:
         for name in sorted(self.given):
             if direction not in OPTIONS[name].directions:
                 where = " and ".join(f"{one}s" for one in OPTIONS[name].directions)
-                raise InvalidRequest(f"option {name}", f"left out of a {direction}: it belongs to {where}", getattr(self, FIELDS[name]))
+                raise InvalidRequest(
+                    f"option {name}",
+                    f"left out of a {direction}: it belongs to {where}",
+                    getattr(self, FIELDS[name]),
+                )
         if not self.endpoint:
             raise InvalidRequest("option endpoint", "given, such as 127.0.0.1:5556", None)
         if not self.queue:
-            raise InvalidRequest("option queue", 'given, or the queue\'s name in load("...") or save("...")', None)
+            raise InvalidRequest(
+                "option queue", 'given, or the queue\'s name in load("...") or save("...")', None
+            )
         if direction == "stream read" and not self.consumer:
-            raise InvalidRequest("option consumer", "given: the name under which the broker keeps this query's place, one per query", None)
+            raise InvalidRequest(
+                "option consumer",
+                "given: the name under which the broker keeps this query's place, one per query",
+                None,
+            )
         if direction == "stream read" and self.starting_from:
             why = 'left out or "earliest" in a stream read: a queue has no past to skip, what is in it is what is still to be done'
             raise InvalidRequest("option startingFrom", why, "a time")
@@ -267,7 +337,11 @@ def _named(one: Field[Any]) -> str:
 
 #: The name of each option, as documented -> its field of `Options`, and its row of the table.
 FIELDS = {_named(one): one.name for one in fields(Options) if "option" in one.metadata}
-OPTIONS = {_named(one): one.metadata["option"]._replace(name=_named(one)) for one in fields(Options) if "option" in one.metadata}
+OPTIONS = {
+    _named(one): one.metadata["option"]._replace(name=_named(one))
+    for one in fields(Options)
+    if "option" in one.metadata
+}
 _FOLDED = {name.lower(): name for name in OPTIONS}
 
 
@@ -278,17 +352,30 @@ def spelled_as_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_options(given: Mapping[str, str]) -> Options:
-    """Raises `InvalidRequest` that names the option. Values of unknown options are not shown: one may be a secret."""
-    folded = {str(name).lower(): str(value) for name, value in given.items() if str(name).lower() not in _OF_SPARK}
+    """Raises `InvalidRequest` that names the option. Values of unknown options are not shown: one may be a
+    secret.
+    """
+    folded = {
+        str(name).lower(): str(value) for name, value in given.items() if str(name).lower() not in _OF_SPARK
+    }
     path = folded.pop("path", None)
     unknown = sorted(set(folded) - set(_FOLDED))
     if unknown:
-        raise InvalidRequest("every option", f"one that fairlead knows: {'; '.join(map(_say_unknown, unknown))}", ", ".join(unknown))
+        raise InvalidRequest(
+            "every option",
+            f"one that fairlead knows: {'; '.join(map(_say_unknown, unknown))}",
+            ", ".join(unknown),
+        )
     if path is not None:
         if folded.get("queue", path) != path:
-            raise InvalidRequest("option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"])
+            raise InvalidRequest(
+                "option queue", "the same as the name in load(...) or save(...), or left out", folded["queue"]
+            )
         folded["queue"] = path
-    values = {FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value) for name, value in folded.items()}
+    values = {
+        FIELDS[_FOLDED[name]]: OPTIONS[_FOLDED[name]].read(_FOLDED[name], value)
+        for name, value in folded.items()
+    }
     options = Options(**values, given=frozenset(_FOLDED[name] for name in folded), driver=platform.node())
     if options.api_key_file and options.api_key_env:
         raise InvalidRequest("options apiKeyFile and apiKeyEnv", "one of the two", "both")
@@ -303,7 +390,11 @@ def _say_unknown(folded: str) -> str:
     if folded.replace(".", "").replace("-", "") in _SECRETS:
         return f"instead of {folded}, which would travel in plans and logs, name the key's file with apiKeyFile or its variable with apiKeyEnv"
     near = get_close_matches(folded, list(_FOLDED), 1, 0.5)
-    return f"instead of {folded}, did you mean {_FOLDED[near[0]]}?" if near else f"there is nothing like {folded} among {', '.join(OPTIONS)}"
+    return (
+        f"instead of {folded}, did you mean {_FOLDED[near[0]]}?"
+        if near
+        else f"there is nothing like {folded} among {', '.join(OPTIONS)}"
+    )
 
 
 def options_table() -> Iterator[str]:
@@ -311,6 +402,14 @@ def options_table() -> Iterator[str]:
     yield "| option | for | default | meaning |"
     yield "|---|---|---|---|"
     for option in OPTIONS.values():
-        where = "all" if option.directions == ALL else "reads" if option.directions == READS else "writes" if option.directions == WRITES else None
+        where = (
+            "all"
+            if option.directions == ALL
+            else "reads"
+            if option.directions == READS
+            else "writes"
+            if option.directions == WRITES
+            else None
+        )
         default = option.default if not option.default or " " in option.default else f"`{option.default}`"
         yield f"| `{option.name}` | {where or ', '.join(f'{one}s' for one in option.directions)} | {default} | {option.words} |"

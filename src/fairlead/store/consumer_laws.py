@@ -1,5 +1,6 @@
-"""What must hold about numbered claims: what a consumer has in hand is leased to it, all of it and nothing else, and what was said is
-about that."""
+"""What must hold about numbered claims: what a consumer has in hand is leased to it, all of it and nothing
+else, and what was said is about that.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def check_consumers(store: Store) -> list[str]:
     queues = {record.queue_id for record in store.queues() if record.name}
     pinned = {lease.id: lease for lease in store.leases() if lease.pinned and lease.queue_id in queues}
     problems = [problem for record in store.consumers() for problem in _claim_in_hand(store, record, pinned)]
-    return problems + [f"message {show_id(id)} is leased to a numbered claim that does not have it" for id in pinned]
+    return problems + [
+        f"message {show_id(id)} is leased to a numbered claim that does not have it" for id in pinned
+    ]
 
 
 def _claim_in_hand(store: Store, record: ConsumerRecord, pinned: dict[bytes, Lease]) -> list[str]:
@@ -29,14 +32,18 @@ def _claim_in_hand(store: Store, record: ConsumerRecord, pinned: dict[bytes, Lea
     members, problems = store.claim_members(record.key, record.number), []
     calls, wrong = _look_at_words(store, record, set(members))
     if (len(members), calls) != (record.messages, record.recorded):
-        problems.append(f"{name} has {len(members)} members and {calls} outcomes, its record says {record.messages} and {record.recorded}")
+        problems.append(
+            f"{name} has {len(members)} members and {calls} outcomes, its record says {record.messages} and {record.recorded}"
+        )
     problems += [f"{name} {what}" for what in wrong]
     if len(set(members)) != len(members):
         problems.append(f"{name} has a member twice")
     if (record.phase == "idle") != (record.number == 0) or (record.phase == "idle") != (record.claim_id == 0):
         problems.append(f"{name} is {record.phase}, with claim id {record.claim_id:x}")
     if len(record.taken) != (record.slices + 7) // 8 or (record.slices and record.phase == "idle"):
-        problems.append(f"{name} is cut into {record.slices} slices, with {len(record.taken)} bytes to say which were taken up")
+        problems.append(
+            f"{name} is cut into {record.slices} slices, with {len(record.taken)} bytes to say which were taken up"
+        )
     for member in members[record.handled :]:
         lease = pinned.pop(member, None)
         if lease is None or (lease.claim_id, lease.queue_id) != (record.claim_id, record.queue_id):
@@ -54,6 +61,9 @@ def _look_at_words(store: Store, record: ConsumerRecord, members: set[bytes]) ->
             except msgspec.DecodeError as why:
                 problems.append(f"cannot be read in what call {at} said: {why}")
             else:
-                problems += [f"has words about message {show_id(stranger)}, which is not in it" for stranger in strangers]
+                problems += [
+                    f"has words about message {show_id(stranger)}, which is not in it"
+                    for stranger in strangers
+                ]
         calls += len(page)
     return calls, problems

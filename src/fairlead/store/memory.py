@@ -1,7 +1,7 @@
 """The port in memory, for tests: written apart from RocksDB's key layout, and stricter about nonsense.
 
-A fact that does not fit what is stored (a lease on a message that is not ready, a move from where it is not) raises
-`BrokenInvariant`, where a disk store would not pay for the read that finds out.
+A fact that does not fit what is stored (a lease on a message that is not ready, a move from where it is not)
+raises `BrokenInvariant`, where a disk store would not pay for the read that finds out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class MemoryStore:
         self._closed = False
 
     def reopen(self) -> MemoryStore:
-        """What opening the directory again is to a store on disk: the same data, the next boot. This object is closed."""
+        """What opening the directory again is to a store on disk: the same data, the next boot. This object
+        is closed.
+        """
         self._closed = True
         again = MemoryStore()
         again._data = self._data
@@ -70,8 +72,14 @@ class MemoryStore:
                 apply(data, fact)
             for queue_id in data.counted:
                 counters = data.counters.rows.get(queue_id)
-                if counters is not None and min(counters.ready, counters.waiting, counters.leased, counters.done, counters.bytes) < 0:
-                    raise BrokenInvariant(f"expected the counters of queue id {queue_id} to stay at 0 or above, got {counters}")
+                if (
+                    counters is not None
+                    and min(counters.ready, counters.waiting, counters.leased, counters.done, counters.bytes)
+                    < 0
+                ):
+                    raise BrokenInvariant(
+                        f"expected the counters of queue id {queue_id} to stay at 0 or above, got {counters}"
+                    )
         except BaseException:
             data.roll_back()
             raise
@@ -133,11 +141,20 @@ class MemoryStore:
         return self._data.consumers.values()
 
     def claim_members(self, consumer: Scoped, number: int) -> list[bytes]:
-        pages = [ids for _, ids in self._data.claim_members.between((consumer, number), (consumer, number + 1))]
+        pages = [
+            ids for _, ids in self._data.claim_members.between((consumer, number), (consumer, number + 1))
+        ]
         return [ids[at : at + 16] for ids in pages for at in range(0, len(ids), 16)]
 
-    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
-        return [said for _, said in self._data.claim_outcomes.between((consumer, number, start), (consumer, number + 1), limit)]
+    def claim_outcomes(
+        self, consumer: Scoped, number: int, start: int, limit: int
+    ) -> list[tuple[str, bytes]]:
+        return [
+            said
+            for _, said in self._data.claim_outcomes.between(
+                (consumer, number, start), (consumer, number + 1), limit
+            )
+        ]
 
     def claim_choice(self, consumer: Scoped, number: int) -> tuple[str, ...]:
         chosen: tuple[str, ...] = self._data.claim_choices.rows.get((consumer, number), ())
@@ -152,9 +169,16 @@ class MemoryStore:
         yield from [(lane, first[lane], last[lane]) for lane in first]
 
     def rows_after(self, queue_id: int, lane: bytes, place: int, limit: int) -> list[bytes]:
-        return [row for _, row in self._data.ready.between((queue_id, lane, place + 1), (queue_id, lane, 1 << 64), limit)]
+        return [
+            row
+            for _, row in self._data.ready.between(
+                (queue_id, lane, place + 1), (queue_id, lane, 1 << 64), limit
+            )
+        ]
 
-    def ready(self, queue_id: int, lane_prefix: bytes, after: f.InReady | None, limit: int) -> list[f.InReady]:
+    def ready(
+        self, queue_id: int, lane_prefix: bytes, after: f.InReady | None, limit: int
+    ) -> list[f.InReady]:
         start: tuple[Any, ...] = (queue_id, lane_prefix)
         if after is not None:
             start = max(start, (queue_id, after.lane, row_place(after.row) + 1))
@@ -166,18 +190,26 @@ class MemoryStore:
         return found
 
     def waiting(self, queue_id: int, after: f.InWaiting | None, limit: int) -> list[f.InWaiting]:
-        start: tuple[Any, ...] = (queue_id,) if after is None else (queue_id, after.due_ms, row_id(after.row) + b"\0")
+        start: tuple[Any, ...] = (
+            (queue_id,) if after is None else (queue_id, after.due_ms, row_id(after.row) + b"\0")
+        )
         return [spot for _, spot in self._data.waiting.between(start, (queue_id + 1,), limit)]
 
     def due(self, queue_id: int, until_ms: int, limit: int) -> list[f.InWaiting]:
-        return [spot for _, spot in self._data.waiting.between((queue_id,), (queue_id, min(until_ms + 1, HELD)), limit)]
+        return [
+            spot
+            for _, spot in self._data.waiting.between((queue_id,), (queue_id, min(until_ms + 1, HELD)), limit)
+        ]
 
     def next_due(self, queue_id: int) -> int | None:
         head = self._data.waiting.between((queue_id,), (queue_id, HELD), 1)
         return head[0][0][1] if head else None
 
     def expired(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
-        return [(expires_ms, id) for (_, expires_ms, id), _ in self._data.ttl.between((queue_id,), (queue_id, until_ms + 1), limit)]
+        return [
+            (expires_ms, id)
+            for (_, expires_ms, id), _ in self._data.ttl.between((queue_id,), (queue_id, until_ms + 1), limit)
+        ]
 
     def next_expiry(self, queue_id: int) -> int | None:
         head = self._data.ttl.between((queue_id,), (queue_id + 1,), 1)
@@ -187,7 +219,12 @@ class MemoryStore:
         return [self._data.dedup.rows.get((queue_id, key)) for key in keys]
 
     def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
-        return [(queue_id, key, ended) for (_, ended, key), _ in self._data.dedup_end.between((queue_id,), (queue_id, until_ms + 1), limit)]
+        return [
+            (queue_id, key, ended)
+            for (_, ended, key), _ in self._data.dedup_end.between(
+                (queue_id,), (queue_id, until_ms + 1), limit
+            )
+        ]
 
     def next_dedup_end(self, queue_id: int) -> int | None:
         head = self._data.dedup_end.between((queue_id,), (queue_id + 1,), 1)
@@ -198,7 +235,9 @@ class MemoryStore:
         return rows[-1][0][1] if rows else None
 
     def done(self, queue_id: int, after: f.InDone | None, until_ms: int, limit: int) -> list[f.InDone]:
-        start: tuple[Any, ...] = (queue_id,) if after is None else (queue_id, after.done_ms, row_id(after.row) + b"\0")
+        start: tuple[Any, ...] = (
+            (queue_id,) if after is None else (queue_id, after.done_ms, row_id(after.row) + b"\0")
+        )
         return [spot for _, spot in self._data.done.between(start, (queue_id, until_ms + 1), limit)]
 
     def next_done(self, queue_id: int) -> int | None:
@@ -218,10 +257,18 @@ class MemoryStore:
 
     def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
         start = (queue_id, name + "\0") if name else (queue_id,)
-        return [(stream, record) for (_, stream), record in self._data.streams.between(start, (queue_id + 1,), limit)]
+        return [
+            (stream, record)
+            for (_, stream), record in self._data.streams.between(start, (queue_id + 1,), limit)
+        ]
 
     def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
-        return [row for _, row in self._data.stream_rows.between((queue_id, name, after_seq + 1), (queue_id, name, 1 << 64), limit)]
+        return [
+            row
+            for _, row in self._data.stream_rows.between(
+                (queue_id, name, after_seq + 1), (queue_id, name, 1 << 64), limit
+            )
+        ]
 
     def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
         return [self._data.messages.rows.get(id) for id in ids]
@@ -233,7 +280,9 @@ class MemoryStore:
         order = self._data.messages.order
         return order[bisect_left(order, low) : bisect_right(order, high)][:limit]
 
-    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
+    def messages_from(
+        self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int
+    ) -> tuple[list[Message], bytes]:
         order = self._data.messages.order
         found: list[Message] = []
         size = 0
@@ -324,7 +373,9 @@ class _Table:
 
 
 class _Data:
-    """Tables by their sort key: ready (queue, lane, place), waiting (queue, due, id), claims (expires, claim), ..."""
+    """Tables by their sort key: ready (queue, lane, place), waiting (queue, due, id), claims (expires,
+    claim), ...
+    """
 
     def __init__(self) -> None:
         self._journal: list[tuple[_Table, Any, Any]] = []
@@ -370,7 +421,12 @@ class _Data:
         counters = self.counters.rows.get(queue_id)
         if counters is None:
             raise BrokenInvariant(f"expected queue id {queue_id} to exist")
-        self.counters.put(queue_id, msgspec.structs.replace(counters, **{name: getattr(counters, name) + by for name, by in change.items()}))
+        self.counters.put(
+            queue_id,
+            msgspec.structs.replace(
+                counters, **{name: getattr(counters, name) + by for name, by in change.items()}
+            ),
+        )
         self.counted.add(queue_id)
 
     def keep(self) -> None:
@@ -399,7 +455,12 @@ def apply(data: _Data, fact: f.Fact) -> None:
             for message, state in zip(messages, states, strict=True):
                 data.messages.add(message.id, message)
                 data.states.add(message.id, state)
-                _enter(data, f.InReady(queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)))
+                _enter(
+                    data,
+                    f.InReady(
+                        queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)
+                    ),
+                )
         case f.Leased(claim, leases, followers):
             data.claims.put(((leases or followers)[0].expires_ms, claim.claim_id), claim)
             for lease in leases:
@@ -576,7 +637,10 @@ def _enter(data: _Data, spot: f.Spot) -> None:
         case f.InStream(queue_id, _, row):
             data.count(queue_id, ready=1, bytes=row_size(row))
         case f.InWaiting(queue_id, due_ms, lane, row):
-            data.waiting.add((queue_id, due_ms, row_id(row)), f.InWaiting(queue_id, due_ms, lane, move_row(row, 0, row_flags(row))))
+            data.waiting.add(
+                (queue_id, due_ms, row_id(row)),
+                f.InWaiting(queue_id, due_ms, lane, move_row(row, 0, row_flags(row))),
+            )
             data.count(queue_id, waiting=1, bytes=row_size(row))
         case f.InLease(lease):
             data.leases.add(lease.id, _forget_process(lease))
@@ -610,4 +674,12 @@ def _rewrite(data: _Data, lease: Lease) -> None:
 
 
 def _forget_process(lease: Lease) -> Lease:
-    return Lease(lease.queue_id, lease.lane, lease.row, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started)
+    return Lease(
+        lease.queue_id,
+        lease.lane,
+        lease.row,
+        lease.claim_id,
+        lease.expires_ms,
+        lease.deliveries,
+        lease.started,
+    )

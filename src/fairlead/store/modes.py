@@ -1,4 +1,6 @@
-"""Who else on this machine may read what is stored. What we make is its owner's alone; what is there is left as it is, and said."""
+"""Who else on this machine may read what is stored. What we make is its owner's alone; what is there is left
+as it is, and said.
+"""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ Promises of every implementation (tests/conformance checks them):
 * Answers reflect every commit that returned. Counters change in the same commit as the messages they count.
 * A failed commit raises and changes nothing that an answer would show.
 
-All calls are made by one thread at a time, except `sync`, `messages`, `messages_from`, `states` and `staged_body`, which
-may run beside anything.
-Rows and lanes are the packed values of `model/lane.py`; to the store they are opaque, apart from their order.
+All calls are made by one thread at a time, except `sync`, `messages`, `messages_from`, `states` and
+`staged_body`, which may run beside anything. Rows and lanes are the packed values of `model/lane.py`; to the
+store they are opaque, apart from their order.
 """
 
 from __future__ import annotations
@@ -46,15 +46,21 @@ class Store(Protocol):
         ...
 
     def acquire(self, queue_id: int) -> int:
-        """Become the queue's only broker; returns the epoch that commits claiming or settling in it must carry."""
+        """Become the queue's only broker; returns the epoch that commits claiming or settling in it must
+        carry.
+        """
         ...
 
     def commit(self, facts: Sequence[Fact], epochs: Mapping[int, int] = NO_EPOCHS) -> int:
-        """Remember all facts or none, and return the commit's number. Raises `StoreFull`, `StoreFailed`, `EpochStale`."""
+        """Remember all facts or none, and return the commit's number. Raises `StoreFull`, `StoreFailed`,
+        `EpochStale`.
+        """
         ...
 
     def sync(self, commit: int) -> None:
-        """Return once the commit would survive a power cut; concurrent callers share one sync. Raises `StoreFailed`."""
+        """Return once the commit would survive a power cut; concurrent callers share one sync. Raises
+        `StoreFailed`.
+        """
         ...
 
     def room(self, *, in_reserve: bool = False) -> int:
@@ -126,7 +132,9 @@ class Store(Protocol):
         """The ids of a numbered claim that is not over, in its order."""
         ...
 
-    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+    def claim_outcomes(
+        self, consumer: Scoped, number: int, start: int, limit: int
+    ) -> list[tuple[str, bytes]]:
         """(part, outcomes) of the calls from that one on, in their order."""
         ...
 
@@ -135,15 +143,21 @@ class Store(Protocol):
     # Ready messages
 
     def lanes(self, queue_id: int) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(lane, first row, last row) of every lane with ready messages, by skipping from lane to lane, never walking rows."""
+        """(lane, first row, last row) of every lane with ready messages, by skipping from lane to lane, never
+        walking rows.
+        """
         ...
 
     def rows_after(self, queue_id: int, lane: bytes, place: int, limit: int) -> list[bytes]:
-        """The lane's rows with a place greater than `place`, in order. Walks over no removed row at or below `place`."""
+        """The lane's rows with a place greater than `place`, in order. Walks over no removed row at or below
+        `place`.
+        """
         ...
 
     def ready(self, queue_id: int, lane_prefix: bytes, after: InReady | None, limit: int) -> list[InReady]:
-        """Ready messages in (lane, place) order, of the lanes whose id begins with the prefix, after a given one."""
+        """Ready messages in (lane, place) order, of the lanes whose id begins with the prefix, after a given
+        one.
+        """
         ...
 
     # Waiting, time to live, dedup
@@ -171,7 +185,9 @@ class Store(Protocol):
         ...
 
     def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
-        """(queue_id, dedup key, until_ms) of windows that ended at or before that instant, in order of their end."""
+        """(queue_id, dedup key, until_ms) of windows that ended at or before that instant, in order of their
+        end.
+        """
         ...
 
     def next_dedup_end(self, queue_id: int) -> int | None: ...
@@ -183,7 +199,9 @@ class Store(Protocol):
     # Done
 
     def done(self, queue_id: int, after: InDone | None, until_ms: int, limit: int) -> list[InDone]:
-        """Completed messages that are kept, done at or before that instant, in (done, id) order, after a given one."""
+        """Completed messages that are kept, done at or before that instant, in (done, id) order, after a
+        given one.
+        """
         ...
 
     def next_done(self, queue_id: int) -> int | None:
@@ -205,7 +223,9 @@ class Store(Protocol):
     def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]: ...
 
     def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
-        """Streams with live messages, each once, in an order of the store's own, after the one named ("": from the start)."""
+        """Streams with live messages, each once, in an order of the store's own, after the one named ("":
+        from the start).
+        """
         ...
 
     def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
@@ -222,11 +242,14 @@ class Store(Protocol):
         """Ids of stored messages from `low` to `high`, both included, in order."""
         ...
 
-    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
-        """Messages that were enqueued into that queue, wherever they are, with ids from `low` on and before `high`, in order.
+    def messages_from(
+        self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int
+    ) -> tuple[list[Message], bytes]:
+        """Messages that were enqueued into that queue, wherever they are, with ids from `low` on and before
+        `high`, in order.
 
-        At most `limit`, and up to the first with which they have `max_bytes`. Also says where to go on, for a call walks over a
-        bounded number of others: at `high` there are no more.
+        At most `limit`, and up to the first with which they have `max_bytes`. Also says where to go on, for a
+        call walks over a bounded number of others: at `high` there are no more.
         """
         ...
 
@@ -247,7 +270,9 @@ class Store(Protocol):
         ...
 
     def last_published(self, limit: int, before: tuple[int, Scoped] | None = None) -> list[Published]:
-        """Those remembered longest first; with `before`, those that come behind that one (until_ms, write) in this order."""
+        """Those remembered longest first; with `before`, those that come behind that one (until_ms, write) in
+        this order.
+        """
         ...
 
     def published_over(self, until_ms: int, limit: int) -> list[tuple[int, Scoped]]:

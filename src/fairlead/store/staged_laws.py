@@ -1,4 +1,6 @@
-"""What must hold about staged writes: whoever decided to publish can finish, and what was published is known as long as it must be."""
+"""What must hold about staged writes: whoever decided to publish can finish, and what was published is known
+as long as it must be.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,26 @@ _EVERYTHING = 1 << 60
 def check_staged(store: Store) -> list[str]:
     """Every broken law, as a sentence. One chunk is in memory at a time."""
     chunks = {(chunk.write, chunk.chunk): chunk for chunk in store.staged_chunks()}
-    problems = [f"chunk {name!r} of {_show(write)} {what}" for (write, name), chunk in chunks.items() for what in _body(store, chunk)]
+    problems = [
+        f"chunk {name!r} of {_show(write)} {what}"
+        for (write, name), chunk in chunks.items()
+        for what in _body(store, chunk)
+    ]
     for record in store.publishing():
         for name, times in Counter(record.chunks).items():
             if (record.write, name) not in chunks:
-                problems.append(f"{_show(record.write)} is published, but chunk {name!r} that is still to come is not there")
+                problems.append(
+                    f"{_show(record.write)} is published, but chunk {name!r} that is still to come is not there"
+                )
             elif times > 1:
-                problems.append(f"{_show(record.write)} is published, with chunk {name!r} still to come {times} times")
+                problems.append(
+                    f"{_show(record.write)} is published, with chunk {name!r} still to come {times} times"
+                )
         first = chunks.get((record.write, record.chunks[0])) if record.chunks else None
         if record.offset and (first is None or record.offset >= first.count):
-            problems.append(f"{_show(record.write)} goes on at message {record.offset} of a chunk that has no such message")
+            problems.append(
+                f"{_show(record.write)} goes on at message {record.offset} of a chunk that has no such message"
+            )
         if store.published(record.write) is not None:
             problems.append(f"{_show(record.write)} is done and still to be done")
     return problems + _remembered(store, {write for write, _ in chunks})
@@ -58,7 +70,9 @@ def _remembered(store: Store, staged: set[Scoped]) -> list[str]:
     for write, until_ms in ends.items():
         done = store.published(write)
         if done is None or done.until_ms != until_ms:
-            problems.append(f"{_show(write)} is to be forgotten at {until_ms}, but is remembered until {done.until_ms if done else 0}")
+            problems.append(
+                f"{_show(write)} is to be forgotten at {until_ms}, but is remembered until {done.until_ms if done else 0}"
+            )
     return problems
 
 

@@ -1,4 +1,6 @@
-"""Check a data directory from outside: every law, every record, every checksum, without changing a byte of it."""
+"""Check a data directory from outside: every law, every record, every checksum, without changing a byte of
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class VerifyReport:
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
     """Read all of a data directory that no broker has open, also one left by a crash.
 
-    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours and `FormatTooNew`.
+    Damage is reported, not raised. Raises `InvalidRequest` for a directory that is not ours and
+    `FormatTooNew`.
     """
     try:
         store = RocksStore.open(Path(path), read_only=True)

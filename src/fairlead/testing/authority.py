@@ -1,4 +1,6 @@
-"""An authority of one's own that signs certificates: for trying TLS out, and for tests of it. Not for what matters."""
+"""An authority of one's own that signs certificates: for trying TLS out, and for tests of it. Not for what
+matters.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,17 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 #: Browsers and phones accept no certificate of a server that lives longer.
@@ -35,7 +46,9 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """Lives ten years unless told otherwise: whoever trusts it should not have to be told again with each certificate."""
+    """Lives ten years unless told otherwise: whoever trusts it should not have to be told again with each
+    certificate.
+    """
 
     def __init__(self, name: str = "fairlead local authority", *, days: int = 3650) -> None:
         self._key = generate_private_key(SECP256R1())
@@ -51,7 +64,10 @@ class Authority:
         found = cls.__new__(cls)
         found.certificate = x509.load_pem_x509_certificate(cert)
         loaded = load_pem_private_key(key, None)
-        if not isinstance(loaded, EllipticCurvePrivateKey) or loaded.public_key() != found.certificate.public_key():
+        if (
+            not isinstance(loaded, EllipticCurvePrivateKey)
+            or loaded.public_key() != found.certificate.public_key()
+        ):
             raise ValueError("expected the key of that certificate")
         found._key = loaded
         return found
@@ -61,21 +77,40 @@ class Authority:
         """Its own: `cert` is what others trust."""
         return Issued(self.certificate.public_bytes(Encoding.PEM), _pem(self._key))
 
-    def for_server(self, hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1"), *, days: int = DAYS, begin: datetime | None = None) -> Issued:
+    def for_server(
+        self,
+        hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1"),
+        *,
+        days: int = DAYS,
+        begin: datetime | None = None,
+    ) -> Issued:
         """For whoever is reached under one of `hosts`: names or addresses."""
-        return self._sign(hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, days, begin, [_host(host) for host in hosts])
+        return self._sign(
+            hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, days, begin, [_host(host) for host in hosts]
+        )
 
-    def for_client(self, name: str = "fairlead client", *, days: int = DAYS, begin: datetime | None = None) -> Issued:
+    def for_client(
+        self, name: str = "fairlead client", *, days: int = DAYS, begin: datetime | None = None
+    ) -> Issued:
         return self._sign(name, ExtendedKeyUsageOID.CLIENT_AUTH, days, begin, [])
 
-    def _sign(self, name: str, use: x509.ObjectIdentifier, days: int, begin: datetime | None, hosts: list[x509.GeneralName]) -> Issued:
+    def _sign(
+        self,
+        name: str,
+        use: x509.ObjectIdentifier,
+        days: int,
+        begin: datetime | None,
+        hosts: list[x509.GeneralName],
+    ) -> Issued:
         key = generate_private_key(SECP256R1())
         begin = begin or datetime.now(UTC) - _EARLIER
         builder = _builder(_named(name), self.certificate.subject, key, begin, begin + timedelta(days=days))
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        builder = builder.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+        )
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         return Issued(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM), _pem(key))
@@ -84,14 +119,22 @@ class Authority:
 def hosts_of(cert: bytes) -> list[str]:
     """The names and addresses that a certificate is for. Raises `ValueError` for what is none."""
     try:
-        names = x509.load_pem_x509_certificate(cert).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = (
+            x509.load_pem_x509_certificate(cert)
+            .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            .value
+        )
     except x509.ExtensionNotFound:
         return []
     return [str(name.value) for name in names]
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, begin: datetime, end: datetime) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), begin, end)
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(
+        issuer, subject, key.public_key(), x509.random_serial_number(), begin, end
+    )
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
 
 
@@ -108,9 +151,16 @@ def _host(host: str) -> x509.GeneralName:
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=signs_certificates, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _pem(key: EllipticCurvePrivateKey) -> bytes:

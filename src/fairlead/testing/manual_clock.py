@@ -10,10 +10,11 @@ from collections.abc import Callable
 class ManualClock:
     """`advance` moves both readings; `jump` steps the wall clock alone, as an operator or NTP would.
 
-    A broker that is opened again on the same manual clock sees a process that restarted; on another one, a machine that did.
+    A broker that is opened again on the same manual clock sees a process that restarted; on another one, a
+    machine that did.
 
-    Due work of every broker on this clock runs inside `advance` and `jump`, in the calling thread, so a test needs no
-    sleep: when the call returns, what was due has happened.
+    Due work of every broker on this clock runs inside `advance` and `jump`, in the calling thread, so a test
+    needs no sleep: when the call returns, what was due has happened.
     """
 
     ticks = False

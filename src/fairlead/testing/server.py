@@ -24,7 +24,8 @@ PATIENCE_S = 60.0
 _FIRST_PORT = 10_000
 _BLOCKS = 22
 _BLOCK = 1_000
-#: Its own: Hypothesis gives every test the same random numbers, and so the tests of two processes the same ports.
+#: Its own: Hypothesis gives every test the same random numbers, and so the tests of two processes the same
+#: ports.
 _chance = random.SystemRandom()
 
 _SERVE = (sys.executable, "-c", "from fairlead.cli import main; main()", "serve", "-o", "json")
@@ -34,12 +35,21 @@ class ServerProcess:
     """A server on fixed ports of the loopback interface and one data directory. Made by `run_server`."""
 
     def __init__(
-        self, data: Path, addresses: Mapping[str, str], settings: Mapping[str, object], command: Sequence[str] = _SERVE
+        self,
+        data: Path,
+        addresses: Mapping[str, str],
+        settings: Mapping[str, object],
+        command: Sequence[str] = _SERVE,
     ) -> None:
         self.data = data
         self._command = command
         self.addresses: dict[str, str] = {}
-        self._given = {**dict.fromkeys(("flight", "grpc", "http"), "off"), **settings, **addresses, "data": data}
+        self._given = {
+            **dict.fromkeys(("flight", "grpc", "http"), "off"),
+            **settings,
+            **addresses,
+            "data": data,
+        }
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
         self._out: list[list[str]] = []
@@ -69,8 +79,13 @@ class ServerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
         environment |= {SETTINGS[path].variable: str(value) for path, value in self._given.items()}
         process = self._process = subprocess.Popen(
-            self._command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            self._command,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert process.stdout is not None
         assert process.stderr is not None
         first: list[str] = []
@@ -146,19 +161,28 @@ class ServerDidNotStart(RuntimeError):
 
 @contextmanager
 def run_server(
-    data: str | Path, *, flight: bool = True, grpc: bool = False, http: bool = False, settings: Mapping[str, object] | None = None
+    data: str | Path,
+    *,
+    flight: bool = True,
+    grpc: bool = False,
+    http: bool = False,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[ServerProcess]:
     """A ready server on free ports; killed at the end if it still runs.
 
-    `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`. `fairlead.testing.authority`
-    makes certificates.
+    `settings` are by path, as in a settings file: `{"durability": "os", "tls.cert": "/tls/server.pem"}`.
+    `fairlead.testing.authority` makes certificates.
 
         with run_server(tmp_path / "data", settings={"durability": "os"}) as server:
             client = fairlead.connect(server.address)
             server.restart(kill=True)
     """
     doors = [door for door, wanted in (("flight", flight), ("grpc", grpc), ("http", http)) if wanted]
-    server = ServerProcess(Path(data), {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(len(doors)), strict=True)}, settings or {})
+    server = ServerProcess(
+        Path(data),
+        {door: f"127.0.0.1:{port}" for door, port in zip(doors, free_ports(len(doors)), strict=True)},
+        settings or {},
+    )
     try:
         server.start()
         yield server
@@ -170,9 +194,9 @@ def run_server(
 def free_ports(count: int) -> list[int]:
     """Ports that nothing listens on, outside the range the system gives to outgoing connections.
 
-    In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so take the port.
-    Tests that pytest-xdist runs side by side look in different places: between the look and the server two of them could
-    take the same port, and gRPC lets two servers share one without a word.
+    In that range a client that keeps reconnecting to a stopped server's port may connect to itself, and so
+    take the port. Tests that pytest-xdist runs side by side look in different places: between the look and
+    the server two of them could take the same port, and gRPC lets two servers share one without a word.
     """
     first = _FIRST_PORT + _neighbour() % _BLOCKS * _BLOCK
     found: list[int] = []

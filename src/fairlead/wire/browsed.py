@@ -1,4 +1,6 @@
-"""Messages as they are looked at in bulk, a column for each field of `MessageInfo`; a client hands the columns on as they are."""
+"""Messages as they are looked at in bulk, a column for each field of `MessageInfo`; a client hands the
+columns on as they are.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,26 @@ _encode_failures = msgspec.msgpack.Encoder().encode
 
 #: Fields that are columns as they are, with what travels as null.
 _PLAIN: dict[str, object] = {
-    "fairness_key": DEFAULT_KEY, "weight": 1, "stream": None, "seq": 0, "deliveries": 1, "attempts": 0, "carry": b"", "dead_since": None,
-    "source": None, "place": 0, "due_at": None, "expires_at": None, "lease_until": None, "consumer": None, "done_at": None, "rule": "",
-    "failures_cut": 0, "throttle_keys": (), "hidden": (),
-}  # fmt: skip
+    "fairness_key": DEFAULT_KEY,
+    "weight": 1,
+    "stream": None,
+    "seq": 0,
+    "deliveries": 1,
+    "attempts": 0,
+    "carry": b"",
+    "dead_since": None,
+    "source": None,
+    "place": 0,
+    "due_at": None,
+    "expires_at": None,
+    "lease_until": None,
+    "consumer": None,
+    "done_at": None,
+    "rule": "",
+    "failures_cut": 0,
+    "throttle_keys": (),
+    "hidden": (),
+}
 
 
 def encode_browsed(infos: Sequence[MessageInfo], *, payloads: bool = True) -> pa.RecordBatch:
@@ -37,6 +55,18 @@ def encode_browsed(infos: Sequence[MessageInfo], *, payloads: bool = True) -> pa
         add_column(columns, name, BROWSED.field(name).type, [*map(attrgetter(name), infos)], default)
     add_column(columns, "headers", pa.binary(), [pack_headers(info.headers) for info in infos], b"")
     add_column(columns, "progress", pa.int64(), [int(info.progress) for info in infos], 0)
-    add_column(columns, "reason", pa.int16(), [None if info.reason is None else int(info.reason) for info in infos], None)
-    add_column(columns, "failures", pa.binary(), [_encode_failures(info.failures) if info.failures else b"" for info in infos], b"")
+    add_column(
+        columns,
+        "reason",
+        pa.int16(),
+        [None if info.reason is None else int(info.reason) for info in infos],
+        None,
+    )
+    add_column(
+        columns,
+        "failures",
+        pa.binary(),
+        [_encode_failures(info.failures) if info.failures else b"" for info in infos],
+        b"",
+    )
     return make_batch(BROWSED, len(infos), columns)

@@ -1,6 +1,7 @@
 """What is said beside a record batch: MessagePack maps in the app_metadata of each request and answer.
 
-Fields that the engine checks are taken as they come, so that a wrong value is refused in the engine's words at every door.
+Fields that the engine checks are taken as they come, so that a wrong value is refused in the engine's words
+at every door.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EnqueueCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """`queues` says how many of the rows, in their order, go into which queue; each queue once.
 
-    With a `request_id` (a UUIDv7) the call may be repeated for ten minutes and takes effect once; `answered` are earlier
-    request ids whose answers have arrived, which the server may forget. `rows` take the place of the batch.
+    With a `request_id` (a UUIDv7) the call may be repeated for ten minutes and takes effect once; `answered`
+    are earlier request ids whose answers have arrived, which the server may forget. `rows` take the place of
+    the batch.
     """
 
     queues: Annotated[list[tuple[Any, int]], _FEW]
@@ -52,7 +54,8 @@ class SettleCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until `wait_ms` have passed.
+    """With `credit` above 0 the answer is a stream of batches: until the credit is used up, or until
+    `wait_ms` have passed.
 
     `in_rows`: few deliveries come as rows of the answer instead of a batch.
     """
@@ -93,8 +96,9 @@ class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The answer is a stream of batches. `after` is the last message that an earlier stream has brought: a count of them would
-    not do, because with `unsettled` there may be fewer before it by now."""
+    """The answer is a stream of batches. `after` is the last message that an earlier stream has brought: a
+    count of them would not do, because with `unsettled` there may be fewer before it by now.
+    """
 
     name: Any
     queue: Any
@@ -136,12 +140,13 @@ class BrowseCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`now_ms` is the server's clock, so that a client can tell how long a lease lasts without trusting its own.
+    """`now_ms` is the server's clock, so that a client can tell how long a lease lasts without trusting its
+    own.
 
-    `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer follow; the last
-    one says how much `credit` was not used. `settled` and `enqueued` are those of an exchange; `settled`, `ids` and `rows`
-    take the place of the batch when results, ids or deliveries were asked for in rows. `claimed` and `staged` are what a
-    numbered claim and a stage give.
+    `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer
+    follow; the last one says how much `credit` was not used. `settled` and `enqueued` are those of an
+    exchange; `settled`, `ids` and `rows` take the place of the batch when results, ids or deliveries were
+    asked for in rows. `claimed` and `staged` are what a numbered claim and a stage give.
     """
 
     error: Fault | None = None
@@ -157,21 +162,53 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     staged: StageResult | None = None
 
 
-Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, NumberedCall, ReadCall, RecordCall, StageCall, BrowseCall, Answer)
+Call = TypeVar(
+    "Call",
+    Open,
+    EnqueueCall,
+    SettleCall,
+    ClaimCall,
+    ExchangeCall,
+    NumberedCall,
+    ReadCall,
+    RecordCall,
+    StageCall,
+    BrowseCall,
+    Answer,
+)
 
 encode = msgspec.msgpack.Encoder().encode
 _decoders = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, NumberedCall, ReadCall, RecordCall, StageCall, BrowseCall, Answer)
+    for kind in (
+        Open,
+        EnqueueCall,
+        SettleCall,
+        ClaimCall,
+        ExchangeCall,
+        NumberedCall,
+        ReadCall,
+        RecordCall,
+        StageCall,
+        BrowseCall,
+        Answer,
+    )
 }
 #: Those that may be anything, for the engine to refuse in its own words.
 _OPEN_FIELDS = {
-    kind: [name for name, hint in get_type_hints(kind).items() if hint is Any or (name == "queues" and kind is not Answer)] for kind in _decoders
+    kind: [
+        name
+        for name, hint in get_type_hints(kind).items()
+        if hint is Any or (name == "queues" and kind is not Answer)
+    ]
+    for kind in _decoders
 }
 
 
 def encode_call(call: msgspec.Struct) -> bytes:
-    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused here."""
+    """What the engine would refuse goes to it and is refused in its words; what cannot travel is refused
+    here.
+    """
     try:
         return encode(call)
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:

@@ -1,7 +1,8 @@
 """Columns of a record batch to Python lists and back, by the quickest way there is for each type.
 
-A column that holds nothing but defaults is sent as nulls, which are made once per length; a batch from a stranger is
-validated in full before a column of it is read, so lying offsets and bad UTF-8 end here as `InvalidRequest`.
+A column that holds nothing but defaults is sent as nulls, which are made once per length; a batch from a
+stranger is validated in full before a column of it is read, so lying offsets and bad UTF-8 end here as
+`InvalidRequest`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_BATCH_MESSAGES
 
 _ID_BYTES = 16
-#: An exchange settles and enqueues as many as it may. How many are right is the engine's to say; this only bounds the work of asking.
+#: An exchange settles and enqueues as many as it may. How many are right is the engine's to say; this only
+#: bounds the work of asking.
 _MOST_ROWS = 2 * MAX_BATCH_MESSAGES
 
 
@@ -34,7 +36,9 @@ def nulls(length: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(length, kind)
 
 
-def add_column(columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object) -> None:
+def add_column(
+    columns: dict[str, pa.Array], name: str, kind: pa.DataType, values: Sequence[object], default: object
+) -> None:
     """A column of defaults is left out: what is left out travels as nulls."""
     if values.count(default) < len(values):
         columns[name] = pa.array([None if value == default else value for value in values], kind)
@@ -43,7 +47,9 @@ def add_column(columns: dict[str, pa.Array], name: str, kind: pa.DataType, value
 def ids_column(ids: Sequence[bytes]) -> pa.Array:
     """Every id has 16 bytes; an empty one, of an item that named no message, is null."""
     if all(ids):
-        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(b"".join(ids))])
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(_ID_BYTES), len(ids), [None, pa.py_buffer(b"".join(ids))]
+        )
     return pa.array([raw_id or None for raw_id in ids], pa.binary(_ID_BYTES))
 
 
@@ -52,7 +58,8 @@ class Columns:
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self.length = batch.num_rows
-        # Columns that are left out take no bytes: a batch of a few hundred could claim to have more rows than there is memory for.
+        # Columns that are left out take no bytes: a batch of a few hundred could claim to have more rows than
+        # there is memory for.
         if not 0 <= self.length <= _MOST_ROWS:
             raise InvalidRequest("batch", f"at most {_MOST_ROWS} rows", f"{self.length} rows")
         got = batch.schema

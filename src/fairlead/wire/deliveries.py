@@ -1,4 +1,6 @@
-"""Deliveries on their way out. Both sides hold the same `Delivery`; the queue's name travels once per run, not per row."""
+"""Deliveries on their way out. Both sides hold the same `Delivery`; the queue's name travels once per run,
+not per row.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,16 @@ def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) 
     messages = [delivery.message for delivery in deliveries]
     states = [delivery.state for delivery in deliveries]
     touched = any(states)
-    lanes = [lane_of(*pair) for pair in zip(messages, states, strict=True)] if touched else [message.lane for message in messages]
-    weights = [weight_of(*pair) for pair in zip(messages, states, strict=True)] if touched else [message.weight for message in messages]
+    lanes = (
+        [lane_of(*pair) for pair in zip(messages, states, strict=True)]
+        if touched
+        else [message.lane for message in messages]
+    )
+    weights = (
+        [weight_of(*pair) for pair in zip(messages, states, strict=True)]
+        if touched
+        else [message.weight for message in messages]
+    )
     keys, throttle_keys = keys_of(lanes)
     columns = {
         "id": ids_column([message.id for message in messages]),
@@ -44,7 +54,8 @@ def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) 
         "fairness_key": pa.array(keys, pa.utf8()),
     }
     if payloads:
-        # In memory of Arrow's, which has a bound at a server: many who do not read their answers must not fill the machine.
+        # In memory of Arrow's, which has a bound at a server: many who do not read their answers must not
+        # fill the machine.
         columns["payload"] = pa.array([message.payload for message in messages], pa.binary())
     add_column(columns, "headers", pa.binary(), [message.headers for message in messages], b"")
     add_column(columns, "weight", pa.int32(), weights, 1)
@@ -54,13 +65,21 @@ def encode_deliveries(deliveries: Sequence[Delivery], *, payloads: bool = True) 
     streams = [message.stream for message in messages]
     if any(streams):
         add_column(columns, "stream", pa.utf8(), streams, "")
-        add_column(columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0)
+        add_column(
+            columns, "seq", pa.int64(), [seq_of(*pair) for pair in zip(messages, states, strict=True)], 0
+        )
     if touched:
         known = [state or _UNTOUCHED for state in states]
         add_column(columns, "attempts", pa.int32(), [state.attempts for state in known], 0)
         add_column(columns, "progress", pa.int64(), [state.progress for state in known], 0)
         add_column(columns, "carry", pa.binary(), [state.carry for state in known], b"")
-        add_column(columns, "failures", pa.binary(), [_encode_failures(state.failures) if state.failures else b"" for state in known], b"")
+        add_column(
+            columns,
+            "failures",
+            pa.binary(),
+            [_encode_failures(state.failures) if state.failures else b"" for state in known],
+            b"",
+        )
         add_column(columns, "dead_since", pa.int64(), [state.dead_since_ms for state in known], 0)
     return make_batch(DELIVERIES, len(deliveries), columns)
 
@@ -121,9 +140,16 @@ def _states(columns: Columns) -> list[MessageState | None]:
     attempts, progress, carry, failures, dead_since = [column or [None] * columns.length for column in found]
     return [
         MessageState(
-            0, attempts=tries or 0, progress=bits or 0, carry=carried or b"", failures=read_failures(packed), dead_since_ms=since or 0
+            0,
+            attempts=tries or 0,
+            progress=bits or 0,
+            carry=carried or b"",
+            failures=read_failures(packed),
+            dead_since_ms=since or 0,
         )
-        for tries, bits, carried, packed, since in zip(attempts, progress, carry, failures, dead_since, strict=True)
+        for tries, bits, carried, packed, since in zip(
+            attempts, progress, carry, failures, dead_since, strict=True
+        )
     ]
 
 
@@ -143,7 +169,9 @@ _MOST_LANES = 200_000
 def lanes_of(keys: Sequence[str], throttle_keys: Sequence[Sequence[str] | None] | None) -> list[bytes]:
     global _lanes
     if throttle_keys is not None:
-        return [pack_lane(key, tuple(throttled or ())) for key, throttled in zip(keys, throttle_keys, strict=True)]
+        return [
+            pack_lane(key, tuple(throttled or ())) for key, throttled in zip(keys, throttle_keys, strict=True)
+        ]
     known = _lanes
     missing = set(keys).difference(known)
     if len(known) + len(missing) > _MOST_LANES:

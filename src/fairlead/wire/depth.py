@@ -1,7 +1,8 @@
 """How deeply values from a stranger may be nested.
 
-MessagePack is read until Python's own stack ends. A value that was just not too deep for that is too deep for whoever shows
-it in an error, a few calls further down: so what is far deeper than anything we read is refused here.
+MessagePack is read until Python's own stack ends. A value that was just not too deep for that is too deep for
+whoever shows it in an error, a few calls further down: so what is far deeper than anything we read is refused
+here.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def _plain(value: object) -> object:
 
 
 def _all_errors(kind: type[FairleadError] = FairleadError) -> dict[str, type[FairleadError]]:
-    return {kind.code: kind} | {code: found for below in kind.__subclasses__() for code, found in _all_errors(below).items()}
+    return {kind.code: kind} | {
+        code: found for below in kind.__subclasses__() for code, found in _all_errors(below).items()
+    }
 
 
 _BY_CODE = _all_errors()

@@ -19,14 +19,18 @@ from fairlead.wire.schemas import IDS, MESSAGES
 
 
 def encode_messages(messages: Sequence[CheckedMessage]) -> pa.RecordBatch:
-    """Takes what `model.checks.check_messages` gave: a client refuses by the engine's own rules before anything is sent."""
+    """Takes what `model.checks.check_messages` gave: a client refuses by the engine's own rules before
+    anything is sent.
+    """
     return make_batch(MESSAGES, len(messages), message_columns(messages))
 
 
 def message_columns(messages: Sequence[CheckedMessage]) -> dict[str, pa.Array]:
     if not messages:
         return {}
-    lanes, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(*map(astuple, messages), strict=True)
+    lanes, weights, headers, payloads, delays, ttls, dedup_keys, streams = zip(
+        *map(astuple, messages), strict=True
+    )
     keys, throttle_keys = keys_of(lanes)
     columns = {"payload": pa.array(payloads, pa.binary())}
     add_column(columns, "fairness_key", pa.utf8(), keys, DEFAULT_KEY)
@@ -45,16 +49,33 @@ def decode_messages(batch: pa.RecordBatch, schema: pa.Schema = MESSAGES) -> list
 
 
 def read_messages(columns: Columns) -> list[NewMessage]:
-    """What a stranger says is not checked here but by the engine, as always; only what cannot be put into words is refused."""
+    """What a stranger says is not checked here but by the engine, as always; only what cannot be put into
+    words is refused.
+    """
     payloads = columns.read("payload", b"")
     keys = columns.read("fairness_key", DEFAULT_KEY)
     weights = columns.read("weight", 1)
-    more = [columns.find(name) for name in ("headers", "throttle_keys", "stream", "delay_ms", "dedup_key", "ttl_ms")]
+    more = [
+        columns.find(name)
+        for name in ("headers", "throttle_keys", "stream", "delay_ms", "dedup_key", "ttl_ms")
+    ]
     if not any(more):
         return [*map(NewMessage, payloads, repeat(None), keys, weights)]
-    headers, throttle_keys, streams, delays, dedup_keys, ttls = [column or [None] * columns.length for column in more]
+    headers, throttle_keys, streams, delays, dedup_keys, ttls = [
+        column or [None] * columns.length for column in more
+    ]
     return [
-        NewMessage(payload, read_headers(packed), key, weight, throttled or (), stream, read_duration(delay), dedup_key, read_duration(ttl))
+        NewMessage(
+            payload,
+            read_headers(packed),
+            key,
+            weight,
+            throttled or (),
+            stream,
+            read_duration(delay),
+            dedup_key,
+            read_duration(ttl),
+        )
         for payload, packed, key, weight, throttled, stream, delay, dedup_key, ttl in zip(
             payloads, headers, keys, weights, throttle_keys, streams, delays, dedup_keys, ttls, strict=True
         )

@@ -1,7 +1,9 @@
-"""A request at the Flight door: its call in MessagePack, and a record batch in Arrow's IPC format, both in the `app_metadata`.
+"""A request at the Flight door: its call in MessagePack, and a record batch in Arrow's IPC format, both in
+the `app_metadata`.
 
-The batch is not sent in the way Flight has for it, because Flight's reader unpacks a compressed batch before anybody can look at
-it, and 32 KB of zstd unpack to a gigabyte. Here the header of the batch is read first, and a compressed one is refused.
+The batch is not sent in the way Flight has for it, because Flight's reader unpacks a compressed batch before
+anybody can look at it, and 32 KB of zstd unpack to a gigabyte. Here the header of the batch is read first,
+and a compressed one is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def unpack(raw: pa.Buffer) -> tuple[bytes, pa.RecordBatch | None]:
     try:
         pair = _pairs.decode(raw)
     except msgspec.MsgspecError as wrong:
-        raise InvalidRequest("app_metadata", "a call, or an array of a call and a batch, in MessagePack", str(wrong)) from None
+        raise InvalidRequest(
+            "app_metadata", "a call, or an array of a call and a batch, in MessagePack", str(wrong)
+        ) from None
     return pair.call, read_batch(pair.batch)
 
 
@@ -73,7 +77,10 @@ def _is_plain(header: bytes) -> bool:
     if message.find(_MESSAGE_CUSTOM_METADATA) is not None:
         return False
     at = message.find(_MESSAGE_HEADER)
-    return at is not None and _Table(header, at + struct.unpack_from("<I", header, at)[0]).find(_BATCH_COMPRESSION) is None
+    return (
+        at is not None
+        and _Table(header, at + struct.unpack_from("<I", header, at)[0]).find(_BATCH_COMPRESSION) is None
+    )
 
 
 class _Table:
@@ -95,7 +102,9 @@ class _Table:
 
 
 def _header_of(schema: pa.Schema) -> bytes:
-    """By identity: to hash a schema costs more than to write it, and those of the protocol live as long as the process."""
+    """By identity: to hash a schema costs more than to write it, and those of the protocol live as long as
+    the process.
+    """
     header: bytes = _headers.get(id(schema)) or schema.serialize().to_pybytes()
     return header
 

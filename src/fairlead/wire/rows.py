@@ -1,7 +1,8 @@
-"""Few rows travel in the metadata: a record batch of one row costs more to make and to read than all the rest of a call.
+"""Few rows travel in the metadata: a record batch of one row costs more to make and to read than all the rest
+of a call.
 
-A row is a MessagePack array in the order of the schema's columns. The rows of a small request are in its call, and who asks
-in rows is answered in rows, unless the answer is large; a batch is always understood.
+A row is a MessagePack array in the order of the schema's columns. The rows of a small request are in its
+call, and who asks in rows is answered in rows, unless the answer is large; a batch is always understood.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def read_message_rows(rows: Sequence[MessageRow]) -> list[NewMessage]:
 
 
 def are_few(deliveries: Sequence[Delivery]) -> bool:
-    return len(deliveries) <= FEW_ROWS and sum([delivery.message.size for delivery in deliveries]) <= FEW_BYTES
+    return (
+        len(deliveries) <= FEW_ROWS and sum([delivery.message.size for delivery in deliveries]) <= FEW_BYTES
+    )
 
 
 def delivery_rows(deliveries: Sequence[Delivery]) -> list[DeliveryRow]:
@@ -101,8 +104,16 @@ def delivery_rows(deliveries: Sequence[Delivery]) -> list[DeliveryRow]:
     rows = []
     for delivery, key, throttled in zip(deliveries, keys, throttle_keys, strict=True):
         message, state = delivery.message, delivery.state
-        weight, seq = (message.weight, message.seq) if state is None else (weight_of(message, state), seq_of(message, state))
-        happened = _NOTHING if state is None else (state.attempts, state.progress, state.carry, state.failures, state.dead_since_ms)
+        weight, seq = (
+            (message.weight, message.seq)
+            if state is None
+            else (weight_of(message, state), seq_of(message, state))
+        )
+        happened = (
+            _NOTHING
+            if state is None
+            else (state.attempts, state.progress, state.carry, state.failures, state.dead_since_ms)
+        )
         rows.append(
             DeliveryRow(
                 message.id,
@@ -134,8 +145,26 @@ def read_delivery_rows(rows: Sequence[DeliveryRow], runs: Runs) -> list[Delivery
     lanes = lanes_of([row.fairness_key for row in rows], throttle_keys if any(throttle_keys) else None)
     return [
         Delivery(
-            Message(row.id, 0, lane, row.weight, row.headers, row.payload, row.enqueued_at, 0, 0, 0, "", 0, False, row.stream, row.seq),
-            _state(row) if row.attempts or row.progress or row.carry or row.failures or row.dead_since else None,
+            Message(
+                row.id,
+                0,
+                lane,
+                row.weight,
+                row.headers,
+                row.payload,
+                row.enqueued_at,
+                0,
+                0,
+                0,
+                "",
+                0,
+                False,
+                row.stream,
+                row.seq,
+            ),
+            _state(row)
+            if row.attempts or row.progress or row.carry or row.failures or row.dead_since
+            else None,
             queue,
             row.lease,
             row.lease_until,
@@ -147,4 +176,11 @@ def read_delivery_rows(rows: Sequence[DeliveryRow], runs: Runs) -> list[Delivery
 
 
 def _state(row: DeliveryRow) -> MessageState:
-    return MessageState(0, attempts=row.attempts, progress=row.progress, carry=row.carry, failures=row.failures, dead_since_ms=row.dead_since)
+    return MessageState(
+        0,
+        attempts=row.attempts,
+        progress=row.progress,
+        carry=row.carry,
+        failures=row.failures,
+        dead_since_ms=row.dead_since,
+    )

@@ -1,6 +1,8 @@
-"""The protocol: what each record batch looks like. Every column may be left out of a stream, or be null: then its default counts.
+"""The protocol: what each record batch looks like. Every column may be left out of a stream, or be null: then
+its default counts.
 
-Version 1. A change that an older side would misread gets a new version; a new column that may be left out does not.
+Version 1. A change that an older side would misread gets a new version; a new column that may be left out
+does not.
 """
 
 from __future__ import annotations
@@ -13,95 +15,124 @@ VERSION: Final = 1
 
 _ID = pa.binary(16)
 
-MESSAGES = pa.schema([
-    ("payload", pa.binary()),
-    ("headers", pa.binary()),              # MessagePack map of text to text; null: none
-    ("fairness_key", pa.utf8()),
-    ("weight", pa.int32()),
-    ("throttle_keys", pa.list_(pa.utf8())),
-    ("stream", pa.utf8()),
-    ("delay_ms", pa.int64()),
-    ("dedup_key", pa.utf8()),
-    ("ttl_ms", pa.int64()),
-])
+MESSAGES = pa.schema(
+    [
+        ("payload", pa.binary()),
+        ("headers", pa.binary()),  # MessagePack map of text to text; null: none
+        ("fairness_key", pa.utf8()),
+        ("weight", pa.int32()),
+        ("throttle_keys", pa.list_(pa.utf8())),
+        ("stream", pa.utf8()),
+        ("delay_ms", pa.int64()),
+        ("dedup_key", pa.utf8()),
+        ("ttl_ms", pa.int64()),
+    ]
+)
 
-#: What an enqueue gives back. As text, because that is what the caller gets: neither end has to take an id apart.
+#: What an enqueue gives back. As text, because that is what the caller gets: neither end has to take an id
+#: apart.
 IDS = pa.schema([("id", pa.utf8())])
 
-DELIVERIES = pa.schema([
-    ("id", _ID),
-    ("lease", pa.uint64()),
-    ("lease_until", pa.int64()),           # times are epoch milliseconds by the server's clock
-    ("payload", pa.binary()),
-    ("headers", pa.binary()),
-    ("fairness_key", pa.utf8()),
-    ("weight", pa.int32()),
-    ("throttle_keys", pa.list_(pa.utf8())),
-    ("stream", pa.utf8()),
-    ("seq", pa.int64()),
-    ("enqueued_at", pa.int64()),
-    ("deliveries", pa.int32()),
-    ("attempts", pa.int32()),
-    ("progress", pa.int64()),
-    ("carry", pa.binary()),
-    ("failures", pa.binary()),             # MessagePack list of records, see docs/reference/flight.md
-    ("dead_since", pa.int64()),
-    ("source", pa.utf8()),
-])
+DELIVERIES = pa.schema(
+    [
+        ("id", _ID),
+        ("lease", pa.uint64()),
+        ("lease_until", pa.int64()),  # times are epoch milliseconds by the server's clock
+        ("payload", pa.binary()),
+        ("headers", pa.binary()),
+        ("fairness_key", pa.utf8()),
+        ("weight", pa.int32()),
+        ("throttle_keys", pa.list_(pa.utf8())),
+        ("stream", pa.utf8()),
+        ("seq", pa.int64()),
+        ("enqueued_at", pa.int64()),
+        ("deliveries", pa.int32()),
+        ("attempts", pa.int32()),
+        ("progress", pa.int64()),
+        ("carry", pa.binary()),
+        ("failures", pa.binary()),  # MessagePack list of records, see docs/reference/flight.md
+        ("dead_since", pa.int64()),
+        ("source", pa.utf8()),
+    ]
+)
 
-SETTLEMENTS = pa.schema([
-    ("action", pa.int8()),                 # 0 complete, 1 fail, 2 release, 3 extend, 4 start
-    ("id", _ID),
-    ("lease", pa.uint64()),
-    ("error", pa.utf8()),
-    ("reason", pa.int16()),
-    ("progress", pa.int64()),
-    ("retry_in_ms", pa.int64()),
-    ("dead", pa.bool_()),
-    ("keep_order", pa.bool_()),
-    ("duration_ms", pa.int64()),
-    ("carry", pa.binary()),
-])
+SETTLEMENTS = pa.schema(
+    [
+        ("action", pa.int8()),  # 0 complete, 1 fail, 2 release, 3 extend, 4 start
+        ("id", _ID),
+        ("lease", pa.uint64()),
+        ("error", pa.utf8()),
+        ("reason", pa.int16()),
+        ("progress", pa.int64()),
+        ("retry_in_ms", pa.int64()),
+        ("dead", pa.bool_()),
+        ("keep_order", pa.bool_()),
+        ("duration_ms", pa.int64()),
+        ("carry", pa.binary()),
+    ]
+)
 
-RESULTS = pa.schema([
-    ("id", _ID),
-    ("outcome", pa.int8()),                # place in OUTCOMES
-    ("rule", pa.utf8()),
-    ("due_ms", pa.int64()),
-    ("lease_until", pa.int64()),
-    ("error", pa.utf8()),
-])
+RESULTS = pa.schema(
+    [
+        ("id", _ID),
+        ("outcome", pa.int8()),  # place in OUTCOMES
+        ("rule", pa.utf8()),
+        ("due_ms", pa.int64()),
+        ("lease_until", pa.int64()),
+        ("error", pa.utf8()),
+    ]
+)
 
 #: A message as one sees it who looks and does not claim: as it would be delivered, and where it is.
-BROWSED = pa.schema([
-    *[field for field in DELIVERIES if field.name not in ("lease", "lease_until")],
-    ("where", pa.utf8()),                  # "ready", "waiting", "leased" or "done"; a dead letter is ready in a .dlq
-    ("place", pa.int64()),
-    ("due_at", pa.int64()),
-    ("expires_at", pa.int64()),
-    ("lease_until", pa.int64()),
-    ("consumer", pa.utf8()),
-    ("done_at", pa.int64()),
-    ("reason", pa.int16()),                # of its last failure; null: it has not failed
-    ("rule", pa.utf8()),
-    ("failures_cut", pa.int32()),
-    ("hidden", pa.list_(pa.utf8())),       # what is left out, because the caller may not read it, or nobody may
-])
+BROWSED = pa.schema(
+    [
+        *[field for field in DELIVERIES if field.name not in ("lease", "lease_until")],
+        ("where", pa.utf8()),  # "ready", "waiting", "leased" or "done"; a dead letter is ready in a .dlq
+        ("place", pa.int64()),
+        ("due_at", pa.int64()),
+        ("expires_at", pa.int64()),
+        ("lease_until", pa.int64()),
+        ("consumer", pa.utf8()),
+        ("done_at", pa.int64()),
+        ("reason", pa.int16()),  # of its last failure; null: it has not failed
+        ("rule", pa.utf8()),
+        ("failures_cut", pa.int32()),
+        (
+            "hidden",
+            pa.list_(pa.utf8()),
+        ),  # what is left out, because the caller may not read it, or nobody may
+    ]
+)
 
 #: The settlements of an exchange first, then its messages: each row has one half of the columns.
 EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 
-ADMIN_CALL = pa.schema([("verb", pa.utf8()), ("arguments", pa.binary())])  # one row; MessagePack map of argument names to values
-ADMIN_RESULT = pa.schema([("result", pa.binary())])                   # one row; MessagePack
+ADMIN_CALL = pa.schema(
+    [("verb", pa.utf8()), ("arguments", pa.binary())]
+)  # one row; MessagePack map of argument names to values
+ADMIN_RESULT = pa.schema([("result", pa.binary())])  # one row; MessagePack
 
 #: Of channels whose answers are all in their metadata, and of all requests as far as Flight is concerned.
 NOTHING = pa.schema([])
 
 #: Their order is part of the protocol: append only.
 ACTIONS: Final = ("complete", "fail", "release", "extend", "start")
-OUTCOMES: Final = ("completed", "retry", "dead", "released", "expired", "extended", "started", "lost_lease", "not_found", "invalid", "store_full")
+OUTCOMES: Final = (
+    "completed",
+    "retry",
+    "dead",
+    "released",
+    "expired",
+    "extended",
+    "started",
+    "lost_lease",
+    "not_found",
+    "invalid",
+    "store_full",
+)
 
-#: What a channel of each verb carries: the requests' batches, and the answers'. None: no batch, only metadata.
+#: What a channel of each verb carries: the requests' batches, and the answers'. None: no batch, only
+#: metadata.
 CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
     "enqueue": (MESSAGES, IDS),
     "settle": (SETTLEMENTS, RESULTS),

@@ -42,11 +42,18 @@ _OPTIONAL = Row.__struct_fields__[3:]
 
 
 def settlement_rows(items: Sequence[Settlement]) -> tuple[list[Row], dict[int, SettleResult]]:
-    """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil the others."""
+    """The rows to send, and by index the results of items that could never be sent: a bad one does not spoil
+    the others.
+    """
     rows: list[Row] = []
     refused: dict[int, SettleResult] = {}
     for at, item in enumerate(items):
-        if type(item) is Complete and type(item.delivery) is Delivery and type(item.progress) is int and not item.progress:
+        if (
+            type(item) is Complete
+            and type(item.delivery) is Delivery
+            and type(item.progress) is int
+            and not item.progress
+        ):
             # The short way for what is said most: all of it was given out by the engine.
             rows.append(Row(_COMPLETE, item.delivery.message.id, item.delivery.claim_id))
             continue
@@ -80,8 +87,18 @@ def _row(item: Settlement, raw_id: bytes, lease: int) -> Row:
     if isinstance(item, Release):
         return Row(_RELEASE, raw_id, lease, keep_order=bool(item.keep_order))
     if isinstance(item, Extend):
-        carry, duration_ms = check_carry(item.carry), None if item.duration is None else to_ms(item.duration, "duration")
-        return Row(_EXTEND, raw_id, lease, progress=check_progress(item.progress) or None, duration_ms=duration_ms, carry=carry)
+        carry, duration_ms = (
+            check_carry(item.carry),
+            None if item.duration is None else to_ms(item.duration, "duration"),
+        )
+        return Row(
+            _EXTEND,
+            raw_id,
+            lease,
+            progress=check_progress(item.progress) or None,
+            duration_ms=duration_ms,
+            carry=carry,
+        )
     return Row(_START, raw_id, lease)
 
 
@@ -159,7 +176,14 @@ def _item(
     if action == _COMPLETE:
         return Complete(ref, progress or 0)
     if action == _FAIL:
-        return Fail(ref, error or "", FailureReason.UNKNOWN if reason is None else reason, progress or 0, read_duration(retry_in_ms), bool(dead))
+        return Fail(
+            ref,
+            error or "",
+            FailureReason.UNKNOWN if reason is None else reason,
+            progress or 0,
+            read_duration(retry_in_ms),
+            bool(dead),
+        )
     if action == _RELEASE:
         return Release(ref, bool(keep_order))
     if action == _EXTEND:
@@ -176,7 +200,10 @@ def encode_results(results: Sequence[SettleResult]) -> pa.RecordBatch:
     if not results:
         return make_batch(RESULTS, 0, {})
     ids, outcomes, rules, dues, untils, errors = zip(*map(astuple, results), strict=True)
-    columns = {"id": ids_column(ids), "outcome": pa.array([_NUMBER[outcome] for outcome in outcomes], pa.int8())}
+    columns = {
+        "id": ids_column(ids),
+        "outcome": pa.array([_NUMBER[outcome] for outcome in outcomes], pa.int8()),
+    }
     add_column(columns, "rule", pa.utf8(), rules, "")
     add_column(columns, "due_ms", pa.int64(), dues, 0)
     add_column(columns, "lease_until", pa.int64(), untils, 0)
@@ -196,9 +223,14 @@ def decode_results(batch: pa.RecordBatch) -> list[SettleResult]:
         raise InvalidRequest("outcome", f"0 to {len(OUTCOMES) - 1}", numbers)
     rest = [columns.find("rule"), columns.find("due_ms"), columns.find("lease_until"), columns.find("error")]
     if not any(rest):
-        return [SettleResult(raw_id, OUTCOMES[number]) for raw_id, number in zip(columns.ids(), numbers, strict=True)]
+        return [
+            SettleResult(raw_id, OUTCOMES[number])
+            for raw_id, number in zip(columns.ids(), numbers, strict=True)
+        ]
     rules, dues, untils, errors = [column or [None] * columns.length for column in rest]
     return [
         SettleResult(raw_id, OUTCOMES[number], rule or "", due_ms or 0, lease_until or 0, error or "")
-        for raw_id, number, rule, due_ms, lease_until, error in zip(columns.ids(), numbers, rules, dues, untils, errors, strict=True)
+        for raw_id, number, rule, due_ms, lease_until, error in zip(
+            columns.ids(), numbers, rules, dues, untils, errors, strict=True
+        )
     ]

@@ -1,7 +1,7 @@
 """What each error is called outside Python: a gRPC status, an HTTP status, an exit code of the command line.
 
-One table for all doors; a test asserts that every error is in it. Exit code 2 is the shell's for wrong usage, 1 is for
-what is not in the table.
+One table for all doors; a test asserts that every error is in it. Exit code 2 is the shell's for wrong usage,
+1 is for what is not in the table.
 """
 
 from __future__ import annotations

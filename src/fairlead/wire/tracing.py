@@ -1,8 +1,9 @@
-"""OpenTelemetry traces that travel with messages: a W3C `traceparent` in the headers ties the consumer to the producer.
+"""OpenTelemetry traces that travel with messages: a W3C `traceparent` in the headers ties the consumer to the
+producer.
 
 Off unless asked for: whoever may trace holds a `Tracing` or None, and looks once. OpenTelemetry is the extra
-`fairlead[otel]` and is imported by the first `setup` or `ambient`. Spans say queue, id and counts; never a payload, never
-the text of an error.
+`fairlead[otel]` and is imported by the first `setup` or `ambient`. Spans say queue, id and counts; never a
+payload, never the text of an error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _EXPORT_S = 2.0
 
 
 def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
-    """Send spans to an OTLP collector over gRPC, such as `http://localhost:4317`, in the background and in batches.
+    """Send spans to an OTLP collector over gRPC, such as `http://localhost:4317`, in the background and in
+    batches.
 
     A collector that is away loses spans and delays nobody. `close` sends what is left.
     """
@@ -46,8 +48,12 @@ def setup(endpoint: str, service_name: str = "fairlead") -> Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as missing:
         raise _extra_missing(missing) from missing
-    provider = TracerProvider(resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_S)
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False
+    )
+    exporter = OTLPSpanExporter(
+        endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_S
+    )
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider, own=provider)
 
@@ -82,21 +88,37 @@ class Tracing:
         """A producer's span around an enqueue; yields the messages to send, which carry it."""
         with self._span(self._trace.SpanKind.PRODUCER, "enqueue", "send", queue, len(messages)):
             carried = self._current()
-            yield [msgspec.structs.replace(message, headers=_laid_over(message.headers, carried)) for message in messages]
+            yield [
+                msgspec.structs.replace(message, headers=_laid_over(message.headers, carried))
+                for message in messages
+            ]
 
     @contextmanager
     def process_span(self, delivery: Delivery) -> Iterator[None]:
-        """A consumer's span around its work on one message: a child of the span that enqueued it, in the same trace.
+        """A consumer's span around its work on one message: a child of the span that enqueued it, in the same
+        trace.
 
-        What was current before is linked. An exception marks the span as failed, by its type only, and passes.
+        What was current before is linked. An exception marks the span as failed, by its type only, and
+        passes.
         """
         around = self._trace.get_current_span().get_span_context()
         links = [self._trace.Link(around)] if around.is_valid else []
         more: dict[str, str | int] = {
-            "messaging.message.id": delivery.id, "fairlead.attempts": delivery.attempts, "fairlead.deliveries": delivery.deliveries,
+            "messaging.message.id": delivery.id,
+            "fairlead.attempts": delivery.attempts,
+            "fairlead.deliveries": delivery.deliveries,
         }
         parent = self._context_in(delivery.headers)
-        with self._span(self._trace.SpanKind.CONSUMER, "process", "process", delivery.queue, None, parent=parent, links=links, more=more):
+        with self._span(
+            self._trace.SpanKind.CONSUMER,
+            "process",
+            "process",
+            delivery.queue,
+            None,
+            parent=parent,
+            links=links,
+            more=more,
+        ):
             yield
 
     def record_call(
@@ -115,7 +137,11 @@ class Tracing:
 
         `parent` and `linked` are headers of messages, which may carry a trace.
         """
-        links = [self._trace.Link(found) for headers in islice(linked, MOST_LINKS) if (found := self._span_in(headers)) is not None]
+        links = [
+            self._trace.Link(found)
+            for headers in islice(linked, MOST_LINKS)
+            if (found := self._span_in(headers)) is not None
+        ]
         span = self._tracer.start_span(
             _name(verb, queue),
             context=self._context_in(parent or {}),
@@ -173,7 +199,9 @@ class Tracing:
         return carried
 
     def _context_in(self, headers: Mapping[str, str]) -> Context:
-        """What the headers carry, and nothing else: what is current here is not the parent of another's message."""
+        """What the headers carry, and nothing else: what is current here is not the parent of another's
+        message.
+        """
         carried = {name: value for name in (_PARENT, _STATE) if isinstance(value := headers.get(name), str)}
         return self._carried.extract(carried)
 
@@ -194,7 +222,11 @@ def _name(verb: str, queue: str | None) -> str:
 
 
 def _attributes(verb: str, operation: str, queue: str | None, count: int | None) -> dict[str, str | int]:
-    found: dict[str, str | int] = {**_SYSTEM, "messaging.operation.name": verb, "messaging.operation.type": operation}
+    found: dict[str, str | int] = {
+        **_SYSTEM,
+        "messaging.operation.name": verb,
+        "messaging.operation.type": operation,
+    }
     if queue:
         found["messaging.destination.name"] = queue
     if count is not None:
@@ -203,4 +235,6 @@ def _attributes(verb: str, operation: str, queue: str | None, count: int | None)
 
 
 def _extra_missing(missing: ImportError) -> InvalidRequest:
-    return InvalidRequest("tracing", "OpenTelemetry to be installed: pip install 'fairlead[otel]'", str(missing))
+    return InvalidRequest(
+        "tracing", "OpenTelemetry to be installed: pip install 'fairlead[otel]'", str(missing)
+    )

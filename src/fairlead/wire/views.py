@@ -31,7 +31,8 @@ from fairlead.wire.depth import check_depth
 
 
 class Verb(NamedTuple):
-    """`repeatable`: carried out twice it ends as if carried out once, so a lost answer may be asked for again.
+    """`repeatable`: carried out twice it ends as if carried out once, so a lost answer may be asked for
+    again.
 
     The answer is the same, or says that it was done before.
     """
@@ -131,7 +132,9 @@ def decode_arguments(verb: str, raw: bytes) -> dict[str, Any]:
     if arguments.get("filter") is not None:
         arguments["filter"] = _convert(arguments["filter"], DeadFilter, "filter")
     if isinstance(arguments.get("messages"), list):
-        arguments["messages"] = [_convert(message, NewMessage, "messages") for message in arguments["messages"]]
+        arguments["messages"] = [
+            _convert(message, NewMessage, "messages") for message in arguments["messages"]
+        ]
     return arguments
 
 
@@ -147,7 +150,11 @@ def _convert(value: object, kind: type, field: str) -> Any:
     """By name, unchecked: a field of the wrong type is refused by the engine, in its words."""
     known = set(kind.__annotations__)
     if not isinstance(value, dict) or not known.issuperset(value):
-        raise InvalidRequest(field, "a map of " + ", ".join(sorted(known)), list(value) if isinstance(value, dict) else type(value))
+        raise InvalidRequest(
+            field,
+            "a map of " + ", ".join(sorted(known)),
+            list(value) if isinstance(value, dict) else type(value),
+        )
     if kind is NewMessage and "payload" not in value:
         raise InvalidRequest(field, "messages with a payload", list(value))
     header = value.get("header")

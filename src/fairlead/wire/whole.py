@@ -1,7 +1,8 @@
-"""Record batches as a caller holds them: every column of the schema there, of its type, and nothing done row by row.
+"""Record batches as a caller holds them: every column of the schema there, of its type, and nothing done row
+by row.
 
-On the way out of a client a batch gets its defaults back, which travel as nulls; on the way in it may lack columns, and have
-types that are only wider or narrower than those of the protocol.
+On the way out of a client a batch gets its defaults back, which travel as nulls; on the way in it may lack
+columns, and have types that are only wider or narrower than those of the protocol.
 """
 
 from __future__ import annotations
@@ -16,20 +17,34 @@ from fairlead.wire.columns import make_batch, nulls
 
 #: What a null stands for, where it does not stand for nothing.
 _DEFAULTS: dict[str, object] = {
-    "fairness_key": DEFAULT_KEY, "weight": 1, "throttle_keys": [], "deliveries": 1, "attempts": 0, "progress": 0, "failures_cut": 0, "rule": "",
+    "fairness_key": DEFAULT_KEY,
+    "weight": 1,
+    "throttle_keys": [],
+    "deliveries": 1,
+    "attempts": 0,
+    "progress": 0,
+    "failures_cut": 0,
+    "rule": "",
     "hidden": [],
-}  # fmt: skip
+}
 
 
 def fill_defaults(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """All columns of the schema. Null is left where there is none: no headers, no stream, no carry, a payload not asked for."""
+    """All columns of the schema. Null is left where there is none: no headers, no stream, no carry, a payload
+    not asked for.
+    """
     try:
         batch.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowIndexError) as wrong:
         raise InvalidRequest("batch", "a sound record batch", str(wrong)) from None
     length, given = batch.num_rows, batch.schema
-    columns = [batch.column(name) if name in given.names else nulls(length, schema.field(name).type) for name in schema.names]
-    return pa.RecordBatch.from_arrays([_filled(column, name) for column, name in zip(columns, schema.names, strict=True)], schema=schema)
+    columns = [
+        batch.column(name) if name in given.names else nulls(length, schema.field(name).type)
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(
+        [_filled(column, name) for column, name in zip(columns, schema.names, strict=True)], schema=schema
+    )
 
 
 def _filled(column: pa.Array, name: str) -> pa.Array:
@@ -39,8 +54,10 @@ def _filled(column: pa.Array, name: str) -> pa.Array:
         return _repeated(name, column.type, len(column))
     if pa.types.is_list(column.type):
         # Kernels that fill do not know lists: an empty one is where one begins that has no values.
-        return pa.ListArray.from_arrays(column.offsets, column.values) if _is_packed(column) else pa.array(
-            [value or [] for value in column.to_pylist()], column.type
+        return (
+            pa.ListArray.from_arrays(column.offsets, column.values)
+            if _is_packed(column)
+            else pa.array([value or [] for value in column.to_pylist()], column.type)
         )
     return column.fill_null(pa.scalar(_DEFAULTS[name], column.type))
 
@@ -55,7 +72,11 @@ def _is_packed(column: pa.ListArray) -> bool:
 
 @lru_cache(maxsize=256)
 def _repeated(name: str, kind: pa.DataType, length: int) -> pa.Array:
-    return pa.array([_DEFAULTS[name]] * length, kind) if pa.types.is_list(kind) else pa.repeat(pa.scalar(_DEFAULTS[name], kind), length)
+    return (
+        pa.array([_DEFAULTS[name]] * length, kind)
+        if pa.types.is_list(kind)
+        else pa.repeat(pa.scalar(_DEFAULTS[name], kind), length)
+    )
 
 
 def fit(batch: object, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,8 +1,9 @@
 """Calling a batch step: many rows in, an outcome for each of them out.
 
-What it takes is said by the annotation of its first parameter: `pa.RecordBatch`, `pa.Table` or `pd.DataFrame` with the columns
-`id`, `payload`, `stream`, `attempts` and `value`; without one, a list of the items. Columns have payloads as they came, for
-readers that take many at once; only a list is decoded here, and a row that is no JSON fails without being in it.
+What it takes is said by the annotation of its first parameter: `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`
+with the columns `id`, `payload`, `stream`, `attempts` and `value`; without one, a list of the items. Columns
+have payloads as they came, for readers that take many at once; only a list is decoded here, and a row that is
+no JSON fails without being in it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Outcomes = tuple[list[bytes], list[Failed]]
 
 
 class BatchFunction:
-    """Raises, when it is made, `StepNotLoaded`. What the function raises passes through: whoever called tries with fewer rows."""
+    """Raises, when it is made, `StepNotLoaded`. What the function raises passes through: whoever called tries
+    with fewer rows.
+    """
 
     def __init__(self, step: StepSpec, setup: Setup) -> None:
         function = find_function(step)
@@ -105,7 +108,9 @@ def _entries(returned: object, size: int) -> Sequence[object]:
     if not isinstance(entries, (list, tuple)):
         raise Refused(f"{expected}, got {type(returned).__name__}")
     if len(entries) != size:
-        raise Refused(f"{expected}, got {len(entries) if len(entries) < size or not isinstance(returned, Iterator) else 'more'}")
+        raise Refused(
+            f"{expected}, got {len(entries) if len(entries) < size or not isinstance(returned, Iterator) else 'more'}"
+        )
     return entries
 
 
@@ -113,7 +118,14 @@ def _only(call: BatchCall, places: Collection[int]) -> BatchCall:
     def of(column: list[Any]) -> list[Any]:
         return [column[place] for place in places] if column else []
 
-    columns: tuple[list[Any], ...] = (call.raw_ids, call.payloads, call.headers, call.streams, call.attempts, call.values)
+    columns: tuple[list[Any], ...] = (
+        call.raw_ids,
+        call.payloads,
+        call.headers,
+        call.streams,
+        call.attempts,
+        call.values,
+    )
     return BatchCall(call.ticket, call.step, call.queue, *map(of, columns))
 
 
@@ -131,12 +143,16 @@ def columns_for(step: StepSpec, function: Any) -> Callable[[BatchCall], Any] | N
     try:
         module = importlib.import_module(package)
     except ImportError as error:
-        raise StepNotLoaded(step.name, step.run or "", f"it takes a {kind}, and {package} cannot be imported here ({error})") from None
+        raise StepNotLoaded(
+            step.name, step.run or "", f"it takes a {kind}, and {package} cannot be imported here ({error})"
+        ) from None
     return partial(_COLUMNS[kind], module)
 
 
 def _annotation(function: Any) -> Any:
-    """Of the first parameter. A text is looked up where the function was written; one that means nothing there stays a text."""
+    """Of the first parameter. A text is looked up where the function was written; one that means nothing
+    there stays a text.
+    """
     try:
         first = next(iter(inspect.signature(function).parameters.values()))
     except (TypeError, ValueError, StopIteration):
@@ -179,7 +195,13 @@ def _columns(call: BatchCall) -> dict[str, list[Any]]:
 
 
 def _record_batch(pa: Any, call: BatchCall) -> Any:
-    kinds = {"id": pa.string(), "payload": pa.binary(), "stream": pa.string(), "attempts": pa.int64(), "value": pa.string()}
+    kinds = {
+        "id": pa.string(),
+        "payload": pa.binary(),
+        "stream": pa.string(),
+        "attempts": pa.int64(),
+        "value": pa.string(),
+    }
     return pa.RecordBatch.from_pydict(_columns(call), schema=pa.schema(kinds))
 
 
@@ -197,5 +219,9 @@ _COLUMNS: dict[str, Callable[[Any, BatchCall], Any]] = {
     "pandas.DataFrame": _data_frame,
 }
 _ABSTRACT = ("Any", "List", "Sequence", "Iterable", "Collection")
-_LISTS = {"list", "object", *(f"{package}.{name}" for package in ("typing", "collections") for name in _ABSTRACT)}
+_LISTS = {
+    "list",
+    "object",
+    *(f"{package}.{name}" for package in ("typing", "collections") for name in _ABSTRACT),
+}
 _ALIASES = {"pa": "pyarrow", "pd": "pandas", "t": "typing"}

@@ -1,12 +1,14 @@
 """Which rows may go together into a call of a batch step.
 
-A call that raises, dies or takes too long says nothing about any one of its rows. They come again in calls of an eighth, until
-the guilty ones are alone: five calls for one of a thousand, and its neighbours have not failed. Eighths and not halves because
-each of those calls may cost a process or a time limit, and repeats what innocent rows have done already.
+A call that raises, dies or takes too long says nothing about any one of its rows. They come again in calls of
+an eighth, until the guilty ones are alone: five calls for one of a thousand, and its neighbours have not
+failed. Eighths and not halves because each of those calls may cost a process or a time limit, and repeats
+what innocent rows have done already.
 
-The same is done with what came back from elsewhere. A row that was handed out before and came back with no word, as it does when
-its worker is killed, goes in a small batch, and alone from the third time on; then it is started first, as a message of any
-other step is, so that its next death counts. Rows of a batch are not: a kill would count a failure for all of them.
+The same is done with what came back from elsewhere. A row that was handed out before and came back with no
+word, as it does when its worker is killed, goes in a small batch, and alone from the third time on; then it
+is started first, as a message of any other step is, so that its next death counts. Rows of a batch are not: a
+kill would count a failure for all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Calling a step: from bytes to bytes, with every way to fail turned into a value. The same in processes and threads."""
+"""Calling a step: from bytes to bytes, with every way to fail turned into a value. The same in processes and
+threads.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ class Calling:
         self._prepare = prepare
         if setup.base not in sys.path:
             sys.path.insert(0, setup.base)
-        self._functions = [adapted(step, find_function(step)) if step.run is not None and not step.batch else None for step in setup.steps]
+        self._functions = [
+            adapted(step, find_function(step)) if step.run is not None and not step.batch else None
+            for step in setup.steps
+        ]
         self._batches = {at: BatchFunction(step, setup) for at, step in enumerate(setup.steps) if step.batch}
 
     def __call__(self, call: Call | BatchCall) -> Done | Failed | BatchDone:
@@ -62,4 +67,6 @@ class Calling:
 
     def _failed(self, step: StepSpec, call: Call | BatchCall, error: BaseException, began: int) -> Failed:
         took_us = (time.perf_counter_ns() - began) // 1000
-        return failure_of(error, step.name, self._setup.reasons, ticket=call.ticket, took_us=took_us, ours=_OURS)
+        return failure_of(
+            error, step.name, self._setup.reasons, ticket=call.ticket, took_us=took_us, ours=_OURS
+        )

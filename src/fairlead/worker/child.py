@@ -27,8 +27,8 @@ def main() -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-    # Handlers and not SIG_IGN, which commands would inherit: a service manager may signal all processes at once, and only the
-    # worker decides when its steps end.
+    # Handlers and not SIG_IGN, which commands would inherit: a service manager may signal all processes at
+    # once, and only the worker decides when its steps end.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _not_mine)
     faulthandler.enable(crash_fd)
@@ -106,7 +106,9 @@ def die_with_parent() -> None:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Address space is what can be limited; what is mapped and not used, above all by libraries, is granted on top."""
+    """Address space is what can be limited; what is mapped and not used, above all by libraries, is granted
+    on top.
+    """
     if limit_bytes is None:
         return
     mapped = 0

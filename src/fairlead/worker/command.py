@@ -1,8 +1,9 @@
 """A step that is a command: an argument list, never a shell.
 
-Fields of the item stand in its arguments as `{field}`. Each stays one argument whatever it contains, a leading dash too: where
-the program would take that for an option, write `--` before it. Item and context also come in the environment
-(`FAIRLEAD_ITEM_<field>`, `FAIRLEAD_STEP_*`), and the item as JSON on stdin. What it prints on stdout is its value if it is JSON.
+Fields of the item stand in its arguments as `{field}`. Each stays one argument whatever it contains, a
+leading dash too: where the program would take that for an option, write `--` before it. Item and context also
+come in the environment (`FAIRLEAD_ITEM_<field>`, `FAIRLEAD_STEP_*`), and the item as JSON on stdin. What it
+prints on stdout is its value if it is JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +52,15 @@ class CommandFailed(Exception):
         self.text = text
 
 
-def run_command(step: StepSpec, call: Call, item: object, value: bytes, *, base: str, prepare: Callable[[], None] | None = None) -> bytes:
+def run_command(
+    step: StepSpec,
+    call: Call,
+    item: object,
+    value: bytes,
+    *,
+    base: str,
+    prepare: Callable[[], None] | None = None,
+) -> bytes:
     """The value it printed as JSON, or nothing. `prepare` runs in the new process before the command does."""
     assert step.command is not None
     fields = {name: as_text(field) for name, field in item.items()} if isinstance(item, dict) else {}
@@ -59,25 +68,42 @@ def run_command(step: StepSpec, call: Call, item: object, value: bytes, *, base:
         argv = [fill(argument, fields) for argument in step.command]
         own = {name: fill(text, fields) for name, text in step.env.items()}
     except KeyError as missing:
-        raise CommandFailed(FailureReason.VALIDATION_FAILURE, f"expected the item to have a field {missing.args[0]!r}, as the command does") from None
+        raise CommandFailed(
+            FailureReason.VALIDATION_FAILURE,
+            f"expected the item to have a field {missing.args[0]!r}, as the command does",
+        ) from None
     environment = {**os.environ, **_environment(step, call, fields, value), **own}
     if any("\0" in text for text in (*argv, *environment.values())):
-        raise CommandFailed(FailureReason.VALIDATION_FAILURE, "expected no NUL character in a field that a command is given")
+        raise CommandFailed(
+            FailureReason.VALIDATION_FAILURE, "expected no NUL character in a field that a command is given"
+        )
     try:
         process = subprocess.Popen(
-            argv, env=environment, cwd=base, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=prepare,
+            argv,
+            env=environment,
+            cwd=base,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=prepare,
             stdin=subprocess.PIPE if step.stdin == "json" else subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except OSError as error:
         # Too long for the system is the item's fault; not found or not executable is ours.
         reason = FailureReason.VALIDATION_FAILURE if error.errno == 7 else FailureReason.DEPENDENCY_FAILURE
         raise CommandFailed(reason, f"{step.command[0]!r} could not be started: {error.strerror}") from None
     out = _attend(process, call.payload if step.stdin == "json" else b"", step.timeout_ms)
     if out.timed_out:
-        raise CommandFailed(FailureReason.TIMEOUT_EXCEEDED, out.describe(f"{step.command[0]!r} took longer than {step.timeout_ms} ms and was killed"))
+        raise CommandFailed(
+            FailureReason.TIMEOUT_EXCEEDED,
+            out.describe(f"{step.command[0]!r} took longer than {step.timeout_ms} ms and was killed"),
+        )
     code = process.returncode
     if code < 0:
-        raise CommandFailed(FailureReason.POISON_MESSAGE, out.describe(f"{step.command[0]!r} was killed by {signal_name(-code)}"))
+        raise CommandFailed(
+            FailureReason.POISON_MESSAGE,
+            out.describe(f"{step.command[0]!r} was killed by {signal_name(-code)}"),
+        )
     if code:
         reason = EXIT_REASONS.get(code, FailureReason.HANDLER_EXCEPTION)
         raise CommandFailed(reason, out.describe(f"{step.command[0]!r} ended with exit code {code}"))
@@ -126,7 +152,11 @@ class _Kept:
         self.tail = (self.tail + piece[room:])[-_SHOWN_BYTES:]
 
     def text(self) -> str:
-        whole = bytes(self.head) if self.size == len(self.head) else bytes(self.head[:_SHOWN_BYTES]) + b"\n[...]\n" + self.tail
+        whole = (
+            bytes(self.head)
+            if self.size == len(self.head)
+            else bytes(self.head[:_SHOWN_BYTES]) + b"\n[...]\n" + self.tail
+        )
         return cut_middle(whole.decode("utf-8", "replace").strip(), _SHOWN_BYTES)
 
 
@@ -138,7 +168,11 @@ class _Output:
 
     def describe(self, what: str) -> str:
         parts = [what]
-        parts += [f"{name}:\n{kept.text()}" for name, kept in (("stderr", self.stderr), ("stdout", self.stdout)) if kept.size]
+        parts += [
+            f"{name}:\n{kept.text()}"
+            for name, kept in (("stderr", self.stderr), ("stdout", self.stdout))
+            if kept.size
+        ]
         return bounded("\n\n".join(parts))
 
 
@@ -216,5 +250,8 @@ def _value(stdout: _Kept) -> bytes:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return b""
     if stdout.size > MAX_CARRY_BYTES:
-        raise CommandFailed(FailureReason.SERIALIZATION_ERROR, f"expected a value of at most {MAX_CARRY_BYTES} bytes on stdout, got {stdout.size}")
+        raise CommandFailed(
+            FailureReason.SERIALIZATION_ERROR,
+            f"expected a value of at most {MAX_CARRY_BYTES} bytes on stdout, got {stdout.size}",
+        )
     return raw

@@ -1,13 +1,13 @@
 """One worker: a loop that hands messages to its slots and says how they fared.
 
-The loop never waits for the broker: what it says is settled by another thread, and the answers come back as events, like
-everything else that happens. A message's way: claimed unstarted; started, unless its step is known to be quick; called in a
-slot; after each step its progress is told and the answer awaited; at the end completed or failed. Only then comes the next of
-its stream.
+The loop never waits for the broker: what it says is settled by another thread, and the answers come back as
+events, like everything else that happens. A message's way: claimed unstarted; started, unless its step is
+known to be quick; called in a slot; after each step its progress is told and the answer awaited; at the end
+completed or failed. Only then comes the next of its stream.
 
-A quick step of a message that was never handed out before begins without a start: a kill of the worker then gives it back
-instead of counting a failure. It is started as soon as it takes longer, and before it begins the next time it is delivered, so
-that a message that kills its worker is counted from its second delivery on.
+A quick step of a message that was never handed out before begins without a start: a kill of the worker then
+gives it back instead of counting a failure. It is started as soon as it takes longer, and before it begins
+the next time it is delivered, so that a message that kills its worker is counted from its second delivery on.
 """
 
 from __future__ import annotations
@@ -56,10 +56,19 @@ class _Resize(NamedTuple):
 
 
 class Crew:
-    """Start it, and stop it; `join` returns when everything in its hands is settled. Its other methods are thread-safe too."""
+    """Start it, and stop it; `join` returns when everything in its hands is settled. Its other methods are
+    thread-safe too.
+    """
 
     def __init__(
-        self, target: Target, job: Job, *, consumer: str, burst: bool = False, grace_s: float = 30.0, concurrency: int | None = None
+        self,
+        target: Target,
+        job: Job,
+        *,
+        consumer: str,
+        burst: bool = False,
+        grace_s: float = 30.0,
+        concurrency: int | None = None,
     ) -> None:
         self.job = job
         self.tally = Tally()
@@ -79,7 +88,9 @@ class Crew:
         self._post = self._mailbox.post
         self._outbox = Outbox()
         self._say = self._outbox.say
-        self._pool = Pool(job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector)
+        self._pool = Pool(
+            job, concurrency or job.spec.concurrency, self._post, self.hands.put_back, self._mailbox.selector
+        )
         self._fetcher = Fetcher(self.hands, self._pool, self._outbox, self._estimates, burst=burst)
         self._dealer = Dealer(self.hands, self._pool, self._outbox, self._estimates, self._needs_call)
         self._thread = threading.Thread(target=self._run, name=f"fairlead-worker-{job.name}", daemon=True)
@@ -88,7 +99,9 @@ class Crew:
         self._thread.start()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Take no more, give back what has not begun, finish the rest within the grace. `hurry`: give that back too, at once."""
+        """Take no more, give back what has not begun, finish the rest within the grace. `hurry`: give that
+        back too, at once.
+        """
         self._post(_Stop(hurry))
 
     def resize(self, concurrency: int) -> None:
@@ -96,7 +109,9 @@ class Crew:
         self._post(_Resize(concurrency))
 
     def change(self, job: Job) -> None:
-        """Go on with another pipeline or other options. What is under way is finished as it began; nothing is dropped."""
+        """Go on with another pipeline or other options. What is under way is finished as it began; nothing is
+        dropped.
+        """
         self._post(job)
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -125,8 +140,12 @@ class Crew:
                     self._fetcher.fetch(self.job, self._voice)
         except BaseException as error:
             self.error = error
-            if not isinstance(error, FairleadError):  # which says all there is to say to whoever asks `Workers.check`
-                _log.error("the worker has failed", exc_info=error, extra={"fields": {"worker": self.job.name}})
+            if not isinstance(
+                error, FairleadError
+            ):  # which says all there is to say to whoever asks `Workers.check`
+                _log.error(
+                    "the worker has failed", exc_info=error, extra={"fields": {"worker": self.job.name}}
+                )
         finally:
             self._end()
 
@@ -157,14 +176,18 @@ class Crew:
                 self._take_up(event)
             case _Stop():
                 now = time.monotonic()
-                self._stop_by = now if event.hurry else min(self._stop_by or now + self._grace_s, now + self._grace_s)
+                self._stop_by = (
+                    now if event.hurry else min(self._stop_by or now + self._grace_s, now + self._grace_s)
+                )
             case Broken():
                 raise event.error
 
     def _is_over(self) -> bool:
         if self.hands.held or not self._outbox.is_empty:
             return self._giving_back and time.monotonic() > self._leave_by
-        return self._fetcher.drained or (self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by))
+        return self._fetcher.drained or (
+            self._stopping and (not self._fetcher.asking or time.monotonic() > self._quiet_by)
+        )
 
     def _end(self) -> None:
         # Also after a failure: what has been done and is not told would be done again.
@@ -172,7 +195,8 @@ class Crew:
         self._pool.close()
         self._voice.close(0.5 if self._fetcher.asking else _LEAVING_S)
         if self._fetcher.asking or self.hands.held:
-            # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease is over.
+            # What is still in hand, or a claim that nobody will hear of, goes back now and not when its lease
+            # is over.
             going = threading.Thread(target=self._say_goodbye, name="fairlead-goodbye", daemon=True)
             going.start()
             going.join(_LEAVING_S)
@@ -182,7 +206,10 @@ class Crew:
         try:
             self._target.goodbye(self._consumer)
         except Exception as error:
-            _log.warning("could not say goodbye; leases end by themselves", extra={"fields": {"error": type(error).__name__}})
+            _log.warning(
+                "could not say goodbye; leases end by themselves",
+                extra={"fields": {"error": type(error).__name__}},
+            )
 
     # From messages to calls
 
@@ -268,9 +295,22 @@ class Crew:
     def _complete(self, item: Item) -> None:
         self._say(Complete(item.delivery, self.job.plan.all_masks), "done", item)
 
-    def _fail(self, item: Item, reason: FailureReason, error: str, retry_in: timedelta | None = None, dead: bool = False) -> None:
-        """And the rest of its run goes back: in order, or with leave to go on. What that leave means is for the queue to say."""
-        self._say(Fail(item.delivery, error, reason, self.job.plan.progress(item.done), retry_in, dead), "fail", item)
+    def _fail(
+        self,
+        item: Item,
+        reason: FailureReason,
+        error: str,
+        retry_in: timedelta | None = None,
+        dead: bool = False,
+    ) -> None:
+        """And the rest of its run goes back: in order, or with leave to go on. What that leave means is for
+        the queue to say.
+        """
+        self._say(
+            Fail(item.delivery, error, reason, self.job.plan.progress(item.done), retry_in, dead),
+            "fail",
+            item,
+        )
         self._give_back_rest(item, keep_order=self.job.spec.on_stream_failure == "wait")
 
     def _give_back(self, item: Item) -> None:
@@ -301,8 +341,8 @@ class Crew:
         kind, item = said.kind, said.item
         if kind in ("start", "step"):
             if result.outcome == "store_full":
-                # The value was not stored. The work goes on without it: completing the message makes room, and should the
-                # worker die before, the step runs again.
+                # The value was not stored. The work goes on without it: completing the message makes room,
+                # and should the worker die before, the step runs again.
                 _log.warning("a step's value was not stored: %s", result.error)
             elif not result.ok:
                 self._lose(item)
@@ -327,7 +367,12 @@ class Crew:
         if not result.ok:
             if not item.lost:
                 self.tally.lost += 1
-                fields = {"worker": self.job.name, "id": item.delivery.id, "outcome": result.outcome, "error": result.error}
+                fields = {
+                    "worker": self.job.name,
+                    "id": item.delivery.id,
+                    "outcome": result.outcome,
+                    "error": result.error,
+                }
                 _log.warning("a lease was over before the work was", extra={"fields": fields})
             self._give_back_rest(item, keep_order=True)
         elif kind == "back":
@@ -335,7 +380,11 @@ class Crew:
         else:
             self.tally.dead += result.outcome == "dead"
             self.tally.failed += result.outcome != "dead"
-            if item.rest is not None and self.job.spec.on_stream_failure == "continue" and result.outcome == "retry":
+            if (
+                item.rest is not None
+                and self.job.spec.on_stream_failure == "continue"
+                and result.outcome == "retry"
+            ):
                 # What comes later in the stream and is not in our hands may pass too.
                 self._voice.let_by(item.delivery.message.stream)
 
@@ -408,7 +457,10 @@ class Crew:
         """To the pipeline before the change that cannot be used, if there was one."""
         if self._before is None:
             raise error
-        _log.error("the changed pipeline cannot be used, going on with the old one", extra={"fields": {"worker": self.job.name, "error": str(error)}})
+        _log.error(
+            "the changed pipeline cannot be used, going on with the old one",
+            extra={"fields": {"worker": self.job.name, "error": str(error)}},
+        )
         before, self._before = self._before, None
         self._take_up(before)
         self._before = None

@@ -17,8 +17,8 @@ from fairlead.worker.pool import BUDGET_US, LATE_S, Pool
 from fairlead.worker.slots import Slot
 
 _MOST_BUSY = 4000
-#: So long a batch that is not full waits for those on their way to it, or as long as a call of its step takes: then the time of
-#: the calls is at least half of all. No longer than the last.
+#: So long a batch that is not full waits for those on their way to it, or as long as a call of its step
+#: takes: then the time of the calls is at least half of all. No longer than the last.
 _GATHER_S = 0.1
 _LONGEST_GATHER_S = 10.0
 #: Of batches that take less, one may lie behind the one under way.
@@ -26,9 +26,18 @@ _LONG_BATCH_US = 50_000
 
 
 class Dealer:
-    """`needs_call` finds the next step of an item, fresh or not, and settles it itself when there is nothing to call."""
+    """`needs_call` finds the next step of an item, fresh or not, and settles it itself when there is nothing
+    to call.
+    """
 
-    def __init__(self, hands: Hands, pool: Pool, outbox: Outbox, estimates: Estimates, needs_call: Callable[[Item, bool], bool]) -> None:
+    def __init__(
+        self,
+        hands: Hands,
+        pool: Pool,
+        outbox: Outbox,
+        estimates: Estimates,
+        needs_call: Callable[[Item, bool], bool],
+    ) -> None:
         self._hands = hands
         self._pool = pool
         self._outbox = outbox
@@ -53,7 +62,9 @@ class Dealer:
         self._lots = {}
         # Also in slots of the pipeline before, which take no more calls.
         with_batches = [slot for slot in self._pool.slots if slot.plan.most_rows > 1]
-        self._in_batches = hands.gathered + sum(len(work.items) for slot in with_batches for work in slot.pending if isinstance(work, Batch))
+        self._in_batches = hands.gathered + sum(
+            len(work.items) for slot in with_batches for work in slot.pending if isinstance(work, Batch)
+        )
         stuck = self._deal_from(hands.next, plan, slots, share)
         # A batch that is due gets its slot before new ones do: they would keep it busy for ever.
         stuck = self._deal_batches(plan, slots, only_due=True) or stuck
@@ -142,13 +153,20 @@ class Dealer:
         return not self._hands.batches.get((step, most)) and self._find_slot(slots, expected_us) is not None
 
     def _deal_batches(self, plan: Plan, slots: list[Slot], *, only_due: bool) -> bool:
-        """Those that are full or have waited; without `only_due` also those that nobody is on the way to. True when one waits for a slot."""
+        """Those that are full or have waited; without `only_due` also those that nobody is on the way to.
+        True when one waits for a slot.
+        """
         if not self._hands.gathered:
             return False
         now, stuck = time.monotonic(), False
         nobody_comes = not only_due and len(self._hands.busy) <= self._in_batches
         for (step, most), rows in list(self._hands.batches.items()):
-            while rows.items and (len(rows.items) >= most or (step == 0 and not only_due) or nobody_comes or now >= self._due(plan, step, rows)):
+            while rows.items and (
+                len(rows.items) >= most
+                or (step == 0 and not only_due)
+                or nobody_comes
+                or now >= self._due(plan, step, rows)
+            ):
                 expected_us = self._estimates.of(plan.steps[step].name)
                 slot = self._find_slot(slots, expected_us)
                 if slot is None:
@@ -163,16 +181,24 @@ class Dealer:
     def _find_slot(self, slots: list[Slot], expected_us: int) -> Slot | None:
         """One with nothing to do, or else, for a batch that does not take long, one with a single call.
 
-        Not behind a call that is late: it would be recalled from there, and come back, and no slot would be made for it.
+        Not behind a call that is late: it would be recalled from there, and come back, and no slot would be
+        made for it.
         """
         found, late_since = None, time.monotonic() - LATE_S
         for slot in slots:
             calls = len(slot.pending) + len(self._lots.get(slot, ()))
             if not calls:
                 return slot
-            if calls == 1 and expected_us < _LONG_BATCH_US and found is None and not (slot.pending and slot.since < late_since):
+            if (
+                calls == 1
+                and expected_us < _LONG_BATCH_US
+                and found is None
+                and not (slot.pending and slot.since < late_since)
+            ):
                 found = slot
         return found
 
     def _due(self, plan: Plan, step: int, rows: Gathered) -> float:
-        return rows.since + min(_LONGEST_GATHER_S, max(_GATHER_S, self._estimates.of(plan.steps[step].name) / 1e6))
+        return rows.since + min(
+            _LONGEST_GATHER_S, max(_GATHER_S, self._estimates.of(plan.steps[step].name) / 1e6)
+        )

@@ -1,6 +1,7 @@
 """How long each step takes, as far as is known. Slow until the contrary is seen.
 
-A mean that follows what happens, and not the worst: in threads any call may be held up for some milliseconds by the others.
+A mean that follows what happens, and not the worst: in threads any call may be held up for some milliseconds
+by the others.
 """
 
 from __future__ import annotations

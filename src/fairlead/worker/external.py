@@ -1,8 +1,10 @@
-"""An external queue as a worker sees it: its `list` says what there is, and an item is taken with `take` before it is worked.
+"""An external queue as a worker sees it: its `list` says what there is, and an item is taken with `take`
+before it is worked.
 
-What is listed goes into a queue of the engine, `<queue>.taken`, under its identity, and from there to a worker like any other
-message. So it is the engine that hands each item to one worker at a time, however many processes poll, and that gives it to
-another when its worker dies. docs/decisions/0012-external-queues.md says why this keeps an item from being taken twice.
+What is listed goes into a queue of the engine, `<queue>.taken`, under its identity, and from there to a
+worker like any other message. So it is the engine that hands each item to one worker at a time, however many
+processes poll, and that gives it to another when its worker dies. docs/decisions/0012-external-queues.md says
+why this keeps an item from being taken twice.
 
 `ExternalSource` has the verbs a worker claims and settles with; a worker needs to know nothing else about it.
 """
@@ -41,7 +43,8 @@ MOST_ITEMS = 10_000
 #: A list that is older than this when it would be used is not: it may name what was worked since.
 STALE_S = 2 * COMMAND_LIMIT_S
 
-#: The engine is told before `take` runs, and when it has: whoever gets the item next knows whether it is ours.
+#: The engine is told before `take` runs, and when it has: whoever gets the item next knows whether it is
+#: ours.
 TAKING, TAKEN = int(Progress.STORED), int(Progress.EVENT_STORED)
 
 _CHUNK = 500
@@ -51,7 +54,9 @@ _LONGEST_KEY = 400
 class ExternalTarget(Protocol):
     """What is needed of a `Broker` or a `Client`."""
 
-    def claim(self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool) -> list[Delivery]: ...
+    def claim(
+        self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool
+    ) -> list[Delivery]: ...
     def settle(self, items: Sequence[Settlement]) -> list[SettleResult]: ...
     def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]: ...
     def drop(self, queue: str, ids: Sequence[str] | None = None) -> Any: ...
@@ -63,9 +68,19 @@ class ExternalTarget(Protocol):
 
 
 class ExternalSource:
-    """`name` is the external queue as the engine would know it, `base` where its commands run. `queue` is what to claim from."""
+    """`name` is the external queue as the engine would know it, `base` where its commands run. `queue` is
+    what to claim from.
+    """
 
-    def __init__(self, target: ExternalTarget, spec: QueueSpec, name: str, *, base: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        target: ExternalTarget,
+        spec: QueueSpec,
+        name: str,
+        *,
+        base: str,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.queue = taken_name(name)
         self._target = target
         self._spec = spec
@@ -80,8 +95,12 @@ class ExternalSource:
 
     # What a worker says
 
-    def claim(self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool) -> list[Delivery]:
-        """One item that has been taken, or none. Polls first when it is time to; only the first poll is waited for."""
+    def claim(
+        self, queue: str, *, limit: int, wait: Any, consumer: str, max_per_stream: int, started: bool
+    ) -> list[Delivery]:
+        """One item that has been taken, or none. Polls first when it is time to; only the first poll is
+        waited for.
+        """
         if not self._ready:
             self.open()
             self.offer(self.poll())
@@ -93,7 +112,14 @@ class ExternalSource:
             return [unmarked]
         while True:
             # One at a time: nothing keeps a lease alive while the item before it is being taken.
-            deliveries = self._target.claim(self.queue, limit=1, wait=self._until_next(wait), consumer=consumer, max_per_stream=1, started=False)
+            deliveries = self._target.claim(
+                self.queue,
+                limit=1,
+                wait=self._until_next(wait),
+                consumer=consumer,
+                max_per_stream=1,
+                started=False,
+            )
             if not deliveries:
                 return []
             if self.take(deliveries[0]):
@@ -125,14 +151,18 @@ class ExternalSource:
         except QueueExists:
             return  # another worker was quicker
         except Forbidden as refused:
-            refused.add_note(f"queue {self.queue!r} is made by: fairlead apply; then a worker needs no more than consume and produce on it")
+            refused.add_note(
+                f"queue {self.queue!r} is made by: fairlead apply; then a worker needs no more than consume and produce on it"
+            )
             raise
 
     def poll(self) -> list[object]:
         """What `list` says there is now. A list that fails is an empty one, and a warning."""
         assert self._spec.list is not None
         self._polled_at = began = self._now()
-        ran = run(self._spec.list, b"", base=self._base, limit_s=COMMAND_LIMIT_S, most_bytes=MOST_LISTED_BYTES)
+        ran = run(
+            self._spec.list, b"", base=self._base, limit_s=COMMAND_LIMIT_S, most_bytes=MOST_LISTED_BYTES
+        )
         if ran.trouble:
             return self._warn("list failed", ran)
         try:
@@ -148,13 +178,17 @@ class ExternalSource:
         return found[:MOST_ITEMS]
 
     def offer(self, items: Sequence[object]) -> None:
-        """Into the engine's queue, each once: an item that is there already, or was completed a moment ago, stays what it is."""
+        """Into the engine's queue, each once: an item that is there already, or was completed a moment ago,
+        stays what it is.
+        """
         messages = list(self._messages(items))
         for start in range(0, len(messages), _CHUNK):
             self._target.enqueue_many(self.queue, messages[start : start + _CHUNK])
 
     def take(self, delivery: Delivery) -> bool:
-        """True when the item is ours to work. One that `take` does not give us is let go, and may be listed again."""
+        """True when the item is ours to work. One that `take` does not give us is let go, and may be listed
+        again.
+        """
         if delivery.progress & TAKEN:
             return True
         in_doubt = bool(delivery.progress & TAKING)
@@ -168,7 +202,10 @@ class ExternalSource:
             text = f"a worker died while it took this item, and it cannot be taken again: {trouble}"
             self._target.settle([Fail(delivery, text, FailureReason.DEPENDENCY_FAILURE, dead=True)])
         else:
-            _log.warning("an item was not taken", extra={"fields": {"queue": self._name, "id": delivery.id, "why": trouble}})
+            _log.warning(
+                "an item was not taken",
+                extra={"fields": {"queue": self._name, "id": delivery.id, "why": trouble}},
+            )
             self._let_go(delivery)
         return False
 
@@ -184,13 +221,20 @@ class ExternalSource:
         try:
             self.offer(self.poll())
         except FairleadError as error:
-            _log.warning("what was listed could not be handed in", extra={"fields": {"queue": self._name, "error": error.code}})
+            _log.warning(
+                "what was listed could not be handed in",
+                extra={"fields": {"queue": self._name, "error": error.code}},
+            )
         except Exception:
             _log.exception("a poll failed in a way it should not", extra={"fields": {"queue": self._name}})
 
     def _until_next(self, wait: Any) -> Any:
         """No longer than until the next poll; one that is under way wakes us by what it hands in."""
-        if wait is None or self._spec.poll_ms is None or (self._polling is not None and self._polling.is_alive()):
+        if (
+            wait is None
+            or self._spec.poll_ms is None
+            or (self._polling is not None and self._polling.is_alive())
+        ):
             return wait
         left_ms = self._spec.poll_ms - (self._now() - self._polled_at) * 1000
         return f"{max(10, min(to_ms(wait, 'wait'), round(left_ms)))}ms"
@@ -200,10 +244,16 @@ class ExternalSource:
             try:
                 payload = canonical(item)
             except ValueError as wrong:
-                _log.warning("an item of the list is no item", extra={"fields": {"queue": self._name, "why": str(wrong)}})
+                _log.warning(
+                    "an item of the list is no item",
+                    extra={"fields": {"queue": self._name, "why": str(wrong)}},
+                )
                 continue
             if len(payload) > MAX_PAYLOAD_BYTES:
-                _log.warning("an item of the list is too large", extra={"fields": {"queue": self._name, "bytes": len(payload)}})
+                _log.warning(
+                    "an item of the list is too large",
+                    extra={"fields": {"queue": self._name, "bytes": len(payload)}},
+                )
                 continue
             yield NewMessage(payload, dedup_key=identity(item, payload))
 
@@ -216,7 +266,13 @@ class ExternalSource:
             arguments = [fill(argument, fields) for argument in self._spec.take]
         except KeyError as missing:
             return f"the item has no field {missing.args[0]!r}, and the command does"
-        return run(arguments, delivery.payload, base=self._base, limit_s=COMMAND_LIMIT_S, most_bytes=MOST_LISTED_BYTES).trouble
+        return run(
+            arguments,
+            delivery.payload,
+            base=self._base,
+            limit_s=COMMAND_LIMIT_S,
+            most_bytes=MOST_LISTED_BYTES,
+        ).trouble
 
     def _mark(self, delivery: Delivery, progress: int) -> bool:
         """Durable before the next thing happens. False: somebody else has it by now."""
@@ -231,14 +287,18 @@ class ExternalSource:
         return marked
 
     def _let_go(self, delivery: Delivery) -> None:
-        """As if it had never been listed. Who may not drop completes it: then it is left alone for a few minutes."""
+        """As if it had never been listed. Who may not drop completes it: then it is left alone for a few
+        minutes.
+        """
         try:
             self._target.drop(self.queue, [delivery.id])
         except Forbidden:
             self._target.settle([Complete(delivery)])
 
     def _warn(self, what: str, ran: Ran) -> list[object]:
-        _log.warning(what, extra={"fields": {"queue": self._name, "why": ran.trouble, "stderr": ran.stderr[:500]}})
+        _log.warning(
+            what, extra={"fields": {"queue": self._name, "why": ran.trouble, "stderr": ran.stderr[:500]}}
+        )
         return []
 
 

@@ -14,7 +14,8 @@ from fairlead.worker.voice import Ask, Claimed, Voice
 #: Expected work fetched ahead.
 _AHEAD_US = 100_000
 _MOST_AHEAD = 2000
-#: With batches more than that may be in hand, but not more bytes than these, by the size of those that were seen.
+#: With batches more than that may be in hand, but not more bytes than these, by the size of those that were
+#: seen.
 _MOST_AHEAD_BYTES = 64 * 1024 * 1024
 _LONGEST_RUN = 64
 _POLL = "1s"
@@ -23,9 +24,13 @@ _BURST_PAUSE_S = 0.05
 
 
 class Fetcher:
-    """One claim at a time. In a burst claims do not wait, and one that finds nothing when nothing is in hand is the last."""
+    """One claim at a time. In a burst claims do not wait, and one that finds nothing when nothing is in hand
+    is the last.
+    """
 
-    def __init__(self, hands: Hands, pool: Pool, outbox: Outbox, estimates: Estimates, *, burst: bool) -> None:
+    def __init__(
+        self, hands: Hands, pool: Pool, outbox: Outbox, estimates: Estimates, *, burst: bool
+    ) -> None:
         self._hands = hands
         self._pool = pool
         self._outbox = outbox
@@ -65,17 +70,28 @@ class Fetcher:
         voice.ask(Ask(self._asked, run, None if self._burst else _POLL))
 
     def _learn(self, event: Claimed) -> None:
-        """For batches, of which only the first of a run can be in the next: runs only as long as it takes to find enough."""
+        """For batches, of which only the first of a run can be in the next: runs only as long as it takes to
+        find enough.
+        """
         count = len(event.deliveries)
         self._run = max(1, self._run // 2) if count >= self._asked else min(_LONGEST_RUN, self._run * 2)
-        self._mean_bytes += (sum(len(delivery.message.payload) for delivery in event.deliveries) / count - self._mean_bytes) / 2
+        self._mean_bytes += (
+            sum(len(delivery.message.payload) for delivery in event.deliveries) / count - self._mean_bytes
+        ) / 2
 
     def _wanted(self, job: Job) -> int:
-        """One for each slot, and of quick work as much as keeps them busy until the next claim is answered. Of batches one more for each."""
+        """One for each slot, and of quick work as much as keeps them busy until the next claim is answered.
+        Of batches one more for each.
+        """
         if job.spec.prefetch is not None:
             return job.spec.prefetch
         if job.plan.most_rows > 1:
-            return max(self._pool.size, min(self._pool.size * job.plan.most_rows, int(_MOST_AHEAD_BYTES / self._mean_bytes)))
+            return max(
+                self._pool.size,
+                min(self._pool.size * job.plan.most_rows, int(_MOST_AHEAD_BYTES / self._mean_bytes)),
+            )
         each_us = sum(self._estimates.of(step.name) for step in job.plan.steps)
         size = self._pool.size
-        return size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
+        return (
+            size if each_us >= SLOW_US else max(size, min(_MOST_AHEAD, size * _AHEAD_US // max(1, each_us)))
+        )

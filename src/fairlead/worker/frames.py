@@ -1,9 +1,10 @@
 """What a worker and its step processes say to each other, over three pipes.
 
-`calls` carries length-prefixed MessagePack from the worker. `tickets` carries four bytes for each call that may begin: the
-step process takes one, and the worker, which holds the reading end too, may take back those that are still in the pipe. Who
-reads a ticket has it, and nobody else: so a call is begun by one process or by none, whoever dies meanwhile. `results` carries
-one frame for each call that is over, written at once. A batch is one call: one ticket, one frame there and one back.
+`calls` carries length-prefixed MessagePack from the worker. `tickets` carries four bytes for each call that
+may begin: the step process takes one, and the worker, which holds the reading end too, may take back those
+that are still in the pipe. Who reads a ticket has it, and nobody else: so a call is begun by one process or
+by none, whoever dies meanwhile. `results` carries one frame for each call that is over, written at once. A
+batch is one call: one ticket, one frame there and one back.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
 
 
 class BatchCall(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
-    """One step of many messages, by columns. `values` is what the step before returned, as JSON; empty when there is none before."""
+    """One step of many messages, by columns. `values` is what the step before returned, as JSON; empty when
+    there is none before.
+    """
 
     ticket: int
     step: int
@@ -86,7 +89,9 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 
 
 class BatchDone(msgspec.Struct, frozen=True, array_like=True, tag="D", gc=False):
-    """`values` has one for each message, empty when none of them has any. In `failed` a failure's ticket is the place of its message."""
+    """`values` has one for each message, empty when none of them has any. In `failed` a failure's ticket is
+    the place of its message.
+    """
 
     ticket: int
     took_us: int

@@ -22,8 +22,8 @@ class Gathered:
 
 
 class Hands:
-    """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it waits in `next`, or in
-    `batches` for those that go with it.
+    """An item is `fresh` until it is taken up, then `busy` until its end is confirmed; between two calls it
+    waits in `next`, or in `batches` for those that go with it.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,9 @@ class Hands:
         self.gathered += 1
 
     def gather_new(self, most: int) -> int:
-        """Take up and gather those at the front that were never handed out before, for a first step that takes batches."""
+        """Take up and gather those at the front that were never handed out before, for a first step that
+        takes batches.
+        """
         line = self.fresh
         found: list[Item] = []
         wanted = most - len(self.batches[0, most].items)
@@ -79,7 +81,9 @@ class Hands:
         return len(found)
 
     def take_gathered(self, step: int, most: int, most_bytes: int) -> list[Item]:
-        """Those that came first: as many as may go together, or as have so many bytes, and of a stream only one. None when all are lost."""
+        """Those that came first: as many as may go together, or as have so many bytes, and of a stream only
+        one. None when all are lost.
+        """
         gathered = self.batches[step, most]
         rows = gathered.items
         taken = [rows.popleft() for _ in range(min(most, len(rows)))]
@@ -94,12 +98,16 @@ class Hands:
         if not rows:
             del self.batches[step, most]
         elif len(found) == most:
-            gathered.since = time.monotonic()  # those that stay came later; what was too large for this one has waited as long
+            gathered.since = (
+                time.monotonic()
+            )  # those that stay came later; what was too large for this one has waited as long
         self.gathered -= len(found)
         return found
 
     def _first_of_streams(self, items: list[Item], rows: deque[Item]) -> list[Item]:
-        """A second one is there when the first has failed before, and the later ones need not wait for it; it goes back."""
+        """A second one is there when the first has failed before, and the later ones need not wait for it; it
+        goes back.
+        """
         seen: set[str] = set()
         first: list[Item] = []
         others: list[Item] = []

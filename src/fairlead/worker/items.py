@@ -63,13 +63,24 @@ class Item:
         delivery, self.ticket = self.delivery, ticket
         message, state = delivery.message, delivery.state
         return Call(
-            ticket, self.step, message.id, delivery.queue, message.payload, message.headers, message.stream,
-            state.attempts if state is not None else 0, delivery.deliveries, message.enqueued_ms, self.carry,
-        )  # fmt: skip
+            ticket,
+            self.step,
+            message.id,
+            delivery.queue,
+            message.payload,
+            message.headers,
+            message.stream,
+            state.attempts if state is not None else 0,
+            delivery.deliveries,
+            message.enqueued_ms,
+            self.carry,
+        )
 
 
 def in_runs(deliveries: Sequence[Delivery]) -> list[Item]:
-    """One item for each message that no stream orders, and for each stream of a claim one at the head of its run."""
+    """One item for each message that no stream orders, and for each stream of a claim one at the head of its
+    run.
+    """
     found: list[Item] = []
     runs: dict[tuple[str, str], Item] = {}
     for delivery in deliveries:

@@ -13,9 +13,11 @@ from fairlead.worker.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for first.
+    """`queue` is the name the engine knows. `base` is where its commands run and its modules are looked for
+    first.
 
-    `external` is set when the queue lives elsewhere; `queue` is then where the engine keeps what was taken from it.
+    `external` is set when the queue lives elsewhere; `queue` is then where the engine keeps what was taken
+    from it.
     """
 
     spec: WorkerSpec
@@ -30,11 +32,15 @@ class Job:
 
     @property
     def setup(self) -> Setup:
-        return Setup(self.plan.name, self.plan.steps, self.spec.reasons, self.base, self.spec.memory_limit_bytes)
+        return Setup(
+            self.plan.name, self.plan.steps, self.spec.reasons, self.base, self.spec.memory_limit_bytes
+        )
 
     @classmethod
     def of(cls, runbook: Runbook, worker: str, base: str, *, engine: str | None = "local") -> Job:
-        """For whoever runs workers of this engine; None: of any. Raises `WorkerNotFound`, or `EngineNotInstalled` for another one."""
+        """For whoever runs workers of this engine; None: of any. Raises `WorkerNotFound`, or
+        `EngineNotInstalled` for another one.
+        """
         spec = runbook.workers.get(worker)
         if spec is None:
             raise WorkerNotFound(worker, sorted(runbook.workers))
@@ -42,4 +48,10 @@ class Job:
             raise EngineNotInstalled(worker, spec.engine)
         name, queue = full_name(runbook.project, spec.queue), runbook.queues[spec.queue]
         external = queue if queue.kind == "external" else None
-        return cls(spec, taken_name(name) if external else name, Plan.of(runbook.pipelines[spec.pipeline]), base, external)
+        return cls(
+            spec,
+            taken_name(name) if external else name,
+            Plan.of(runbook.pipelines[spec.pipeline]),
+            base,
+            external,
+        )

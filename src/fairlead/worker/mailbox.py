@@ -11,7 +11,9 @@ from typing import Any
 
 
 class Mailbox:
-    """`post` from any thread; the rest is for the loop alone. What is registered with `selector` has its data called when it is ready."""
+    """`post` from any thread; the rest is for the loop alone. What is registered with `selector` has its data
+    called when it is ready.
+    """
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()

@@ -44,7 +44,12 @@ class Outbox:
     def flush(self, send: Callable[[list[Said]], None], *, may_wait: bool) -> None:
         if not self._saying:
             return
-        if may_wait and not self._urgent and len(self._saying) < _GATHERED and time.monotonic() - self._since < _HOLD_S:
+        if (
+            may_wait
+            and not self._urgent
+            and len(self._saying) < _GATHERED
+            and time.monotonic() - self._since < _HOLD_S
+        ):
             return
         self.untold += len(self._saying)
         send(self._saying)

@@ -29,7 +29,9 @@ def dump_value(returned: object) -> bytes:
     try:
         return _encode(returned).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"expected a step to return something JSON can hold, or nothing, got {type(returned).__name__} ({error})") from None
+        raise Refused(
+            f"expected a step to return something JSON can hold, or nothing, got {type(returned).__name__} ({error})"
+        ) from None
 
 
 def no_json(error: Exception) -> Refused:
@@ -37,7 +39,13 @@ def no_json(error: Exception) -> Refused:
 
 
 def failure_of(
-    error: BaseException, step: str, reasons: Mapping[str, str], *, ticket: int, took_us: int = 0, ours: Collection[str] = ()
+    error: BaseException,
+    step: str,
+    reasons: Mapping[str, str],
+    *,
+    ticket: int,
+    took_us: int = 0,
+    ours: Collection[str] = (),
 ) -> Failed:
     """`ours` are the files whose frames do not count as the step's."""
     if isinstance(error, CommandFailed):
@@ -47,11 +55,15 @@ def failure_of(
     if isinstance(error, StepFailed):
         return _said(ticket, took_us, step, error)
     text = describe(step, error, ours=ours)
-    return Failed(ticket, took_us, reason_of(type(error), reasons), text, spent=isinstance(error, MemoryError))
+    return Failed(
+        ticket, took_us, reason_of(type(error), reasons), text, spent=isinstance(error, MemoryError)
+    )
 
 
 def _said(ticket: int, took_us: int, step: str, failure: StepFailed) -> Failed:
-    """What a step says about its failure counts where it makes sense; where not, the text says so, and the policy decides."""
+    """What a step says about its failure counts where it makes sense; where not, the text says so, and the
+    policy decides.
+    """
     notes, retry_in_ms = [], None
     try:
         reason = read_reason(failure.reason)
@@ -66,4 +78,6 @@ def _said(ticket: int, took_us: int, step: str, failure: StepFailed) -> Failed:
     elif failure.retry_in is not None:
         notes.append("retry_in was given with dead=True, which won")
     said = f"step {step!r}: {failure.message or 'failed'}"
-    return Failed(ticket, took_us, reason, bounded("\n".join([said, *notes])), retry_in_ms, bool(failure.dead))
+    return Failed(
+        ticket, took_us, reason, bounded("\n".join([said, *notes])), retry_in_ms, bool(failure.dead)
+    )

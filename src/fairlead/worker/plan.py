@@ -1,7 +1,8 @@
 """Which step is next. The rules of a pipeline apart from running it; the same for every engine.
 
-What is known about a message's steps is its carry: the name of each confirmed step with what it returned. Progress bits say
-the same to people and policies. Names decide, because a pipeline may be edited between two tries.
+What is known about a message's steps is its carry: the name of each confirmed step with what it returned.
+Progress bits say the same to people and policies. Names decide, because a pipeline may be edited between two
+tries.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class CarryTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `most_rows` go into one call of some step."""
+    """A pipeline, ready to be asked about. `masks` has a bit of progress for each step; `most_rows` go into
+    one call of some step.
+    """
 
     name: str
     steps: tuple[StepSpec, ...]
@@ -70,7 +73,9 @@ class Plan:
 
 
 def bits_of(pipeline: PipelineSpec) -> dict[str, int]:
-    """The masks given to step names, and for names that have none yet the lowest that are free; 0 when there is none left."""
+    """The masks given to step names, and for names that have none yet the lowest that are free; 0 when there
+    is none left.
+    """
     bits = {name: bit if bit in _BITS else 0 for name, bit in pipeline.bits.items()}
     taken = set(bits.values())
     free = (bit for bit in _BITS if bit not in taken)
@@ -94,7 +99,9 @@ def read_carry(pipeline: str, carry: bytes) -> dict[str, bytes]:
     try:
         found = _decode(carry)
     except msgspec.MsgspecError as error:
-        raise CarryUnreadable(f"expected its carry to be what a pipeline stores, got something else ({error})") from None
+        raise CarryUnreadable(
+            f"expected its carry to be what a pipeline stores, got something else ({error})"
+        ) from None
     return {name: bytes(value) for name, value in found.steps.items()} if found.pipeline == pipeline else {}
 
 
@@ -103,5 +110,7 @@ def dump_carry(pipeline: str, done: Done) -> bytes:
     carry = _encode(Carry(pipeline, {name: msgspec.Raw(value) for name, value in done.items()}))
     if len(carry) > MAX_CARRY_BYTES:
         sizes = ", ".join(f"{name} {len(value)}" for name, value in done.items())
-        raise CarryTooLarge(f"expected what the steps return to take at most {MAX_CARRY_BYTES} bytes as JSON, got {len(carry)} ({sizes})")
+        raise CarryTooLarge(
+            f"expected what the steps return to take at most {MAX_CARRY_BYTES} bytes as JSON, got {len(carry)} ({sizes})"
+        )
     return carry

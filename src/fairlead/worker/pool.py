@@ -1,4 +1,6 @@
-"""The slots of a worker: how many, which may be used, which are late, and what becomes of them when the pipeline changes."""
+"""The slots of a worker: how many, which may be used, which are late, and what becomes of them when the
+pipeline changes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ class Pool:
     """Used by the thread of the worker's loop alone. `put_back` gets what was handed out and not begun."""
 
     def __init__(
-        self, job: Job, size: int, tell: Callable[[News], None], put_back: Callable[[list[Work]], None], selector: selectors.BaseSelector
+        self,
+        job: Job,
+        size: int,
+        tell: Callable[[News], None],
+        put_back: Callable[[list[Work]], None],
+        selector: selectors.BaseSelector,
     ) -> None:
         self.slots: list[Slot] = []
         self.size = size
@@ -61,19 +68,26 @@ class Pool:
         """There is work that waits for a slot. Processes take a while to start, so not all at once."""
         active = [slot for slot in self.slots if not slot.retiring]
         starting = sum(not slot.ready for slot in active)
-        for _ in range(min(self.size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))):
+        for _ in range(
+            min(self.size - len(active), waiting - starting, max(1, (os.cpu_count() or 1) - starting))
+        ):
             try:
                 self.add()
             except OSError as error:
                 if not self.slots:
                     raise
                 # It goes on with those it has, and tries again when there is work for more.
-                _log.warning("no further step process can be started", extra={"fields": {"error": str(error), "there are": len(active)}})
+                _log.warning(
+                    "no further step process can be started",
+                    extra={"fields": {"error": str(error), "there are": len(active)}},
+                )
                 return
 
     def resize(self, size: int) -> None:
         self.size = size
-        active = sorted((slot for slot in self.slots if not slot.retiring), key=lambda slot: bool(slot.pending))
+        active = sorted(
+            (slot for slot in self.slots if not slot.retiring), key=lambda slot: bool(slot.pending)
+        )
         self._retire(active[: max(0, len(active) - size)])
 
     def change(self, job: Job) -> None:
@@ -104,7 +118,8 @@ class Pool:
                 raise StepNotLoaded(first.name, first.run or "", f"{news.how}, before its steps were loaded")
 
     def watch(self) -> list[Item]:
-        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them goes elsewhere, if there is room.
+        """Kill what has taken too long. Gives the items whose calls have become slow; who waits behind them
+        goes elsewhere, if there is room.
 
         Not those of a batch, of which nobody could say which one it is that takes long.
         """
@@ -116,7 +131,10 @@ class Pool:
                 continue
             work, age, limit = slot.pending[0], now - slot.since, _limit_s(slot)
             if limit is not None and age > limit:
-                slot.kill(f"it took longer than {slot.plan.steps[work.step].timeout_ms} ms", FailureReason.TIMEOUT_EXCEEDED)
+                slot.kill(
+                    f"it took longer than {slot.plan.steps[work.step].timeout_ms} ms",
+                    FailureReason.TIMEOUT_EXCEEDED,
+                )
             elif age > LATE_S:
                 unbegun = slot.unbegun()
                 if unbegun == len(slot.pending):
@@ -130,7 +148,9 @@ class Pool:
         return late
 
     def has_plenty(self) -> bool:
-        """Each slot that may be used has calls waiting behind the one under way, more than it will do in a moment."""
+        """Each slot that may be used has calls waiting behind the one under way, more than it will do in a
+        moment.
+        """
         ready = [slot for slot in self.slots if slot.ready]
         return bool(ready) and all(len(slot.pending) >= _PLENTY for slot in ready)
 
@@ -165,7 +185,8 @@ class Pool:
                 slot.kill(how)
 
     def kill_under(self, item: Item) -> bool:
-        """End the call of this item. False when none is under way, or one that others are in too, whose work is not lost.
+        """End the call of this item. False when none is under way, or one that others are in too, whose work
+        is not lost.
 
         One that has not begun is taken back, with those that wait beside it, so that it does not begin.
         """

@@ -22,7 +22,17 @@ import msgspec
 from fairlead.model.failure import FailureReason
 from fairlead.worker.batches import Work
 from fairlead.worker.command import signal_name
-from fairlead.worker.frames import TICKET, BatchDone, Done, Failed, FromChild, Ready, Setup, frame, take_frames
+from fairlead.worker.frames import (
+    TICKET,
+    BatchDone,
+    Done,
+    Failed,
+    FromChild,
+    Ready,
+    Setup,
+    frame,
+    take_frames,
+)
 from fairlead.worker.plan import Plan
 from fairlead.worker.reasons import cut_middle
 from fairlead.worker.slots import Answer, Died, News, NotLoaded
@@ -38,7 +48,9 @@ _decode = msgspec.msgpack.Decoder(FromChild).decode
 class ProcessSlot:
     """Made, used and closed by one thread, which must live as long as the slot: the process dies with it."""
 
-    def __init__(self, plan: Plan, setup: Setup, tell: Callable[[News], None], selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, plan: Plan, setup: Setup, tell: Callable[[News], None], selector: selectors.BaseSelector
+    ) -> None:
         self.plan = plan
         self.ready = False
         self.retiring = False
@@ -72,8 +84,10 @@ class ProcessSlot:
             self._process = subprocess.Popen(
                 # -P: a `select.py` among the steps is no reason not to start.
                 [sys.executable, "-P", "-m", "fairlead.worker.child", str(os.getpid()), *map(str, fds)],
-                stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                start_new_session=True,
+            )
         except BaseException:
             # The pool will try again, and may be short of descriptors already.
             for fd in pipes:
@@ -102,7 +116,9 @@ class ProcessSlot:
             os.write(self._tickets_out, struct.pack(f"<{len(calls)}I", *[call.ticket for call in calls]))
 
     def accept(self, work: Work) -> bool:
-        """It was taken off when its answer was read, so that a death a moment later is not blamed on it; it always counts."""
+        """It was taken off when its answer was read, so that a death a moment later is not blamed on it; it
+        always counts.
+        """
         return True
 
     def unbegun(self) -> int:

@@ -1,7 +1,8 @@
 """From what a step raised to a failure reason and a text that fits in the failure record.
 
-Classes are found by name along the method resolution order, so that `ValidationError` means pydantic's, jsonschema's and
-your own, and none of them has to be imported here. The nearest class wins; the worker's own `reasons` come first.
+Classes are found by name along the method resolution order, so that `ValidationError` means pydantic's,
+jsonschema's and your own, and none of them has to be imported here. The nearest class wins; the worker's own
+`reasons` come first.
 """
 
 from __future__ import annotations
@@ -47,14 +48,19 @@ _MOST_BYTES = MAX_ERROR_BYTES - 192
 def reason_of(kind: type[BaseException], reasons: Mapping[str, str] = {}) -> FailureReason:
     """`reasons` names classes as `Name` or `module.Name`. `handler_exception` when nothing fits."""
     for base in kind.__mro__:
-        found = reasons.get(f"{base.__module__}.{base.__qualname__}") or reasons.get(base.__name__) or REASONS.get(base.__name__)
+        found = (
+            reasons.get(f"{base.__module__}.{base.__qualname__}")
+            or reasons.get(base.__name__)
+            or REASONS.get(base.__name__)
+        )
         if found is not None:
             return read_reason(found)
     return FailureReason.HANDLER_EXCEPTION
 
 
 def describe(step: str, error: BaseException, *, ours: Collection[str] = ()) -> str:
-    """The error in one line, then its traceback from the step's own code on; no values but those its author put in it.
+    """The error in one line, then its traceback from the step's own code on; no values but those its author
+    put in it.
 
     `ours` are the files whose frames do not count as the step's.
     """
@@ -71,7 +77,9 @@ def bounded(text: str) -> str:
 
 
 def cut_middle(text: str, most: int) -> str:
-    """At most so many bytes of UTF-8: where it began, and where it ended, which is what one looks for in a traceback."""
+    """At most so many bytes of UTF-8: where it began, and where it ended, which is what one looks for in a
+    traceback.
+    """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= most:
         return raw.decode()

@@ -1,4 +1,6 @@
-"""Running a command to its end: an argument list, no shell, a time limit, and no more output kept than asked for."""
+"""Running a command to its end: an argument list, no shell, a time limit, and no more output kept than asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ def run(arguments: Sequence[str], stdin: bytes, *, base: str, limit_s: float, mo
     with ExitStack() as files:
         try:
             given, complaints = files.enter_context(_file_with(stdin)), files.enter_context(_file_with(b""))
-            process = subprocess.Popen(arguments, cwd=base, stdin=given, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True)
+            process = subprocess.Popen(
+                arguments,
+                cwd=base,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                start_new_session=True,
+            )
         except OSError as error:
             return Ran(b"", "", f"{arguments[0]!r} could not be started: {error.strerror}")
         stdout, trouble = _listen(process, time.monotonic() + limit_s, most_bytes)

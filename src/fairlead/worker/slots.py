@@ -1,7 +1,8 @@
-"""A slot is where steps run, one call at a time, of an item or of a batch. Calls are handed over several at a time, and answered one by one.
+"""A slot is where steps run, one call at a time, of an item or of a batch. Calls are handed over several at a
+time, and answered one by one.
 
-What was handed over and not begun can be taken back at any time; who takes a ticket, has the call. So a worker may hand out
-more than one call at a time without knowing how long they take.
+What was handed over and not begun can be taken back at any time; who takes a ticket, has the call. So a
+worker may hand out more than one call at a time without knowing how long they take.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Answer(NamedTuple):
 
 
 class Died(NamedTuple):
-    """A slot is gone. `begun` is that whose call it died in, None when it died in none; the others were not begun."""
+    """A slot is gone. `begun` is that whose call it died in, None when it died in none; the others were not
+    begun.
+    """
 
     slot: Slot
     begun: Work | None
@@ -65,7 +68,9 @@ class Slot(Protocol):
     def hand(self, lot: Sequence[Work]) -> None: ...
 
     def accept(self, work: Work) -> bool:
-        """Its answer is being taken in. False when the slot was given up, and what it answers no longer counts."""
+        """Its answer is being taken in. False when the slot was given up, and what it answers no longer
+        counts.
+        """
         ...
 
     def unbegun(self) -> int:
@@ -90,7 +95,9 @@ class Slot(Protocol):
 
 
 class ThreadSlot:
-    """A thread of the worker's own process. It cannot be killed: a call that takes too long goes on, and its answer is ignored."""
+    """A thread of the worker's own process. It cannot be killed: a call that takes too long goes on, and its
+    answer is ignored.
+    """
 
     def __init__(self, plan: Plan, tell: Callable[[News], None], calling: Calling) -> None:
         self.plan = plan

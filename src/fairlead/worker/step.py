@@ -16,8 +16,8 @@ from fairlead.worker.plan import read_carry
 class Step:
     """The second argument of a step, for those that take one: `def charge(item, step): ...`.
 
-    Read-only. `value` is what the step before returned, `values` what all confirmed steps returned, by name; both have been
-    through JSON.
+    Read-only. `value` is what the step before returned, `values` what all confirmed steps returned, by name;
+    both have been through JSON.
     """
 
     __slots__ = ("_call", "_values", "name", "pipeline", "previous")
@@ -72,7 +72,10 @@ class Step:
     @property
     def values(self) -> dict[str, Any]:
         if self._values is None:
-            self._values = {name: msgspec.json.decode(value) for name, value in read_carry(self.pipeline, self._call.carry).items()}
+            self._values = {
+                name: msgspec.json.decode(value)
+                for name, value in read_carry(self.pipeline, self._call.carry).items()
+            }
         return self._values
 
     def __repr__(self) -> str:
@@ -83,7 +86,8 @@ class Step:
 class BatchStep:
     """The second argument of a batch step, for those that take one: `def enrich(items, step): ...`.
 
-    Read-only. What it says of rows are lists, in the order of the rows. `values` is what the step before returned.
+    Read-only. What it says of rows are lists, in the order of the rows. `values` is what the step before
+    returned.
     """
 
     __slots__ = ("_call", "name", "pipeline")
@@ -129,11 +133,18 @@ class BatchStep:
 class StepFailed(Exception):
     """Raised by a step that knows what its failure means; a batch step returns one in the place of the row.
 
-    `retry_in` and `dead` beat the queue's policy, but not its ceiling `max_attempts`. Without either, the policy for `reason`
-    decides.
+    `retry_in` and `dead` beat the queue's policy, but not its ceiling `max_attempts`. Without either, the
+    policy for `reason` decides.
     """
 
-    def __init__(self, message: str = "", *, reason: str = "handler_exception", retry_in: Duration | None = None, dead: bool = False) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        reason: str = "handler_exception",
+        retry_in: Duration | None = None,
+        dead: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason

@@ -22,4 +22,6 @@ class Tally:
     restarts: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
+        return Tally(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )

@@ -1,7 +1,8 @@
-"""The threads that talk to the broker for a worker, a verb each: settle, claim, look after leases, let a stream by.
+"""The threads that talk to the broker for a worker, a verb each: settle, claim, look after leases, let a
+stream by.
 
-They wait, so that the loop never does. While one settle is under way, everything said meanwhile is gathered, and goes together in
-the next.
+They wait, so that the loop never does. While one settle is under way, everything said meanwhile is gathered,
+and goes together in the next.
 """
 
 from __future__ import annotations
@@ -91,13 +92,19 @@ class Voice:
         self._line: SimpleQueue[list[Said] | None] = SimpleQueue()
         self._asks: SimpleQueue[Ask | None] = SimpleQueue()
         self._streams: SimpleQueue[str | None] = SimpleQueue()
-        #: As it was last seen; "" until then. It stays so while the broker is away: a strict queue is strict meanwhile, too.
+        #: As it was last seen; "" until then. It stays so while the broker is away: a strict queue is strict
+        #: meanwhile, too.
         self._ordering = ""
         self._hurry = threading.Event()
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=f"fairlead-{name}", daemon=True)
-            for name, work in (("settle", self._settle_all), ("claim", self._claim_all), ("beat", self._beat), ("let-by", self._let_by_all))
+            for name, work in (
+                ("settle", self._settle_all),
+                ("claim", self._claim_all),
+                ("beat", self._beat),
+                ("let-by", self._let_by_all),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -154,7 +161,12 @@ class Voice:
 
     def _claim(self, ask: Ask) -> list[Delivery]:
         return self._target.claim(
-            self._queue, limit=ask.limit, wait=ask.wait, consumer=self._consumer, max_per_stream=ask.max_per_stream, started=False
+            self._queue,
+            limit=ask.limit,
+            wait=ask.wait,
+            consumer=self._consumer,
+            max_per_stream=ask.max_per_stream,
+            started=False,
         )
 
     def _let_by_all(self) -> None:
@@ -166,7 +178,10 @@ class Voice:
                     self._target.release_stream(self._queue, stream)
             except FairleadError as error:
                 # What is behind waits for its turn then, as it would without us.
-                _log.warning("a stream could not be let by", extra={"fields": {"queue": self._queue, "error": error.code}})
+                _log.warning(
+                    "a stream could not be let by",
+                    extra={"fields": {"queue": self._queue, "error": error.code}},
+                )
 
     def _beat(self) -> None:
         """A third of a lease, as the queue gives it now; it may be changed at any time."""
@@ -182,11 +197,15 @@ class Voice:
         for queue in self._target.queues(self._queue):
             if queue.name == self._queue:
                 self._ordering = queue.config.ordering
-                return float(min(_LONGEST_PERIOD_S, max(_SHORTEST_PERIOD_S, queue.config.visibility_timeout_ms / 3000)))
+                return float(
+                    min(_LONGEST_PERIOD_S, max(_SHORTEST_PERIOD_S, queue.config.visibility_timeout_ms / 3000))
+                )
         return _UNKNOWN_PERIOD_S
 
     def _patiently(self, call: Callable[[], Any], verb: str) -> Any:
-        """What cannot be reached now may be there later; whoever holds leases must not give up before they are over."""
+        """What cannot be reached now may be there later; whoever holds leases must not give up before they
+        are over.
+        """
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -194,6 +213,9 @@ class Voice:
             except Unavailable as error:
                 if self._hurry.is_set():
                     raise
-                _log.warning("the broker cannot be reached, trying again", extra={"fields": {"verb": verb, "error": error.code}})
+                _log.warning(
+                    "the broker cannot be reached, trying again",
+                    extra={"fields": {"verb": verb, "error": error.code}},
+                )
                 self._hurry.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -23,7 +23,8 @@ _log = logging.getLogger("fairlead.worker")
 
 
 class Workers:
-    """Those named, or all that the runbook has. `base` is where commands run and where modules are looked for first.
+    """Those named, or all that the runbook has. `base` is where commands run and where modules are looked for
+    first.
 
     Raises, before anything is claimed, what is wrong with a worker: `WorkerNotFound`, `EngineNotInstalled`.
     """
@@ -63,7 +64,8 @@ class Workers:
             crew.stop(hurry=hurry)
 
     def wait(self, timeout_s: float) -> bool:
-        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what it was.
+        """Until all have ended, or the time is over. When one fails the others are stopped; `check` says what
+        it was.
 
         One that leaves is no concern of the others: its queue may be gone as well.
         """
@@ -72,7 +74,10 @@ class Workers:
             crew.join(max(0.0, deadline - time.monotonic()))
         for crew in {crew for crew in self._leaving if crew.error is not None} - self._left_early:
             self._left_early.add(crew)
-            _log.warning("a worker that leaves ended early", extra={"fields": {"worker": crew.job.name, "why": str(crew.error)}})
+            _log.warning(
+                "a worker that leaves ended early",
+                extra={"fields": {"worker": crew.job.name, "why": str(crew.error)}},
+            )
         if not self._stopping and self.error is not None:
             self.stop()
         return all(crew.join(0) for crew in (*self.crews.values(), *self._leaving))
@@ -91,17 +96,21 @@ class Workers:
             raise self.error
 
     def change(self, runbook: Runbook) -> None:
-        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is dropped.
+        """Be what another runbook says. Workers that are no longer in it finish what they have; nothing is
+        dropped.
 
-        One that asks for an engine that is not here changes nothing, and is said in the log. A `stop` may come in between, from
-        the handler of a signal.
+        One that asks for an engine that is not here changes nothing, and is said in the log. A `stop` may
+        come in between, from the handler of a signal.
         """
         if self._stopping:
             return
         try:
             jobs = {job.name: job for job in self._jobs(runbook, gone=True)}
         except EngineNotInstalled as error:
-            _log.error("the changed runbook cannot be run here, going on with the old one", extra={"fields": {"error": str(error)}})
+            _log.error(
+                "the changed runbook cannot be run here, going on with the old one",
+                extra={"fields": {"error": str(error)}},
+            )
             return
         for name, crew in list(self.crews.items()):
             job = jobs.pop(name, None)
@@ -115,7 +124,12 @@ class Workers:
                 self.crews[name].start()
             elif job != crew.job:
                 crew.change(job)
-                _log.info("worker changes", extra={"fields": {"worker": name, "concurrency": self._concurrency or job.spec.concurrency}})
+                _log.info(
+                    "worker changes",
+                    extra={
+                        "fields": {"worker": name, "concurrency": self._concurrency or job.spec.concurrency}
+                    },
+                )
         for job in jobs.values():
             self._add(job)
             self.crews[job.name].start()
@@ -133,12 +147,19 @@ class Workers:
         consumer = f"{job.name}@{self._who}".encode()[-MAX_CONSUMER_BYTES:].decode("utf-8", "ignore")
         target = self._target if job.external is None else source_of(self._target, job)
         self.crews[job.name] = Crew(
-            target, job, consumer=consumer, burst=self._burst, grace_s=self._grace_s, concurrency=self._concurrency
+            target,
+            job,
+            consumer=consumer,
+            burst=self._burst,
+            grace_s=self._grace_s,
+            concurrency=self._concurrency,
         )
 
     def _jobs(self, runbook: Runbook, *, gone: bool = False) -> list[Job]:
         """`gone` allows that a worker that was named is in the runbook no longer."""
         if not runbook.workers and not gone:
             raise WorkerNotFound(self._names[0] if self._names else "any", [])
-        names = [name for name in self._names if not gone or name in runbook.workers] or ([] if self._names else list(runbook.workers))
+        names = [name for name in self._names if not gone or name in runbook.workers] or (
+            [] if self._names else list(runbook.workers)
+        )
         return [Job.of(runbook, name, self._base) for name in dict.fromkeys(names)]

@@ -1,7 +1,8 @@
-"""`python -m tests.crash.damage [--sample N] [--seed N]`: damage every file of a data directory in every way, and open it.
+"""`python -m tests.crash.damage [--sample N] [--seed N]`: damage every file of a data directory in every way,
+and open it.
 
-The whole sweep takes minutes. `--power` damages what no sync has covered, as a power cut does, with marks of another boot.
-`--case CASE --base DIR` replays one damage of a directory that a failed run has kept.
+The whole sweep takes minutes. `--power` damages what no sync has covered, as a power cut does, with marks of
+another boot. `--case CASE --base DIR` replays one damage of a directory that a failed run has kept.
 """
 
 from __future__ import annotations
@@ -33,16 +34,34 @@ BOOTS = {"restarted": ANOTHER_BOOT, "no-boot-id": NO_BOOT}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.damage", description=__doc__)
-    parser.add_argument("--sample", type=int, help="so many cases, drawn evenly from every kind (default: all)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the random damages and the sample")
-    parser.add_argument("--of", choices=("synced", "checkpoint"), default="synced", help="a killed broker's directory, or a checkpoint")
-    parser.add_argument("--power", choices=("restarted", "no-boot-id"), help="simulate power cuts, on a system with a boot id or without")
+    parser.add_argument(
+        "--sample", type=int, help="so many cases, drawn evenly from every kind (default: all)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(1 << 31),
+        help="seed of the random damages and the sample",
+    )
+    parser.add_argument(
+        "--of",
+        choices=("synced", "checkpoint"),
+        default="synced",
+        help="a killed broker's directory, or a checkpoint",
+    )
+    parser.add_argument(
+        "--power",
+        choices=("restarted", "no-boot-id"),
+        help="simulate power cuts, on a system with a boot id or without",
+    )
     parser.add_argument("--base", type=Path, help="a directory that a failed run has kept")
     parser.add_argument("--case", action="append", help="only this one, such as 000010.log:flip:4312")
     options = parser.parse_args()
     console = Console()
     memory = Path("/dev/shm")
-    home = Path(tempfile.mkdtemp(prefix="fairlead-damage-", dir=memory if os.access(memory, os.W_OK) else None))
+    home = Path(
+        tempfile.mkdtemp(prefix="fairlead-damage-", dir=memory if os.access(memory, os.W_OK) else None)
+    )
     base = options.base or make_directory(home, "unsynced" if options.power else options.of)
     judge = PowerJudge(base, home, BOOTS[options.power]) if options.power else DamageJudge(base, home)
     cases = [parse_case(text) for text in options.case or ()] or _draw_cases(base, options)
@@ -58,11 +77,19 @@ def main() -> int:
     _show(sums, judge.good, console)
     for case, outcome in bad[:20]:
         how = ["--power", options.power] if options.power else []
-        replay = shlex.join(["python", "-m", "tests.crash.damage", *how, "--base", str(base), "--case", str(case)])
-        console.print(f"{case} ({case.how}): {outcome.what}: {outcome.text}\n  replay: {replay}", markup=False, highlight=False)
+        replay = shlex.join(
+            ["python", "-m", "tests.crash.damage", *how, "--base", str(base), "--case", str(case)]
+        )
+        console.print(
+            f"{case} ({case.how}): {outcome.what}: {outcome.text}\n  replay: {replay}",
+            markup=False,
+            highlight=False,
+        )
     if not bad:
         shutil.rmtree(home, ignore_errors=True)
-    console.print(f"{len(bad)} bad of {sum(sum(found.values()) for found in sums.values()):,} damages, seed {options.seed}")
+    console.print(
+        f"{len(bad)} bad of {sum(sum(found.values()) for found in sums.values()):,} damages, seed {options.seed}"
+    )
     return 1 if bad else 0
 
 

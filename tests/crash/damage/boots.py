@@ -1,4 +1,6 @@
-"""Let a directory look as if the machine had restarted since: its marks then carry the number of another start."""
+"""Let a directory look as if the machine had restarted since: its marks then carry the number of another
+start.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ def all_cases(directory: Path, older: Path, seed: int) -> list[Case]:
 
 
 def sample(cases: list[Case], count: int, seed: int) -> list[Case]:
-    """Each kind of file in each kind of damage gets its share, so that the many header bits do not crowd out the others."""
+    """Each kind of file in each kind of damage gets its share, so that the many header bits do not crowd out
+    the others.
+    """
     chance = random.Random(seed)
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
@@ -125,7 +127,9 @@ def _cases_of(file: Path, older: Path, names: list[str], chance: random.Random) 
             yield Case(name, "any bit", "flip", (chance.randrange(size * 8),))
         for _ in range(10):
             yield Case(name, "cut anywhere", "cut", (chance.randrange(size),))
-            yield Case(name, "zeroed range", "zero", (chance.randrange(size), chance.choice((1, 16, 512, 4096))))
+            yield Case(
+                name, "zeroed range", "zero", (chance.randrange(size), chance.choice((1, 16, 512, 4096)))
+            )
     yield Case(name, "deleted", "delete")
     yield Case(name, "emptied", "cut", (0,))
     for count in (1, 3, 7, 20, 100, 512, 4096, 40_000):
@@ -135,7 +139,11 @@ def _cases_of(file: Path, older: Path, names: list[str], chance: random.Random) 
     if (older / name).exists():
         yield Case(name, "older copy", "older")
     if kind_of(name) in ("log", "sst"):
-        yield from (Case(name, "sibling", "copy", (other,)) for other in names if other != name and kind_of(other) == kind_of(name))
+        yield from (
+            Case(name, "sibling", "copy", (other,))
+            for other in names
+            if other != name and kind_of(other) == kind_of(name)
+        )
 
 
 def _record_cases(file: Path, chance: random.Random) -> Iterator[Case]:

@@ -1,4 +1,6 @@
-"""One damage: what `fairlead.verify` and `fairlead.open` make of the directory, in a forked process with a time limit."""
+"""One damage: what `fairlead.verify` and `fairlead.open` make of the directory, in a forked process with a
+time limit.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Judge(ABC):
-    """Damages copies of one directory. The process that has it forks, so it must never have opened RocksDB itself."""
+    """Damages copies of one directory. The process that has it forks, so it must never have opened RocksDB
+    itself.
+    """
 
     good: tuple[str, ...]
 
@@ -141,7 +145,9 @@ def contents_of(broker: fairlead.Broker) -> Contents:
         found[queue] = repr(broker.stats(queue))
         after = ""
         while page := broker.browse(queue, after=after):
-            found |= {one.id: hashlib.sha256(repr(dataclasses.astuple(one)).encode()).hexdigest() for one in page}
+            found |= {
+                one.id: hashlib.sha256(repr(dataclasses.astuple(one)).encode()).hexdigest() for one in page
+            }
             after = page[-1].id
     return found
 

@@ -29,7 +29,9 @@ def frame(data: bytes, at: int = 0) -> bytes:
 
 
 def batch(sequence: int, body: bytes, rows: int = 1) -> bytes:
-    """The beginning of a write batch. RocksDB refuses the body, so it may only stand in a record that is cut off."""
+    """The beginning of a write batch. RocksDB refuses the body, so it may only stand in a record that is cut
+    off.
+    """
     return struct.pack("<QI", sequence, rows) + body
 
 

@@ -1,6 +1,8 @@
-"""A simulated power cut: the marks are of an earlier start, and bytes that no sync has covered are cut, zeroed or wrong.
+"""A simulated power cut: the marks are of an earlier start, and bytes that no sync has covered are cut,
+zeroed or wrong.
 
-The directory opens with an unbroken beginning of what was enqueued, which has everything that was synced; or it is refused.
+The directory opens with an unbroken beginning of what was enqueued, which has everything that was synced; or
+it is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def power_cases(base: Path, count: int, seed: int) -> list[Case]:
                 Case(log.name, "page zeroed", "zero", (page, length)),
                 Case(log.name, "end zeroed", "zero", (anywhere, size - anywhere)),
                 Case(log.name, "page garbled", "garble", (page, length, chance.randrange(1 << 30))),
-                Case(log.name, "end garbled", "garble", (anywhere, size - anywhere, chance.randrange(1 << 30))),
+                Case(
+                    log.name, "end garbled", "garble", (anywhere, size - anywhere, chance.randrange(1 << 30))
+                ),
                 Case(log.name, "header zeroed", "zero", (chance.choice(starts), 7)),
                 Case(log.name, "bit flipped", "flip", (anywhere * 8 + chance.randrange(8),)),
             ]

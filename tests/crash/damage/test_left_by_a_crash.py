@@ -1,4 +1,6 @@
-"""What a kill may leave behind is no damage: the directory opens with all that was confirmed. And what no kill leaves is refused."""
+"""What a kill may leave behind is no damage: the directory opens with all that was confirmed. And what no
+kill leaves is refused.
+"""
 
 from __future__ import annotations
 
@@ -82,11 +84,15 @@ def assert_refused(directory: Path, name: str) -> None:
     with pytest.raises(StoreCorrupt, match=name):
         fairlead.open(directory)
     after = fingerprint(directory)
-    assert {name for name, content in before.items() if after[name] != content} <= {"LOG"}, "a refusal changed the directory"
+    assert {name for name, content in before.items() if after[name] != content} <= {"LOG"}, (
+        "a refusal changed the directory"
+    )
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.001, 0.3, 0.6, 0.999])
-def test_a_record_that_only_began_to_be_written_is_cut_off(directory: Path, contents: Contents, keep: float) -> None:
+def test_a_record_that_only_began_to_be_written_is_cut_off(
+    directory: Path, contents: Contents, keep: float
+) -> None:
     add_torn_record(directory, os.urandom(100_000), keep)
     assert_exact(directory, contents)
 
@@ -101,7 +107,9 @@ def test_a_read_only_open_of_a_torn_directory_cuts_a_copy(directory: Path, conte
 
 
 @pytest.mark.parametrize("count", [1, 6, 7, 8, 30, 3000])
-def test_a_first_record_of_a_new_log_that_only_began_to_be_written_is_cut_off(directory: Path, contents: Contents, count: int) -> None:
+def test_a_first_record_of_a_new_log_that_only_began_to_be_written_is_cut_off(
+    directory: Path, contents: Contents, count: int
+) -> None:
     framed = frame(batch(read_mark(directory).sequence + 1, os.urandom(5000)))
     (directory / "000099.log").write_bytes(framed[:count])
     assert_exact(directory, contents)
@@ -125,8 +133,12 @@ def test_a_new_log_without_a_record_is_no_damage(directory: Path, contents: Cont
 
 
 @pytest.mark.parametrize("left", range(1, 7))
-def test_a_kill_inside_the_padding_of_a_block_is_no_damage(directory: Path, contents: Contents, left: int, tmp_path: Path) -> None:
-    """The last record ends `left` bytes before the end of its block, and only some of the padding was written."""
+def test_a_kill_inside_the_padding_of_a_block_is_no_damage(
+    directory: Path, contents: Contents, left: int, tmp_path: Path
+) -> None:
+    """The last record ends `left` bytes before the end of its block, and only some of the padding was
+    written.
+    """
     log = newest_log(directory)
     end_with_record(log, read_mark(directory).sequence + 1, left)
     for padding in {0, 1, left}:
@@ -136,7 +148,9 @@ def test_a_kill_inside_the_padding_of_a_block_is_no_damage(directory: Path, cont
 
 
 @pytest.mark.parametrize("left", range(19))
-def test_a_record_may_begin_and_end_anywhere_near_the_end_of_a_block(directory: Path, contents: Contents, left: int) -> None:
+def test_a_record_may_begin_and_end_anywhere_near_the_end_of_a_block(
+    directory: Path, contents: Contents, left: int
+) -> None:
     log, sequence = newest_log(directory), read_mark(directory).sequence + 1
     end_with_record(log, sequence, left)
     for more in range(1, 4):
@@ -156,7 +170,9 @@ def end_with_record(log: Path, sequence: int, left: int) -> None:
     raise AssertionError(f"no record ends {left} bytes before the end of a block")
 
 
-def test_logs_that_a_crash_kept_from_being_deleted_are_no_damage(directory: Path, contents: Contents, tmp_path: Path) -> None:
+def test_logs_that_a_crash_kept_from_being_deleted_are_no_damage(
+    directory: Path, contents: Contents, tmp_path: Path
+) -> None:
     logs = {log.name: log.read_bytes() for log in directory.glob("*.log")}
     assert read_all(directory) == contents
     RocksStore.open(directory).close()
@@ -183,7 +199,9 @@ def test_an_older_manifest_that_current_names_is_refused(directory: Path, conten
 def test_a_payload_that_holds_the_bytes_of_a_log_and_is_cut_short_is_no_damage(
     directory: Path, contents: Contents, own: bool, keep: float
 ) -> None:
-    """The records in the payload are whole and their sequence numbers could follow here, but they are no records of this log."""
+    """The records in the payload are whole and their sequence numbers could follow here, but they are no
+    records of this log.
+    """
     sequence = read_mark(directory).sequence + 1
     logs = [log.read_bytes() for log in sorted(directory.glob("*.log"))]
     foreign = [frame(put(sequence + number, bytes(500))) for number in range(300)]
@@ -191,7 +209,9 @@ def test_a_payload_that_holds_the_bytes_of_a_log_and_is_cut_short_is_no_damage(
     assert_exact(directory, contents)
 
 
-def test_a_longer_length_in_the_last_record_is_not_taken_for_a_torn_write(directory: Path, tmp_path: Path) -> None:
+def test_a_longer_length_in_the_last_record_is_not_taken_for_a_torn_write(
+    directory: Path, tmp_path: Path
+) -> None:
     """Behind the mark, so only the record itself can tell."""
     log, sequence = newest_log(directory), read_mark(directory).sequence + 1
     for number in range(3):
@@ -201,13 +221,17 @@ def test_a_longer_length_in_the_last_record_is_not_taken_for_a_torn_write(direct
         for bit in range(16):
             length = struct.unpack_from("<H", data, start + 4)[0] ^ 1 << bit
             damaged = Path(shutil.copytree(directory, tmp_path / f"{start}-{bit}"))
-            (damaged / log.name).write_bytes(data[: start + 4] + struct.pack("<H", length) + data[start + 6 :])
+            (damaged / log.name).write_bytes(
+                data[: start + 4] + struct.pack("<H", length) + data[start + 6 :]
+            )
             assert_refused(damaged, log.name)
         assert end <= len(data)
 
 
 @pytest.mark.parametrize("boot", [NO_BOOT, ANOTHER_BOOT], ids=["no boot id", "restarted"])
-def test_marks_of_another_start_still_say_what_was_synced(directory: Path, contents: Contents, boot: bytes, tmp_path: Path) -> None:
+def test_marks_of_another_start_still_say_what_was_synced(
+    directory: Path, contents: Contents, boot: bytes, tmp_path: Path
+) -> None:
     set_boot(directory, boot)
     log = newest_log(directory)
     torn, cut = (Path(shutil.copytree(directory, tmp_path / name)) for name in ("torn", "cut"))
@@ -219,7 +243,9 @@ def test_marks_of_another_start_still_say_what_was_synced(directory: Path, conte
     assert_exact(directory, contents)
 
 
-def test_an_end_of_the_manifest_that_no_mark_covers_is_dropped_after_a_restart_only(directory: Path, contents: Contents) -> None:
+def test_an_end_of_the_manifest_that_no_mark_covers_is_dropped_after_a_restart_only(
+    directory: Path, contents: Contents
+) -> None:
     (manifest,) = directory.glob("MANIFEST-*")
     append(manifest, random.Random(3).randbytes(300))
     assert_refused(directory, manifest.name)
@@ -241,7 +267,9 @@ def test_several_logs_closed_by_one_edit_of_the_manifest_must_all_be_there(tmp_p
         assert_refused(lost, log.name)
 
 
-def test_a_directory_that_another_process_has_is_refused_before_anything_is_cut(directory: Path, contents: Contents) -> None:
+def test_a_directory_that_another_process_has_is_refused_before_anything_is_cut(
+    directory: Path, contents: Contents
+) -> None:
     add_torn_record(directory, os.urandom(1000), 0.5)
     before = fingerprint(directory)
     with open(directory / MARKS_FILE, "rb") as held:
@@ -252,7 +280,9 @@ def test_a_directory_that_another_process_has_is_refused_before_anything_is_cut(
     assert_exact(directory, contents)
 
 
-def test_a_forked_child_does_not_keep_the_directory_locked_after_its_parent_was_killed(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_directory_locked_after_its_parent_was_killed(
+    tmp_path: Path,
+) -> None:
     script = """
 import os, sys, time
 import fairlead
@@ -278,7 +308,9 @@ time.sleep(600)
 
 
 def test_a_record_that_is_gone_from_the_middle_of_a_log_is_noticed(directory: Path, tmp_path: Path) -> None:
-    """In the last block of the newest log every other record stays where a record may be, so only sequence numbers tell."""
+    """In the last block of the newest log every other record stays where a record may be, so only sequence
+    numbers tell.
+    """
     log = newest_log(directory)
     data = log.read_bytes()
     last_block = len(data) - len(data) % BLOCK_BYTES
@@ -290,7 +322,9 @@ def test_a_record_that_is_gone_from_the_middle_of_a_log_is_noticed(directory: Pa
         assert_refused(damaged, log.name)
 
 
-def test_a_backup_and_what_is_restored_from_it_carry_marks(directory: Path, contents: Contents, tmp_path: Path) -> None:
+def test_a_backup_and_what_is_restored_from_it_carry_marks(
+    directory: Path, contents: Contents, tmp_path: Path
+) -> None:
     backup, restored = tmp_path / "backup", tmp_path / "restored"
     with fairlead.open(directory, clock=ManualClock()) as broker:
         broker.checkpoint(backup)

@@ -30,5 +30,7 @@ def test_after_a_power_cut_only_what_no_sync_covered_is_missing(count: int, syst
 def sweep(*arguments: str) -> None:
     """In a process that has never opened RocksDB, because it forks."""
     command = [sys.executable, "-m", "tests.crash.damage", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "150"})
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "150"}
+    )
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]

@@ -1,8 +1,8 @@
 """Makes a data directory and dies: `python -m tests.crash.damage.victim KIND PARENT`.
 
-`synced`: several live logs and tables in `PARENT/data`, every commit synced, and in `PARENT/older` a copy of an earlier moment.
-`checkpoint`: a checkpoint of such a directory in `PARENT/data`.
-`unsynced`: one log in `PARENT/data` with commits that no sync has covered; `PARENT/synced` says how far the sync went.
+`synced`: several live logs and tables in `PARENT/data`, every commit synced, and in `PARENT/older` a copy of
+an earlier moment. `checkpoint`: a checkpoint of such a directory in `PARENT/data`. `unsynced`: one log in
+`PARENT/data` with commits that no sync has covered; `PARENT/synced` says how far the sync went.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def make_directory(parent: Path, kind: str = "synced") -> Path:
     command = [sys.executable, "-m", "tests.crash.damage.victim", kind, str(parent)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ended.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"expected the victim to kill itself, it ended with {ended.returncode}: {ended.stderr[-2000:]}")
+        raise RuntimeError(
+            f"expected the victim to kill itself, it ended with {ended.returncode}: {ended.stderr[-2000:]}"
+        )
     return parent / "data"
 
 
@@ -42,7 +44,9 @@ def fill_log(broker: fairlead.Broker, turn: int) -> None:
     """Records of many sizes: within a block, over two blocks, over three."""
     for size in (3, 300, 7000, 30_000):
         broker.enqueue("work", b"%d/%d " % (turn, size) + os.urandom(size), headers={"turn": str(turn)})
-    broker.enqueue_many("work", [NewMessage(b"%d/%d" % (turn, n), fairness_key=f"key-{n % 3}") for n in range(20)])
+    broker.enqueue_many(
+        "work", [NewMessage(b"%d/%d" % (turn, n), fairness_key=f"key-{n % 3}") for n in range(20)]
+    )
     broker.enqueue("other", os.urandom(70_000 if turn == 2 else 700), delay="1h")
     deliveries = broker.claim("work", limit=6)
     broker.settle([Complete(one) for one in deliveries[:2]])
@@ -64,7 +68,9 @@ def leave_synced(parent: Path) -> fairlead.Broker:
 
 
 def leave_unsynced(parent: Path) -> None:
-    """Messages are numbered. The file `synced` holds the size of the log when the first `SYNCED` of them were synced."""
+    """Messages are numbered. The file `synced` holds the size of the log when the first `SYNCED` of them were
+    synced.
+    """
     broker = fairlead.open(parent / "data", durability="os", clock=ManualClock())
     broker.create_queue("numbers")
     sizes = (10, 100, 1_000, 5_000, 40_000, 100)
@@ -82,7 +88,9 @@ def leave_checkpoint(parent: Path) -> None:
 
 
 def leave_closed_together(parent: Path) -> None:
-    """Logs that were closed while a flush was still waiting: the next sync notes all of them in one edit of the manifest."""
+    """Logs that were closed while a flush was still waiting: the next sync notes all of them in one edit of
+    the manifest.
+    """
     broker = fairlead.open(parent / "data", durability="os", clock=ManualClock())
     broker.create_queue("work")
     for _ in range(5):

@@ -52,7 +52,11 @@ def look_inside(data: Path, *, source: str, sink: str | None) -> Found:
             sink=[sink_tag(d.payload) for d in _drain(broker, sink)] if sink else [],
             dead=[(read_tag(d.payload), d.attempts) for d in _drain(broker, source + ".dlq")],
             source_left=stats.ready + stats.waiting + stats.leased,
-            open_claims=[f"{c.name}: claim {c.open} of {c.messages} messages" for c in broker.consumers.list() if c.open],
+            open_claims=[
+                f"{c.name}: claim {c.open} of {c.messages} messages"
+                for c in broker.consumers.list()
+                if c.open
+            ],
             unpublished=[f"{s.token}: {s.chunks} chunks" for s in broker.staging.list() if not s.published],
             unlawful=[str(problem) for problem in lawful.problems],
         )
@@ -61,7 +65,9 @@ def look_inside(data: Path, *, source: str, sink: str | None) -> Found:
 
 
 def check_produced(sent: dict[str, str | None], lines: Iterable[Line], found: Found) -> list[str]:
-    """Every breach in a query that copies each message of the source, transformed, into the sink. `sent` is tag -> stream."""
+    """Every breach in a query that copies each message of the source, transformed, into the sink. `sent` is
+    tag -> stream.
+    """
     lines = list(lines)
     claims = claims_of(lines)
     return [
@@ -94,7 +100,12 @@ def claims_of(lines: Iterable[Line]) -> dict[int, Claim]:
         if line["ev"] == "done" and line["do"] == "claim" and line["members"]:
             members = [(m[0], m[1], m[2]) for m in line["members"]]
             claims.setdefault(line["number"], Claim(line["number"], members))
-        elif line["ev"] == "done" and line["do"] == "read" and line["number"] in claims and not line.get("rest"):
+        elif (
+            line["ev"] == "done"
+            and line["do"] == "read"
+            and line["number"] in claims
+            and not line.get("rest")
+        ):
             claims[line["number"]].reads.append(line)
     return claims
 
@@ -131,7 +142,9 @@ def _claimed_once(claims: Iterable[Claim]) -> Iterator[str]:
 
 
 def _same_again(claims: dict[int, Claim], lines: Sequence[Line]) -> Iterator[str]:
-    """A claim that is asked for again is the same, and what is read of it is the same whenever and in however many slices."""
+    """A claim that is asked for again is the same, and what is read of it is the same whenever and in however
+    many slices.
+    """
     for line in lines:
         is_claim = line["ev"] == "done" and line["do"] == "claim" and line["members"]
         if is_claim and [m[1] for m in line["members"]] != claims[line["number"]].tags:
@@ -143,7 +156,9 @@ def _same_again(claims: dict[int, Claim], lines: Sequence[Line]) -> Iterator[str
             key, tags = (read["slices"], read["slice"]), read["tags"]
             if slices.setdefault(key, tags) != tags:
                 yield f"slice {key} of claim {claim.number} was another one when it was read again"
-            if [place.get(tag, -1) for tag in tags] != sorted({place.get(tag, -1) for tag in tags}) or not place.keys() >= set(tags):
+            if [place.get(tag, -1) for tag in tags] != sorted(
+                {place.get(tag, -1) for tag in tags}
+            ) or not place.keys() >= set(tags):
                 yield f"slice {key} of claim {claim.number} is not in the order of the claim"
         for count, group in groupby(sorted(slices), key=lambda key: key[0]):
             keys = list(group)
@@ -154,10 +169,14 @@ def _same_again(claims: dict[int, Claim], lines: Sequence[Line]) -> Iterator[str
 
 def _read_as_a_whole(claims: Iterable[Claim], lines: Iterable[Line]) -> Iterator[str]:
     """Also a sign that the ledger sees what is asked of the broker."""
-    closed = max((line["up_to"] for line in lines if line["ev"] == "done" and line["do"] == "close"), default=0)
+    closed = max(
+        (line["up_to"] for line in lines if line["ev"] == "done" and line["do"] == "close"), default=0
+    )
     for claim in claims:
         slices = {(read["slices"], read["slice"]) for read in claim.reads}
-        if claim.number <= closed and not any(all((count, n) in slices for n in range(count)) for count, _ in slices):
+        if claim.number <= closed and not any(
+            all((count, n) in slices for n in range(count)) for count, _ in slices
+        ):
             yield f"claim {claim.number} was closed, and not all of it was read"
 
 
@@ -185,18 +204,25 @@ def _never_before_chosen(claims: dict[int, Claim], lines: Iterable[Line]) -> Ite
         if line["ev"] == "done" and line["do"] == "record":
             words[line["number"], line["part"]] |= {item[1] for item in line["items"]}
         elif line["ev"] == "done" and line["do"] == "choose":
-            chosen[line["number"]] = set(line["parts"]) | (chosen.get(line["number"], set()) if line["add"] else set())
+            chosen[line["number"]] = set(line["parts"]) | (
+                chosen.get(line["number"], set()) if line["add"] else set()
+            )
         elif line["ev"] == "begin" and line["do"] == "close":
             for number in range(closed + 1, line["up_to"] + 1):
                 told = set[str]().union(*(words[number, part] for part in chosen.get(number, ())))
-                missing = {message_id for message_id, _, _ in claims[number].members} - told if number in claims else set()
+                missing = (
+                    {message_id for message_id, _, _ in claims[number].members} - told
+                    if number in claims
+                    else set()
+                )
                 if missing:
                     yield f"closed without a word about {sorted(missing)} of claim {number}"
         elif line["ev"] == "done" and line["do"] == "close":
             closed = max(closed, line["up_to"])
 
 
-#: What is said of a message at its first delivery -> the attempts with which it is seen, and those it has as a dead letter.
+#: What is said of a message at its first delivery -> the attempts with which it is seen, and those it has as
+#: a dead letter.
 _SEEN = {"complete": ([0], None), "fail": ([0, 1], None), "release": ([0, 0], None), "dead": ([0], 1)}
 
 
@@ -212,7 +238,11 @@ def _as_often_as_said(kinds: dict[str, str], claims: Iterable[Claim], found: Fou
             yield f"{kind}: {tag} was claimed with attempts {seen[tag]}, expected {expected}"
         if dead[tag, attempts or 0] != (attempts is not None):
             yield f"{kind}: {tag} is among the dead letters {[d for d in found.dead if d[0] == tag]}"
-    yield from (f"a dead letter that nobody made: {tag} with {attempts} attempts" for tag, attempts in dead if kinds.get(tag) != "dead")
+    yield from (
+        f"a dead letter that nobody made: {tag} with {attempts} attempts"
+        for tag, attempts in dead
+        if kinds.get(tag) != "dead"
+    )
 
 
 def _drain(broker: fairlead.Broker, queue: str) -> Iterator[fairlead.Delivery]:

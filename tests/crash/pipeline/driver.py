@@ -1,7 +1,9 @@
-"""Spark's order of calls without Spark, in a process that is killed: claims to a log of offsets, batches to a log of commits.
+"""Spark's order of calls without Spark, in a process that is killed: claims to a log of offsets, batches to a
+log of commits.
 
-What Spark does between two calls is kept as it was measured: an offset is in the log before anything is read; what was in the log
-without its commit is done again from the two offsets alone, in another process; a claim is closed when the next one is asked for.
+What Spark does between two calls is kept as it was measured: an offset is in the log before anything is read;
+what was in the log without its commit is done again from the two offsets alone, in another process; a claim
+is closed when the next one is asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from fairlead.model.settle import Settlement
 from .ledger import CONSUMER, DONE, SINK, SOURCE
 from .switch import tell_driver
 
-#: How the driver breaks its word, for tests that the audit notices: it closes a claim before it is published; it names its writes
-#: by chance; it asks for other numbers than its log says.
+#: How the driver breaks its word, for tests that the audit notices: it closes a claim before it is published;
+#: it names its writes by chance; it asks for other numbers than its log says.
 Breach = Literal["", "closes early", "token by chance", "forgets its offsets"]
 
 
@@ -99,7 +101,9 @@ class Query:
         with ThreadPoolExecutor(self.life.slices) as tasks:
             told = list(tasks.map(lambda slice: self._task(batch, number, slice), slices))
         if self.life.operation == "settle":
-            self.client.consumers.choose(CONSUMER, SOURCE, self.consumer.generation, number, [part for part in told if part])
+            self.client.consumers.choose(
+                CONSUMER, SOURCE, self.consumer.generation, number, [part for part in told if part]
+            )
         else:
             self.client.staging.publish(self._token(batch), SINK, [chunk for chunk in told if chunk])
         self.commits.write(batch, number)
@@ -111,7 +115,14 @@ class Query:
         if not deliveries:
             return ""
         if self.life.operation == "settle":
-            self.client.consumers.record(CONSUMER, SOURCE, self.consumer.generation, number, [outcome_of(d) for d in deliveries], part=name)
+            self.client.consumers.record(
+                CONSUMER,
+                SOURCE,
+                self.consumer.generation,
+                number,
+                [outcome_of(d) for d in deliveries],
+                part=name,
+            )
         else:
             self.client.staging.stage(self._token(batch), name, SINK, [transform(d) for d in deliveries])
         return name
@@ -119,7 +130,11 @@ class Query:
     def _read(self, number: int, slice: int, slices: int) -> Sequence[Delivery]:
         if self.life.breach == "closes early" and slices > 1:
             return self.early if slice == 0 else []
-        return list(self.client.consumers.read(CONSUMER, SOURCE, self.consumer.generation, number, slice=slice, slices=slices))
+        return list(
+            self.client.consumers.read(
+                CONSUMER, SOURCE, self.consumer.generation, number, slice=slice, slices=slices
+            )
+        )
 
     def _token(self, batch: int) -> str:
         if self.life.breach == "token by chance":

@@ -1,4 +1,6 @@
-"""Which of the processes of a pipeline is what: told by their command lines, among those that carry its mark in their environment."""
+"""Which of the processes of a pipeline is what: told by their command lines, among those that carry its mark
+in their environment.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from .switch import command_line, marked, parent_of
 
-#: What a command line must contain, by kind. `worker` runs tasks; `sink` commits what they have staged; `step` runs the steps of a runbook.
+#: What a command line must contain, by kind. `worker` runs tasks; `sink` commits what they have staged;
+#: `step` runs the steps of a runbook.
 _SIGNS = {
     "jvm": ("org.apache.spark.deploy.SparkSubmit",),
     "executor": ("CoarseGrainedExecutorBackend",),

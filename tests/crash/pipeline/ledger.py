@@ -1,7 +1,7 @@
 """What a broker was asked by a query: a line before each call takes effect, and a line after it did.
 
-The server writes it, outside of everything that is killed with the driver; it outlives the server too, because each line is one
-`os.write`. The order of lines is an order in which things can have happened.
+The server writes it, outside of everything that is killed with the driver; it outlives the server too,
+because each line is one `os.write`. The order of lines is an order in which things can have happened.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ class Ledger:
         self.write(ev="done", op=op, do=do, **fields)
 
     def refused(self, op: str, do: str, error: BaseException) -> None:
-        self.write(ev="refused", op=op, do=do, error=f"{getattr(error, 'code', type(error).__name__)}: {error}")
+        self.write(
+            ev="refused", op=op, do=do, error=f"{getattr(error, 'code', type(error).__name__)}: {error}"
+        )
 
     def write(self, **line: Any) -> None:
         line["at"] = time.time_ns() // 1_000_000
-        # A line end on both sides: what a killed server wrote last may be torn, and must not spoil the next line.
+        # A line end on both sides: what a killed server wrote last may be torn, and must not spoil the next
+        # line.
         os.write(self._fd, b"\n" + json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
@@ -73,4 +76,8 @@ def tags_of(payloads: Iterable[bytes]) -> list[str]:
 
 def sink_tag(payload: bytes) -> str:
     """Of a message in the sink: one that was not transformed, or twice, gives a tag that nobody ever sent."""
-    return read_tag(payload.removeprefix(DONE)) if payload.startswith(DONE) else "untransformed:" + read_tag(payload)
+    return (
+        read_tag(payload.removeprefix(DONE))
+        if payload.startswith(DONE)
+        else "untransformed:" + read_tag(payload)
+    )

@@ -1,5 +1,5 @@
-"""One life of a process after the other; and the parent of a pipeline, which feeds the source, starts the lives of its driver, and
-settles the account.
+"""One life of a process after the other; and the parent of a pipeline, which feeds the source, starts the
+lives of its driver, and settles the account.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .server import LEDGER
 from .switch import MARK, ROOT, Orders, Window, give_orders, kill_marked, kill_session
 
 KINDS = ("complete", "fail", "release", "dead")
-#: A session of Spark takes a while to start on a machine that others use too; a life that takes so long hangs.
+#: A session of Spark takes a while to start on a machine that others use too; a life that takes so long
+#: hangs.
 PATIENCE_S = 600.0
 
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from tests.crash.pipeline.server import main; main(sys.argv[2])"
@@ -32,7 +33,9 @@ Command = Callable[[Path, str], Sequence[str]]
 
 
 class Lives:
-    """Of a driver that talks to `server` and is killed. `ledger` is the path of what is written down outside of it."""
+    """Of a driver that talks to `server` and is killed. `ledger` is the path of what is written down outside
+    of it.
+    """
 
     def __init__(self, home: Path, server: ServerProcess, command: Command, ledger: Path) -> None:
         self.home = home
@@ -45,10 +48,19 @@ class Lives:
     def start(self) -> subprocess.Popen[bytes]:
         """A life of the driver, in a session of its own."""
         self.lives += 1
-        command, environment = self.command(self.home, self.server.address), {**os.environ, MARK: str(self.home)}
+        command, environment = (
+            self.command(self.home, self.server.address),
+            {**os.environ, MARK: str(self.home)},
+        )
         with self.stderr.open("wb") as said:
             self.driver = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
             )
         return self.driver
 
@@ -101,7 +113,14 @@ class Pipeline(Lives):
             tag = name_message(index)
             self.sent[tag] = None if index % 3 == 0 or self._settles else f"s{index % 5}"
             self.kinds[tag] = KINDS[index % 4]
-            messages.append(NewMessage(body_of(tag), {"kind": self.kinds[tag]}, fairness_key=f"t{index % 3}", stream=self.sent[tag]))
+            messages.append(
+                NewMessage(
+                    body_of(tag),
+                    {"kind": self.kinds[tag]},
+                    fairness_key=f"t{index % 3}",
+                    stream=self.sent[tag],
+                )
+            )
         self._client.enqueue_many(SOURCE, messages)
 
     def start(self, window: Window | None = None) -> subprocess.Popen[bytes]:
@@ -113,7 +132,9 @@ class Pipeline(Lives):
         """One life, which must end at that window."""
         self.start(window)
         code = self.wait()
-        assert code == -signal.SIGKILL, f"life {self.lives} should have died {window}, and ended with {code}:\n{self.said()}"
+        assert code == -signal.SIGKILL, (
+            f"life {self.lives} should have died {window}, and ended with {code}:\n{self.said()}"
+        )
 
     def finish(self) -> None:
         """One more life, which nobody kills."""
@@ -127,8 +148,16 @@ class Pipeline(Lives):
         code = self.server.stop()
         lines = read_ledger(self.ledger)
         found = look_inside(self.server.data, source=SOURCE, sink=SINK)
-        problems = check_settled(self.kinds, lines, found) if self._settles else check_produced(self.sent, lines, found)
-        return problems if code == 0 else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
+        problems = (
+            check_settled(self.kinds, lines, found)
+            if self._settles
+            else check_produced(self.sent, lines, found)
+        )
+        return (
+            problems
+            if code == 0
+            else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
+        )
 
 
 @contextmanager
@@ -137,7 +166,9 @@ def run_pipeline(home: Path, command: Command, *, settles: bool = False) -> Iter
     home.mkdir(parents=True, exist_ok=True)
     give_orders(home, Orders(-1))
     serve = (sys.executable, "-c", _SERVE, str(ROOT), str(home))
-    server = ServerProcess(home / "data", {"flight": f"127.0.0.1:{free_ports(1)[0]}"}, {"durability": "os"}, serve)
+    server = ServerProcess(
+        home / "data", {"flight": f"127.0.0.1:{free_ports(1)[0]}"}, {"durability": "os"}, serve
+    )
     pipeline = None
     try:
         server.start()

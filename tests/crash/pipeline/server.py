@@ -1,6 +1,8 @@
-"""`fairlead serve` with a switch in it: every call of a numbered claim or a staged write passes by, and is written into the ledger.
+"""`fairlead serve` with a switch in it: every call of a numbered claim or a staged write passes by, and is
+written into the ledger.
 
-Settings come from the environment, as `ServerProcess` gives them; the only argument is the directory of orders and ledger.
+Settings come from the environment, as `ServerProcess` gives them; the only argument is the directory of
+orders and ledger.
 """
 
 from __future__ import annotations
@@ -53,7 +55,10 @@ def main(directory: str) -> None:
 def watch(broker: Broker, switch: Switch, ledger: Ledger) -> None:
     """From now on whoever asks this broker, whatever way, passes by the switch."""
     watched = Watched(broker, switch, ledger)
-    for group, verbs in ((broker.consumers, ("claim", "read_pages", "record", "choose", "close")), (broker.staging, ("stage", "publish"))):
+    for group, verbs in (
+        (broker.consumers, ("claim", "read_pages", "record", "choose", "close")),
+        (broker.staging, ("stage", "publish")),
+    ):
         for verb in verbs:
             setattr(group, verb, functools.partial(getattr(watched, verb), getattr(group, verb)))
 
@@ -67,20 +72,42 @@ class Watched:
         self._switch = switch
         self._ledger = ledger
 
-    def claim(self, act: Callable[..., Any], name: str, queue: str, generation: int, number: int, **options: Any) -> Any:
+    def claim(
+        self, act: Callable[..., Any], name: str, queue: str, generation: int, number: int, **options: Any
+    ) -> Any:
         def members(answer: Any) -> dict[str, Any]:
             if not answer.count:
                 return {"number": number, "members": []}
             deliveries = chain.from_iterable(self._read_pages(name, queue, generation, number))
-            return {"number": number, "members": [[d.id, read_tag(d.payload), d.attempts] for d in deliveries]}
+            return {
+                "number": number,
+                "members": [[d.id, read_tag(d.payload), d.attempts] for d in deliveries],
+            }
 
-        return self._pass("claim", lambda: act(name, queue, generation, number, **options), members, number=number, generation=generation)
+        return self._pass(
+            "claim",
+            lambda: act(name, queue, generation, number, **options),
+            members,
+            number=number,
+            generation=generation,
+        )
 
     def read_pages(
-        self, act: Callable[..., Any], name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, **options: Any
+        self,
+        act: Callable[..., Any],
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        **options: Any,
     ) -> Iterator[Any]:
         # One that goes on behind what a broken connection brought is no reading of the whole slice.
-        told = {"number": number, "slice": slice, "slices": slices} | ({"rest": True} if options.get("after") else {})
+        told = {"number": number, "slice": slice, "slices": slices} | (
+            {"rest": True} if options.get("after") else {}
+        )
         op, nth = self._begin("read", told)
         tags = list[str]()
         try:
@@ -92,29 +119,84 @@ class Watched:
             raise
         self._end("read", op, nth, told | {"tags": tags})
 
-    def record(self, act: Callable[..., Any], name: str, queue: str, generation: int, number: int, items: Any, *, part: str = "") -> Any:
-        told = {"number": number, "part": part, "items": [[type(item).__name__.lower(), show_id(read_handle(item.delivery)[0])] for item in items]}
-        return self._pass("record", lambda: act(name, queue, generation, number, items, part=part), lambda _: told, number=number)
+    def record(
+        self,
+        act: Callable[..., Any],
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        items: Any,
+        *,
+        part: str = "",
+    ) -> Any:
+        told = {
+            "number": number,
+            "part": part,
+            "items": [
+                [type(item).__name__.lower(), show_id(read_handle(item.delivery)[0])] for item in items
+            ],
+        }
+        return self._pass(
+            "record",
+            lambda: act(name, queue, generation, number, items, part=part),
+            lambda _: told,
+            number=number,
+        )
 
-    def choose(self, act: Callable[..., Any], name: str, queue: str, generation: int, number: int, parts: Any, *, add: bool = False) -> Any:
+    def choose(
+        self,
+        act: Callable[..., Any],
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        parts: Any,
+        *,
+        add: bool = False,
+    ) -> Any:
         told = {"number": number, "parts": list(parts), "add": add}
-        return self._pass("choose", lambda: act(name, queue, generation, number, parts, add=add), lambda _: told, number=number)
+        return self._pass(
+            "choose",
+            lambda: act(name, queue, generation, number, parts, add=add),
+            lambda _: told,
+            number=number,
+        )
 
     def close(self, act: Callable[..., Any], name: str, queue: str, generation: int, up_to: int) -> Any:
         visible = [sink_tag(info.payload) for info in self._broker.peek(SINK, limit=10_000)]
         told = {"up_to": up_to, "visible": visible}
-        return self._pass("close", lambda: act(name, queue, generation, up_to), lambda done: {"up_to": up_to, "settled": done.settled}, **told)
+        return self._pass(
+            "close",
+            lambda: act(name, queue, generation, up_to),
+            lambda done: {"up_to": up_to, "settled": done.settled},
+            **told,
+        )
 
-    def stage(self, act: Callable[..., Any], token: str, chunk: str, queue: str, messages: Any, **options: Any) -> Any:
+    def stage(
+        self, act: Callable[..., Any], token: str, chunk: str, queue: str, messages: Any, **options: Any
+    ) -> Any:
         tags = [sink_tag(message.payload) for message in messages]
         told = {"token": token, "chunk": chunk, "tags": tags}
-        return self._pass("stage", lambda: act(token, chunk, queue, messages, **options), lambda done: {"count": done.count}, **told)
+        return self._pass(
+            "stage",
+            lambda: act(token, chunk, queue, messages, **options),
+            lambda done: {"count": done.count},
+            **told,
+        )
 
     def publish(self, act: Callable[..., Any], token: str, queue: str, chunks: Any) -> Any:
         told = {"token": token, "chunks": list(chunks)}
-        return self._pass("publish", lambda: act(token, queue, chunks), lambda done: {"outcome": done.outcome, "count": done.count}, **told)
+        return self._pass(
+            "publish",
+            lambda: act(token, queue, chunks),
+            lambda done: {"outcome": done.outcome, "count": done.count},
+            **told,
+        )
 
-    def _pass(self, event: str, act: Callable[[], Any], tell: Callable[[Any], dict[str, Any]], **told: Any) -> Any:
+    def _pass(
+        self, event: str, act: Callable[[], Any], tell: Callable[[Any], dict[str, Any]], **told: Any
+    ) -> Any:
         op, nth = self._begin(event, told)
         try:
             answer = act()

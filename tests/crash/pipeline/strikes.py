@@ -12,7 +12,8 @@ from .kinds import find, kill_one
 from .ledger import count_lines
 from .lives import PATIENCE_S, Lives
 
-#: After these a new life must be started. What a JVM leaves behind ends by itself, and the next life does not wait for it.
+#: After these a new life must be started. What a JVM leaves behind ends by itself, and the next life does not
+#: wait for it.
 ENDS_THE_LIFE = ("driver", "jvm")
 
 
@@ -27,11 +28,17 @@ class Kill:
 
 
 def draw_kills(rng: random.Random, kinds: Iterable[str], *, most_lines: int) -> tuple[Kill, ...]:
-    return tuple(Kill(kind, rng.randint(1, most_lines), rng.randint(0, 150), rng.getrandbits(8)) for kind in kinds)
+    return tuple(
+        Kill(kind, rng.randint(1, most_lines), rng.randint(0, 150), rng.getrandbits(8)) for kind in kinds
+    )
 
 
-def kill_again_and_again(victim: Lives, kills: Iterable[Kill], killed: Counter[str], *, before: Callable[[], object] = int) -> None:
-    """Starts the first life, and leaves the last one running. `before` is called before each kill is waited for."""
+def kill_again_and_again(
+    victim: Lives, kills: Iterable[Kill], killed: Counter[str], *, before: Callable[[], object] = int
+) -> None:
+    """Starts the first life, and leaves the last one running. `before` is called before each kill is waited
+    for.
+    """
     victim.start()
     for kill in kills:
         before()
@@ -48,7 +55,9 @@ def _wait_for_lines(victim: Lives, count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while count_lines(victim.ledger) < count:
         assert victim.driver is not None
-        assert victim.driver.poll() is None, f"life {victim.lives} ended with {victim.driver.returncode} before its time:\n{victim.said()}"
+        assert victim.driver.poll() is None, (
+            f"life {victim.lives} ended with {victim.driver.returncode} before its time:\n{victim.said()}"
+        )
         assert time.monotonic() < deadline, f"life {victim.lives} stands still:\n{victim.said()}"
         time.sleep(0.02)
 
@@ -64,7 +73,9 @@ def _strike(victim: Lives, kill: Kill) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not kill_one(find(victim.home, kill.kind), kill.chosen):
         assert victim.driver is not None
-        assert victim.driver.poll() is None, f"life {victim.lives} ended before a {kill.kind} was seen:\n{victim.said()}"
+        assert victim.driver.poll() is None, (
+            f"life {victim.lives} ended before a {kill.kind} was seen:\n{victim.said()}"
+        )
         assert time.monotonic() < deadline, f"no {kill.kind} to kill in life {victim.lives}"
         time.sleep(0.002)
     if kill.kind == "jvm":

@@ -1,4 +1,6 @@
-"""Kill the driver at the n-th call of a verb, from inside the broker: before the effect, or after it and before the answer."""
+"""Kill the driver at the n-th call of a verb, from inside the broker: before the effect, or after it and
+before the answer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ EVENTS = ("claim", "read", "stage", "publish", "close")
 SETTLE_EVENTS = ("record", "choose")
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
-#: The environment variable with the directory of the pipeline: it tells who belongs to it, whatever session or parent they have.
+#: The environment variable with the directory of the pipeline: it tells who belongs to it, whatever session
+#: or parent they have.
 MARK = "FAIRLEAD_CRASH_HOME"
 
 When = Literal["before", "after"]
@@ -89,7 +92,9 @@ def read_orders(home: Path) -> Orders:
 
 
 def tell_driver(home: Path) -> None:
-    """Said by the driver before its first call: everything it starts, the JVM and its Python processes, is in its session."""
+    """Said by the driver before its first call: everything it starts, the JVM and its Python processes, is in
+    its session.
+    """
     _replace(home / "driver.pid", str(os.getsid(0)).encode())
 
 
@@ -132,7 +137,9 @@ def _kill_all(find: Callable[[], list[int]]) -> None:
 
 def processes_of(session: int) -> list[int]:
     """Those that live; one that waits for its parent to notice its end is dead."""
-    return [pid for pid, state, its_session in _all_processes() if its_session == session and state not in "ZX"]
+    return [
+        pid for pid, state, its_session in _all_processes() if its_session == session and state not in "ZX"
+    ]
 
 
 def command_line(pid: int) -> str:
@@ -156,7 +163,9 @@ def _all_processes() -> list[tuple[int, str, int]]:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on: state, parent, group, session. The name before it may hold anything, also brackets and spaces."""
+    """From the state on: state, parent, group, session. The name before it may hold anything, also brackets
+    and spaces.
+    """
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 

@@ -1,4 +1,6 @@
-"""Each rule of the audit finds the breach that it is there for, and none in a history that is as it should be."""
+"""Each rule of the audit finds the breach that it is there for, and none in a history that is as it should
+be.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ TAGS = list(SENT)
 
 
 def claim(number: int, tags: list[str], attempts: int = 0) -> Line:
-    return {"ev": "done", "do": "claim", "number": number, "members": [[f"id-{tag}", tag, attempts] for tag in tags]}
+    return {
+        "ev": "done",
+        "do": "claim",
+        "number": number,
+        "members": [[f"id-{tag}", tag, attempts] for tag in tags],
+    }
 
 
 def read(number: int, tags: list[str], slice: int = 0, slices: int = 1) -> Line:
@@ -23,13 +30,24 @@ def read(number: int, tags: list[str], slice: int = 0, slices: int = 1) -> Line:
 
 
 def close(up_to: int, visible: list[str]) -> list[Line]:
-    return [{"ev": "begin", "do": "close", "up_to": up_to, "visible": visible}, {"ev": "done", "do": "close", "up_to": up_to}]
+    return [
+        {"ev": "begin", "do": "close", "up_to": up_to, "visible": visible},
+        {"ev": "done", "do": "close", "up_to": up_to},
+    ]
 
 
 GOOD = [
-    claim(1, ["m1", "m2"]), read(1, ["m1", "m2"]), claim(1, ["m1", "m2"]), read(1, ["m1"], 0, 2), read(1, ["m2"], 1, 2),
-    *close(1, ["m1", "m2"]), claim(2, ["m3", "m4"]), read(2, ["m3", "m4"]), *close(2, TAGS), claim(3, []),
-]  # fmt: skip
+    claim(1, ["m1", "m2"]),
+    read(1, ["m1", "m2"]),
+    claim(1, ["m1", "m2"]),
+    read(1, ["m1"], 0, 2),
+    read(1, ["m2"], 1, 2),
+    *close(1, ["m1", "m2"]),
+    claim(2, ["m3", "m4"]),
+    read(2, ["m3", "m4"]),
+    *close(2, TAGS),
+    claim(3, []),
+]
 CLEAN = Found(sink=TAGS)
 
 
@@ -58,11 +76,17 @@ def test_what_is_left_in_the_queues_is_judged(found: Found, problem: str) -> Non
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ([*GOOD[:5], *close(1, ["m1"]), *GOOD[7:]], "completed before it was published: close up to 1 of claim 1 without ['m2']"),
+        (
+            [*GOOD[:5], *close(1, ["m1"]), *GOOD[7:]],
+            "completed before it was published: close up to 1 of claim 1 without ['m2']",
+        ),
         ([*GOOD[:5], *close(2, ["m1", "m2"]), *GOOD[7:]], "close up to 2 of claim 2 without ['m3', 'm4']"),
         ([*GOOD, *close(2, [])], None),
         ([claim(1, ["m1", "m2"]), claim(1, ["m2", "m1"]), *GOOD[1:]], "claim 1 was another one"),
-        ([*GOOD[:3], read(1, ["m1"]), *GOOD[3:]], "slice (1, 0) of claim 1 was another one when it was read again"),
+        (
+            [*GOOD[:3], read(1, ["m1"]), *GOOD[3:]],
+            "slice (1, 0) of claim 1 was another one when it was read again",
+        ),
         ([claim(1, ["m1", "m2"]), read(1, ["m2", "m1"]), *GOOD[5:]], "not in the order of the claim"),
         ([claim(1, ["m1", "m2"]), read(1, ["m1", "m2", "m4"]), *GOOD[5:]], "not in the order of the claim"),
         ([*GOOD[:4], read(1, [], 1, 2), *GOOD[5:]], "the 2 slices of claim 1 are not the claim"),
@@ -80,7 +104,13 @@ KINDS = {"m1": "complete", "m2": "fail", "m3": "release", "m4": "dead"}
 
 
 def record(number: int, tags: list[str], part: str) -> Line:
-    return {"ev": "done", "do": "record", "number": number, "part": part, "items": [["complete", f"id-{tag}"] for tag in tags]}
+    return {
+        "ev": "done",
+        "do": "record",
+        "number": number,
+        "part": part,
+        "items": [["complete", f"id-{tag}"] for tag in tags],
+    }
 
 
 def choose(number: int, *parts: str, add: bool = False) -> Line:
@@ -88,10 +118,16 @@ def choose(number: int, *parts: str, add: bool = False) -> Line:
 
 
 SETTLED = [
-    claim(1, TAGS), record(1, TAGS, "p1"), record(1, TAGS[:1], "p2"), choose(1, "p1"), *close(1, []),
+    claim(1, TAGS),
+    record(1, TAGS, "p1"),
+    record(1, TAGS[:1], "p2"),
+    choose(1, "p1"),
+    *close(1, []),
     {"ev": "done", "do": "claim", "number": 2, "members": [["id-m2", "m2", 1], ["id-m3", "m3", 0]]},
-    record(2, ["m2", "m3"], "p3"), choose(2, "p3"), *close(2, []),
-]  # fmt: skip
+    record(2, ["m2", "m3"], "p3"),
+    choose(2, "p3"),
+    *close(2, []),
+]
 BURIED = Found(dead=[("m4", 1)])
 
 
@@ -103,8 +139,16 @@ def test_settlements_as_they_should_be_have_no_problems() -> None:
 @pytest.mark.parametrize(
     ("lines", "found", "problem"),
     [
-        ([*SETTLED[:3], choose(1, "p2"), *SETTLED[4:]], BURIED, "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1"),
-        ([*SETTLED[:4], choose(1, "p2"), *SETTLED[4:]], BURIED, "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1"),
+        (
+            [*SETTLED[:3], choose(1, "p2"), *SETTLED[4:]],
+            BURIED,
+            "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1",
+        ),
+        (
+            [*SETTLED[:4], choose(1, "p2"), *SETTLED[4:]],
+            BURIED,
+            "closed without a word about ['id-m2', 'id-m3', 'id-m4'] of claim 1",
+        ),
         ([*SETTLED[:3], *SETTLED[4:]], BURIED, "closed without a word"),
         ([*SETTLED, claim(3, ["m1"])], BURIED, "complete: m1 was claimed with attempts [0, 0], expected [0]"),
         (SETTLED[:6], BURIED, "fail: m2 was claimed with attempts [0], expected [0, 1]"),

@@ -1,4 +1,6 @@
-"""A driver that keeps Spark's order of calls is killed in every window between it and the broker, without Spark."""
+"""A driver that keeps Spark's order of calls is killed in every window between it and the broker, without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LATER = {"claim": 2, "read": 4, "stage": 3, "publish": 2, "record": 4, "choose":
 
 def windows(events: tuple[str, ...]) -> list[Window]:
     """Of the first call in a life, and of a later one."""
-    return [Window(event, when, nth) for event in events for nth in (1, LATER[event]) for when in BEFORE_AND_AFTER]
+    return [
+        Window(event, when, nth) for event in events for nth in (1, LATER[event]) for when in BEFORE_AND_AFTER
+    ]
 
 
 def imitate(**options: object) -> Command:
@@ -58,7 +62,9 @@ def test_a_driver_killed_in_every_window_settles_each_message_as_it_said(tmp_pat
         ("forgets its offsets", Window("publish", "after", 2), "lost"),
     ],
 )
-def test_a_driver_that_breaks_its_word_is_found_out(breach: Breach, window: Window, problem: str, tmp_path: Path) -> None:
+def test_a_driver_that_breaks_its_word_is_found_out(
+    breach: Breach, window: Window, problem: str, tmp_path: Path
+) -> None:
     with run_pipeline(tmp_path, imitate(breach=breach)) as pipeline:
         pipeline.feed(4 * BATCH)
         pipeline.die_at(window)

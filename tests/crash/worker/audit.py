@@ -1,7 +1,7 @@
 """The rules that the calls of a worker's steps must keep, whatever was killed when.
 
-A step is confirmed before the next one is called, and a message is settled before the next of its stream is: so the ledger alone shows
-what had been confirmed when, and the broker is only asked how everything ended.
+A step is confirmed before the next one is called, and a message is settled before the next of its stream is:
+so the ledger alone shows what had been confirmed when, and the broker is only asked how everything ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from .fates import LIMIT, QUEUE, REASON, STEPS, Sent
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the broker says that a message ended. `failures` are (reason, error); of one that is gone, completed and not kept, none."""
+    """How the broker says that a message ended. `failures` are (reason, error); of one that is gone,
+    completed and not kept, none.
+    """
 
     where: str
     attempts: int = 0
@@ -62,10 +64,14 @@ def _ending(broker: fairlead.Broker, message_id: str) -> Ending:
     except MessageNotFound:
         return GONE
     where = "dead" if info.source is not None else info.where
-    return Ending(where, info.attempts, [(FailureReason(record.reason).word, record.error) for record in info.failures])
+    return Ending(
+        where, info.attempts, [(FailureReason(record.reason).word, record.error) for record in info.failures]
+    )
 
 
-def check(sent: Iterable[Sent], lines: Iterable[Line], found: Found, *, retained: bool, kills: int = 0) -> list[str]:
+def check(
+    sent: Iterable[Sent], lines: Iterable[Line], found: Found, *, retained: bool, kills: int = 0
+) -> list[str]:
     """Every breach. `retained`: what is completed is still there. `kills` is how many there were."""
     sent, lines = list(sent), list(lines)
     calls: dict[str, list[Line]] = defaultdict(list)
@@ -74,7 +80,11 @@ def check(sent: Iterable[Sent], lines: Iterable[Line], found: Found, *, retained
     return [
         *_leftovers(found),
         *(f"nobody sent {tag}" for tag in calls.keys() - {one.tag for one in sent}),
-        *(problem for one in sent for problem in _ended(one, calls[one.tag], found.endings.get(one.tag, GONE), retained, kills)),
+        *(
+            problem
+            for one in sent
+            for problem in _ended(one, calls[one.tag], found.endings.get(one.tag, GONE), retained, kills)
+        ),
         *(problem for one in sent for problem in _not_again(one, calls[one.tag], kills)),
         *check_order(sent, lines),
     ]
@@ -88,7 +98,9 @@ def _leftovers(found: Found) -> Iterator[str]:
 
 
 def _ended(one: Sent, calls: list[Line], ending: Ending, retained: bool, kills: int) -> Iterator[str]:
-    """As its fate says; and no failure is on its record, or missing from it, that neither fate nor a kill explains."""
+    """As its fate says; and no failure is on its record, or missing from it, that neither fate nor a kill
+    explains.
+    """
     fate = one.fate
     due = "dead" if fate is not None and fate.kills else "done" if retained else "gone"
     if ending.where != due:
@@ -100,7 +112,9 @@ def _ended(one: Sent, calls: list[Line], ending: Ending, retained: bool, kills: 
     if due == "gone":
         return
     told = fate is not None and fate.how != "slow"
-    fated = [failure for failure in ending.failures if fate is not None and told and failure[0] == REASON[fate.how]]
+    fated = [
+        failure for failure in ending.failures if fate is not None and told and failure[0] == REASON[fate.how]
+    ]
     if len(ending.failures) != ending.attempts:
         yield f"{one.tag} has {ending.attempts} attempts and {len(ending.failures)} failures on its record"
     if len(ending.failures) - len(fated) > kills:
@@ -114,7 +128,9 @@ def _ended(one: Sent, calls: list[Line], ending: Ending, retained: bool, kills: 
 
 
 def _not_again(one: Sent, calls: list[Line], kills: int) -> Iterator[str]:
-    """No step after it was confirmed, none before the one before it was, and none that ended well unless somebody was killed."""
+    """No step after it was confirmed, none before the one before it was, and none that ended well unless
+    somebody was killed.
+    """
     reached, attempts = 0, 0
     ended: Counter[str] = Counter()
     begun: Counter[str] = Counter()
@@ -136,14 +152,17 @@ def _not_again(one: Sent, calls: list[Line], kills: int) -> Iterator[str]:
         if count > 1 + kills:
             yield f"{one.tag}: {step} was done {count} times, with {kills} kills"
     for step, count in begun.items():
-        due = one.fate.times if one.fate is not None and one.fate.step == step and one.fate.how != "slow" else 0
+        due = (
+            one.fate.times if one.fate is not None and one.fate.step == step and one.fate.how != "slow" else 0
+        )
         if count > 1 + min(due, LIMIT) + kills:
             yield f"{one.tag}: {step} was called {count} times, with {kills} kills: {one.fate}"
 
 
 def check_order(sent: Sequence[Sent], lines: Iterable[Line]) -> Iterator[str]:
-    """When a message of a stream is called, all that were sent into it before are settled: done to the last step, or to be dead, and
-    never called again."""
+    """When a message of a stream is called, all that were sent into it before are settled: done to the last
+    step, or to be dead, and never called again.
+    """
     fates = {(one.stream, one.n): one for one in sent if one.stream is not None}
     now: dict[str, int] = {}
     done: dict[str, set[int]] = defaultdict(set)
@@ -160,6 +179,8 @@ def check_order(sent: Sequence[Sent], lines: Iterable[Line]) -> Iterator[str]:
             yield f"{line['tag']}, {n} of stream {stream}, was called after {before} of it"
         for earlier in range(before, n):
             one = fates.get((stream, earlier))
-            if earlier not in done[stream] and not (one is not None and one.fate is not None and one.fate.kills):
+            if earlier not in done[stream] and not (
+                one is not None and one.fate is not None and one.fate.kills
+            ):
                 yield f"{line['tag']}, {n} of stream {stream}, was called before {earlier} of it was done"
         now[stream] = max(before, n)

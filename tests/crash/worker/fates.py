@@ -1,4 +1,6 @@
-"""What is to become of each message, drawn by a seed before anything runs, and the runbook that they are sent through."""
+"""What is to become of each message, drawn by a seed before anything runs, and the runbook that they are sent
+through.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ ALWAYS = 1000
 How = Literal["slow", "fails", "later", "raises", "dead", "dies", "hangs"]
 #: What the failure record of a fate says.
 REASON = {
-    "fails": "dependency_failure", "later": "dependency_failure", "raises": "transport_unavailable", "dead": "validation_failure",
-    "dies": "poison_message", "hangs": "timeout_exceeded",
-}  # fmt: skip
+    "fails": "dependency_failure",
+    "later": "dependency_failure",
+    "raises": "transport_unavailable",
+    "dead": "validation_failure",
+    "dies": "poison_message",
+    "hangs": "timeout_exceeded",
+}
 
 
 class Fate(msgspec.Struct, frozen=True):
@@ -54,7 +60,12 @@ class Sent(msgspec.Struct, frozen=True):
 
     def message(self, ledger: Path) -> NewMessage:
         item = {"tag": self.tag, "n": self.n, "ledger": str(ledger), "fate": msgspec.to_builtins(self.fate)}
-        return NewMessage(json.dumps(item).encode(), headers={"tag": self.tag}, stream=self.stream, fairness_key=self.stream or "alone")
+        return NewMessage(
+            json.dumps(item).encode(),
+            headers={"tag": self.tag},
+            stream=self.stream,
+            fairness_key=self.stream or "alone",
+        )
 
 
 def draw(rng: random.Random, count: int, sent: list[Sent], *, streams: int = 7) -> Iterator[Sent]:
@@ -89,12 +100,16 @@ def _draw_fate(rng: random.Random) -> Fate | None:
     return None
 
 
-def write_runbook(folder: Path, *, retain: bool, steps: Sequence[str] = STEPS, cooldown: str = "60ms", attempts: int = LIMIT) -> Path:
+def write_runbook(
+    folder: Path, *, retain: bool, steps: Sequence[str] = STEPS, cooldown: str = "60ms", attempts: int = LIMIT
+) -> Path:
     """The runbook and its steps, in a folder of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(ledger_steps.__file__, folder / "ledger_steps.py")
     file = folder / "runbook.toml"
-    tables = ", ".join(f'{{ name = "{name}", run = "ledger_steps:{name}", timeout = "2s" }}' for name in steps)
+    tables = ", ".join(
+        f'{{ name = "{name}", run = "ledger_steps:{name}", timeout = "2s" }}' for name in steps
+    )
     file.write_text(f"""
 [queue.{QUEUE}]
 dedup = "none"

@@ -1,7 +1,8 @@
-"""Steps that do as their item says, and write each call into a ledger: a line before they do anything, and a line after.
+"""Steps that do as their item says, and write each call into a ledger: a line before they do anything, and a
+line after.
 
-A file of its own beside the runbook that names it, because that is how users have it, and because the folder of a runbook is what
-reaches an executor. So it needs nothing of the tests.
+A file of its own beside the runbook that names it, because that is how users have it, and because the folder
+of a runbook is what reaches an executor. So it needs nothing of the tests.
 """
 
 from __future__ import annotations
@@ -63,11 +64,18 @@ def _fail(how: str, item: Item, step: fairlead.Step) -> NoReturn:
 
 def note(word: str, item: Item, step: fairlead.Step) -> None:
     line = {
-        "ev": word, "tag": item["tag"], "step": step.name, "stream": step.stream, "n": item["n"], "attempts": step.attempts,
-        "deliveries": step.deliveries, "pid": os.getpid(),
-    }  # fmt: skip
-    # One write, appended whole: it outlives its process, and the order of lines is an order in which things happened. A line end on
-    # both sides: what a killed process wrote last may be torn, and must not spoil the next line.
+        "ev": word,
+        "tag": item["tag"],
+        "step": step.name,
+        "stream": step.stream,
+        "n": item["n"],
+        "attempts": step.attempts,
+        "deliveries": step.deliveries,
+        "pid": os.getpid(),
+    }
+    # One write, appended whole: it outlives its process, and the order of lines is an order in which things
+    # happened. A line end on both sides: what a killed process wrote last may be torn, and must not spoil the
+    # next line.
     os.write(_open(item["ledger"]), b"\n" + json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 

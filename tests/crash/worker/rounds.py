@@ -1,7 +1,8 @@
-"""Kills at random moments: of a worker, of parts of it, and of its broker, while messages of all fates come in.
+"""Kills at random moments: of a worker, of parts of it, and of its broker, while messages of all fates come
+in.
 
-The same seed gives the same plan: which messages there are and what becomes of each, who is killed, after how many lines of the ledger,
-and how long after the last of these.
+The same seed gives the same plan: which messages there are and what becomes of each, who is killed, after how
+many lines of the ledger, and how long after the last of these.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tests.crash.pipeline.strikes import Kill, draw_kills, kill_again_and_again
 
 from .trial import run_trial
 
-#: Messages that come in before each kill is waited for, and again before the last life is left alone. Each leaves at least six lines.
+#: Messages that come in before each kill is waited for, and again before the last life is left alone. Each
+#: leaves at least six lines.
 MESSAGES = 60
 MOST_LINES = 4 * MESSAGES
 #: Who can be killed where the steps are processes of `fairlead worker run`.
@@ -37,7 +39,17 @@ class Plan:
     @property
     def replay(self) -> str:
         kinds = ",".join(kill.kind for kill in self.kills)
-        options = ["--rounds", "1", "--seed", str(self.seed), "--work", f"worker-{self.where}", "--kinds", kinds, "--keep"]
+        options = [
+            "--rounds",
+            "1",
+            "--seed",
+            str(self.seed),
+            "--work",
+            f"worker-{self.where}",
+            "--kinds",
+            kinds,
+            "--keep",
+        ]
         return shlex.join(["python", "-m", "tests.spark.crash.torture", *options])
 
 

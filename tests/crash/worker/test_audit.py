@@ -38,7 +38,12 @@ GOOD = [*M0, *M1, *M2, *M3]
 
 TOLD, KILLED = ("dependency_failure", "as it was told"), ("timeout_exceeded", "the process that ran it ended")
 REFUSED = ("validation_failure", "as it was told")
-ENDINGS = {"m0": Ending("done"), "m1": Ending("done", 1, [TOLD]), "m2": Ending("dead", 1, [REFUSED]), "m3": Ending("done")}
+ENDINGS = {
+    "m0": Ending("done"),
+    "m1": Ending("done", 1, [TOLD]),
+    "m2": Ending("dead", 1, [REFUSED]),
+    "m3": Ending("done"),
+}
 CLEAN = Found(ENDINGS)
 
 
@@ -53,7 +58,13 @@ def test_a_ledger_as_it_should_be_has_no_problems() -> None:
 
 
 def test_what_a_kill_leaves_in_doubt_may_be_done_again_and_may_be_counted_against_it() -> None:
-    killed = [*call("m0", "parse"), *call("m0", "parse"), *call("m0", "charge", ""), *calls("m0", "charge", "mail", attempts=1), *GOOD[len(M0) :]]
+    killed = [
+        *call("m0", "parse"),
+        *call("m0", "parse"),
+        *call("m0", "charge", ""),
+        *calls("m0", "charge", "mail", attempts=1),
+        *GOOD[len(M0) :],
+    ]
     assert check(SENT, killed, ended(m0=Ending("done", 1, [KILLED])), retained=True, kills=1) == []
     told = check(SENT, killed, ended(m0=Ending("done", 1, [KILLED])), retained=True)
     words = ("nobody made", "parse was done 2 times", "parse was called 2 times", "charge was called 2 times")
@@ -84,16 +95,31 @@ def test_how_messages_ended_is_judged(found: Found, problem: str) -> None:
     ("lines", "problem"),
     [
         (GOOD[:-1], "lost: m3 is completed, and of its steps only ['charge', 'parse'] were ever done"),
-        ([*GOOD, *calls("m0", "charge")], "m0: charge was confirmed, because mail had been called, and was called again"),
+        (
+            [*GOOD, *calls("m0", "charge")],
+            "m0: charge was confirmed, because mail had been called, and was called again",
+        ),
         ([*GOOD, *call("m0", "parse", "")], "m0: parse was confirmed"),
-        ([*calls("m0", "parse", "mail", "charge"), *GOOD[len(M0) :]], "m0: mail was called before charge was done"),
-        ([*call("m0", "parse", ""), *calls("m0", "charge", "mail"), *GOOD[len(M0) :]], "m0: charge was called before parse was done"),
+        (
+            [*calls("m0", "parse", "mail", "charge"), *GOOD[len(M0) :]],
+            "m0: mail was called before charge was done",
+        ),
+        (
+            [*call("m0", "parse", ""), *calls("m0", "charge", "mail"), *GOOD[len(M0) :]],
+            "m0: charge was called before parse was done",
+        ),
         ([*GOOD, *calls("m0", "mail")], "m0: mail was done 2 times, with 0 kills"),
         ([*GOOD, *call("m0", "mail", "")], "m0: mail was called 2 times, with 0 kills"),
-        ([*M0, *M1, *calls("m1", "mail"), *M2, *M3], "m1: mail was called with 0 attempts after it had had 1"),
+        (
+            [*M0, *M1, *calls("m1", "mail"), *M2, *M3],
+            "m1: mail was called with 0 attempts after it had had 1",
+        ),
         ([{**GOOD[0], "tag": "m9"}, *GOOD], "nobody sent m9"),
         ([*M0, *M2, *M1, *M3], "m1, 0 of stream s, was called after 1 of it"),
-        ([*M0, *M1[:-1], *M2[:1], M1[-1], *M2[1:], *M3], "m2, 1 of stream s, was called before 0 of it was done"),
+        (
+            [*M0, *M1[:-1], *M2[:1], M1[-1], *M2[1:], *M3],
+            "m2, 1 of stream s, was called before 0 of it was done",
+        ),
         ([*M0, *M1, *M3[:1], *M2, *M3[1:]], "m2, 1 of stream s, was called after 2 of it"),
         ([*M0, *M1, *M2, *M3[:2], *M2[-2:], *M3[2:]], "m2, 1 of stream s, was called after 2 of it"),
     ],
@@ -106,5 +132,7 @@ def test_one_that_always_fails_must_have_its_whole_record() -> None:
     hopeless = [Sent("m0", fate=Fate("fails", "parse", ALWAYS))]
     lines = [line for attempts in range(LIMIT) for line in call("m0", "parse", "failed", attempts)]
     assert check(hopeless, lines, Found({"m0": Ending("dead", LIMIT, [TOLD] * LIMIT)}), retained=True) == []
-    (told,) = check(hopeless, lines, Found({"m0": Ending("dead", LIMIT - 1, [TOLD] * (LIMIT - 1))}), retained=True)
+    (told,) = check(
+        hopeless, lines, Found({"m0": Ending("dead", LIMIT - 1, [TOLD] * (LIMIT - 1))}), retained=True
+    )
     assert f"m0 is dead after {LIMIT - 1} attempts" in told

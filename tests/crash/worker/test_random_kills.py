@@ -1,4 +1,5 @@
-"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that replays the round.
+"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that
+replays the round.
 
 `make torture` goes on where this stops.
 """
@@ -18,8 +19,12 @@ ROUNDS = [("step", "broker", "driver"), *(pytest.param(kinds, marks=pytest.mark.
 
 
 @pytest.mark.parametrize("kinds", ROUNDS, ids="-".join)
-def test_a_worker_loses_nothing_and_repeats_no_confirmed_step_whoever_is_killed(kinds: tuple[str, ...], tmp_path: Path) -> None:
-    report = run_round(plan_round(random.SystemRandom().randrange(1 << 31), "process", kinds), tmp_path, local_worker)
+def test_a_worker_loses_nothing_and_repeats_no_confirmed_step_whoever_is_killed(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    report = run_round(
+        plan_round(random.SystemRandom().randrange(1 << 31), "process", kinds), tmp_path, local_worker
+    )
     assert not report.problems, str(report)
 
 

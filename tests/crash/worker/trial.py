@@ -1,5 +1,5 @@
-"""The parent of a worker that is killed: it has a server and a runbook, sends messages, starts one life after the other, and settles the
-account.
+"""The parent of a worker that is killed: it has a server and a runbook, sends messages, starts one life after
+the other, and settles the account.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _FAIRLEAD = (sys.executable, "-c", "from fairlead.cli import main; main()")
 class Trial(Lives):
     """Made by `run_trial`. The steps write the ledger."""
 
-    def __init__(self, home: Path, server: ServerProcess, command: Command, rng: random.Random, *, retain: bool) -> None:
+    def __init__(
+        self, home: Path, server: ServerProcess, command: Command, rng: random.Random, *, retain: bool
+    ) -> None:
         super().__init__(home, server, command, home / "ledger.jsonl")
         self.sent: list[Sent] = []
         self.ids: dict[str, str] = {}
@@ -63,8 +65,12 @@ class Trial(Lives):
             if stats.ready + stats.waiting + stats.leased == 0:
                 return
             assert self.driver is not None
-            assert self.driver.poll() is None, f"life {self.lives} ended with {self.driver.returncode} before its time:\n{self.said()}"
-            assert time.monotonic() < deadline, f"life {self.lives} does not come to an end: {stats}\n{self.said()}"
+            assert self.driver.poll() is None, (
+                f"life {self.lives} ended with {self.driver.returncode} before its time:\n{self.said()}"
+            )
+            assert time.monotonic() < deadline, (
+                f"life {self.lives} does not come to an end: {stats}\n{self.said()}"
+            )
             time.sleep(0.05)
 
     def audit(self, *, kills: int = 0) -> list[str]:
@@ -72,8 +78,14 @@ class Trial(Lives):
         self.client.close()
         code = self.server.stop()
         lines = list(read_journal(self.ledger))
-        problems = check(self.sent, lines, look_inside(self.server.data, self.ids), retained=self.retain, kills=kills)
-        return problems if code == 0 else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
+        problems = check(
+            self.sent, lines, look_inside(self.server.data, self.ids), retained=self.retain, kills=kills
+        )
+        return (
+            problems
+            if code == 0
+            else [f"the server stopped with {code}:\n{self.server.log[-3000:]}", *problems]
+        )
 
 
 def apply(client: fairlead.Client, file: Path) -> None:
@@ -92,7 +104,9 @@ def local_worker(home: Path, address: str) -> list[str]:
 
 @contextmanager
 def run_trial(home: Path, command: Command, *, seed: int = 0, retain: bool = True) -> Iterator[Trial]:
-    """Whatever happens, neither server nor worker outlives it. What is completed is kept, or is gone, as `retain` says."""
+    """Whatever happens, neither server nor worker outlives it. What is completed is kept, or is gone, as
+    `retain` says.
+    """
     write_runbook(runbook_of(home).parent, retain=retain)
     trial = None
     with run_server(home / "data", settings={"durability": "os"}) as server:

@@ -1,7 +1,9 @@
-"""A consumer in a process of its own, hence on a connection of its own: `python -m tests.doors.fila.holder ADDRESS QUEUE`.
+"""A consumer in a process of its own, hence on a connection of its own: `python -m tests.doors.fila.holder
+ADDRESS QUEUE`.
 
-Prints the id of the first message it gets, reads no more, and prints for every "ack" or "nack" on its standard input what came of it.
-Two clients in one process would share one connection: gRPC keeps a single one per address.
+Prints the id of the first message it gets, reads no more, and prints for every "ack" or "nack" on its
+standard input what came of it. Two clients in one process would share one connection: gRPC keeps a single one
+per address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Parts of the door without sockets: a broker in memory on a clock that stands still, and a caller made of plain values."""
+"""Parts of the door without sockets: a broker in memory on a clock that stands still, and a caller made of
+plain values.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ class Workbench:
         self.stopping = False
         self.guard = Access(self.broker).admit(None, "a test")
         self.service = FilaService(
-            self.broker, Consumers(), self.starter, clock=self.clock, stopping=lambda: self.stopping, trace_headers=False
+            self.broker,
+            Consumers(),
+            self.starter,
+            clock=self.clock,
+            stopping=lambda: self.stopping,
+            trace_headers=False,
         )
 
     def told(self) -> None:

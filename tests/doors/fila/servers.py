@@ -16,7 +16,8 @@ import grpc
 from fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2_grpc
 
 ROOT = Path(__file__).parents[3]
-#: Nothing here takes long; this is how long a stalled machine may take before a test says that something hangs.
+#: Nothing here takes long; this is how long a stalled machine may take before a test says that something
+#: hangs.
 PATIENCE_S = 60.0
 
 
@@ -49,7 +50,9 @@ class Admin:
         self.service = service_pb2_grpc.FilaServiceStub(self.channel)
 
     def create(self, name: str, *, on_enqueue: str = "", on_failure: str = "", timeout_ms: int = 0) -> str:
-        config = admin_pb2.QueueConfig(on_enqueue_script=on_enqueue, on_failure_script=on_failure, visibility_timeout_ms=timeout_ms)
+        config = admin_pb2.QueueConfig(
+            on_enqueue_script=on_enqueue, on_failure_script=on_failure, visibility_timeout_ms=timeout_ms
+        )
         return self.stub.CreateQueue(admin_pb2.CreateQueueRequest(name=name, config=config)).queue_id
 
     def delete(self, name: str) -> None:
@@ -62,7 +65,10 @@ class Admin:
         return self.stub.GetConfig(admin_pb2.GetConfigRequest(key=key)).value
 
     def list(self, prefix: str = "") -> dict[str, str]:
-        return {entry.key: entry.value for entry in self.stub.ListConfig(admin_pb2.ListConfigRequest(prefix=prefix)).entries}
+        return {
+            entry.key: entry.value
+            for entry in self.stub.ListConfig(admin_pb2.ListConfigRequest(prefix=prefix)).entries
+        }
 
     def stats(self, name: str) -> admin_pb2.GetStatsResponse:
         return self.stub.GetStats(admin_pb2.GetStatsRequest(queue=name))
@@ -75,7 +81,9 @@ class Admin:
 
 
 class Reader:
-    """Reads a consume stream of the published client in the background; `next` gives up after a while instead of hanging."""
+    """Reads a consume stream of the published client in the background; `next` gives up after a while instead
+    of hanging.
+    """
 
     _END = object()
 

@@ -26,7 +26,9 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
 def enqueue(admin: Admin, queue: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> str:
-    return admin.service.Enqueue(service_pb2.EnqueueRequest(queue=queue, headers=headers or {}, payload=payload)).message_id
+    return admin.service.Enqueue(
+        service_pb2.EnqueueRequest(queue=queue, headers=headers or {}, payload=payload)
+    ).message_id
 
 
 def consume(admin: Admin, queue: str) -> object:
@@ -92,7 +94,9 @@ def nack(admin: Admin, queue: str, message_id: str) -> None:
         (lambda admin: admin.set("throttle.", "1,1"), INVALID),
     ],
 )
-def test_each_refusal_has_the_status_that_fila_documents(admin: Admin, call: Callable[[Admin], object], status: grpc.StatusCode) -> None:
+def test_each_refusal_has_the_status_that_fila_documents(
+    admin: Admin, call: Callable[[Admin], object], status: grpc.StatusCode
+) -> None:
     status_of(lambda: admin.create("there"))
     assert status_of(lambda: call(admin)) is status
     assert "throttle.bad" not in admin.list()
@@ -101,7 +105,9 @@ def test_each_refusal_has_the_status_that_fila_documents(admin: Admin, call: Cal
 def test_an_error_names_itself_beside_its_status(admin: Admin) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         enqueue(admin, "unknown")
-    assert ("fairlead-error", "queue_not_found") in [(key, value) for key, value in caught.value.trailing_metadata()]
+    assert ("fairlead-error", "queue_not_found") in [
+        (key, value) for key, value in caught.value.trailing_metadata()
+    ]
     assert "unknown" in caught.value.details()
 
 
@@ -121,7 +127,9 @@ def test_a_queue_is_made_with_its_dead_letters_listed_inspected_and_deleted(admi
     assert status_of(lambda: admin.stats(name)) is NOT_FOUND
 
 
-def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(server: Server, admin: Admin, name: str) -> None:
+def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(
+    server: Server, admin: Admin, name: str
+) -> None:
     admin.create(name)
     enqueue(admin, name)
     with Reader(server.address, name) as reader:
@@ -130,8 +138,12 @@ def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(server: Serv
     assert (stats.depth, stats.in_flight) == (0, 1)
 
 
-@pytest.mark.parametrize(("given_ms", "taken_ms"), [(0, QueueConfig().visibility_timeout_ms), (500, 500), (60_000, 60_000)])
-def test_a_visibility_timeout_has_the_bounds_of_every_door_and_0_is_the_default(given_ms: int, taken_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("given_ms", "taken_ms"), [(0, QueueConfig().visibility_timeout_ms), (500, 500), (60_000, 60_000)]
+)
+def test_a_visibility_timeout_has_the_bounds_of_every_door_and_0_is_the_default(
+    given_ms: int, taken_ms: int
+) -> None:
     broker = Broker(MemoryStore())
     config = pb.QueueConfig(visibility_timeout_ms=given_ms)
     with acting_as(Access(broker).admit(None, "a test")):
@@ -151,7 +163,10 @@ def test_deleting_a_queue_ends_the_streams_of_its_consumers(admin: Admin, name: 
 def test_a_throttle_is_one_entry_in_filas_spelling_and_two_in_ours(admin: Admin) -> None:
     admin.set("throttle.stripe.eu", " 10 , 20.5 ")
     assert admin.get("throttle.stripe.eu") == "10,20.5"
-    assert admin.list("throttle:stripe.eu:") == {"throttle:stripe.eu:burst": "20.5", "throttle:stripe.eu:rate": "10"}
+    assert admin.list("throttle:stripe.eu:") == {
+        "throttle:stripe.eu:burst": "20.5",
+        "throttle:stripe.eu:rate": "10",
+    }
     assert admin.list("throttle.str") == {"throttle.stripe.eu": "10,20.5"}
     admin.set("throttle:stripe.eu:rate", "30")
     assert admin.get("throttle.stripe.eu") == "30,20.5"
@@ -171,14 +186,23 @@ def test_stats_show_every_throttle_with_its_tokens(admin: Admin, name: str) -> N
     assert "seen" not in [throttle.key for throttle in admin.stats(name).per_throttle_stats]
 
 
-def test_plain_configuration_is_stored_listed_by_prefix_and_read_by_hooks(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
+def test_plain_configuration_is_stored_listed_by_prefix_and_read_by_hooks(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
     admin.set(f"{name}.b", "2")
     admin.set(f"{name}.a", "1")
     admin.set(f"{name}.empty", "")
-    assert list(admin.list(f"{name}.").items()) == [(f"{name}.a", "1"), (f"{name}.b", "2"), (f"{name}.empty", "")]
+    assert list(admin.list(f"{name}.").items()) == [
+        (f"{name}.a", "1"),
+        (f"{name}.b", "2"),
+        (f"{name}.empty", ""),
+    ]
     assert admin.get(f"{name}.empty") == ""
     assert admin.stub.ListConfig(admin_pb2.ListConfigRequest(prefix=f"{name}.")).total_count == 3
-    admin.create(name, on_enqueue=f'function on_enqueue(msg) return {{fairness_key = "tier-" .. fila.get("{name}.b")}} end')
+    admin.create(
+        name,
+        on_enqueue=f'function on_enqueue(msg) return {{fairness_key = "tier-" .. fila.get("{name}.b")}} end',
+    )
     client.enqueue(name, None, b"")
     with Reader(server.address, name) as reader:
         assert reader.next().fairness_key == "tier-2"
@@ -192,17 +216,27 @@ def test_a_list_of_everything_has_each_throttle_once(admin: Admin) -> None:
 
 
 def test_a_delivery_carries_what_the_protocol_has_fields_for(admin: Admin, name: str) -> None:
-    admin.create(name, on_enqueue='function on_enqueue(msg) return {fairness_key = "k", weight = 5, throttle_keys = {"b", "a"}} end')
+    admin.create(
+        name,
+        on_enqueue='function on_enqueue(msg) return {fairness_key = "k", weight = 5, throttle_keys = {"b", "a"}} end',
+    )
     message_id = enqueue(admin, name, b"p", {"h": "v"})
     message = consume(admin, name).message
     assert (message.id, message.payload, dict(message.headers)) == (message_id, b"p", {"h": "v"})
-    metadata = messages_pb2.MessageMetadata(fairness_key="k", weight=5, throttle_keys=["a", "b"], attempt_count=0, queue_id=name)
+    metadata = messages_pb2.MessageMetadata(
+        fairness_key="k", weight=5, throttle_keys=["a", "b"], attempt_count=0, queue_id=name
+    )
     assert message.metadata == metadata
-    enqueued, leased = message.timestamps.enqueued_at.ToMilliseconds(), message.timestamps.leased_at.ToMilliseconds()
+    enqueued, leased = (
+        message.timestamps.enqueued_at.ToMilliseconds(),
+        message.timestamps.leased_at.ToMilliseconds(),
+    )
     assert 0 < enqueued <= leased
 
 
-def test_a_message_larger_than_grpcs_own_limit_is_taken_and_delivered(server: Server, admin: Admin, name: str) -> None:
+def test_a_message_larger_than_grpcs_own_limit_is_taken_and_delivered(
+    server: Server, admin: Admin, name: str
+) -> None:
     admin.create(name)
     payload = b"x" * (16 * 1024 * 1024)
     enqueue(admin, name, payload)
@@ -212,11 +246,19 @@ def test_a_message_larger_than_grpcs_own_limit_is_taken_and_delivered(server: Se
         assert consume(wide, name).message.payload == payload
 
 
-def test_the_trace_context_of_a_call_becomes_headers_unless_the_message_has_its_own(admin: Admin, name: str) -> None:
+def test_the_trace_context_of_a_call_becomes_headers_unless_the_message_has_its_own(
+    admin: Admin, name: str
+) -> None:
     admin.create(name)
-    trace = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("tracestate", "a=b"), ("other", "x"))
+    trace = (
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("tracestate", "a=b"),
+        ("other", "x"),
+    )
     admin.service.Enqueue(service_pb2.EnqueueRequest(queue=name, headers={"h": "v"}), metadata=trace)
-    admin.service.Enqueue(service_pb2.EnqueueRequest(queue=name, headers={"traceparent": "own"}), metadata=trace)
+    admin.service.Enqueue(
+        service_pb2.EnqueueRequest(queue=name, headers={"traceparent": "own"}), metadata=trace
+    )
     stream = admin.service.Consume(service_pb2.ConsumeRequest(queue=name), timeout=PATIENCE_S)
     assert dict(next(stream).message.headers) == {"h": "v", "traceparent": trace[0][1], "tracestate": "a=b"}
     assert dict(next(stream).message.headers) == {"traceparent": "own"}

@@ -17,12 +17,16 @@ BY_TENANT = 'function on_enqueue(msg) return {fairness_key = msg.headers["tenant
 THIRD_TIME_DEAD = 'function on_failure(msg) if msg.attempts >= 3 then return {action = "dlq"} end return {action = "retry"} end'
 
 
-def test_a_message_goes_in_comes_out_as_it_was_and_is_gone_once_acked(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
+def test_a_message_goes_in_comes_out_as_it_was_and_is_gone_once_acked(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
     admin.create(name)
     message_id = client.enqueue(name, {"tenant": "acme", "k": "ü"}, b"\x00payload")
     with Reader(server.address, name) as reader:
         message = reader.next()
-        assert message == fila.ConsumeMessage(message_id, {"tenant": "acme", "k": "ü"}, b"\x00payload", "default", 0, name)
+        assert message == fila.ConsumeMessage(
+            message_id, {"tenant": "acme", "k": "ü"}, b"\x00payload", "default", 0, name
+        )
         client.ack(name, message_id)
         with pytest.raises(fila.MessageNotFoundError):
             client.ack(name, message_id)
@@ -32,7 +36,9 @@ def test_a_message_goes_in_comes_out_as_it_was_and_is_gone_once_acked(server: Se
     assert (stats.depth, stats.in_flight) == (0, 0)
 
 
-def test_a_nacked_message_comes_again_on_the_same_stream_with_its_count(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
+def test_a_nacked_message_comes_again_on_the_same_stream_with_its_count(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
     admin.create(name)
     message_id = client.enqueue(name, None, b"again")
     with Reader(server.address, name) as reader:
@@ -43,7 +49,9 @@ def test_a_nacked_message_comes_again_on_the_same_stream_with_its_count(server: 
         client.ack(name, reader.next().id)
 
 
-def test_an_unknown_queue_is_an_error_for_a_producer_and_the_end_of_the_stream_for_a_consumer(server: Server, client: fila.Client) -> None:
+def test_an_unknown_queue_is_an_error_for_a_producer_and_the_end_of_the_stream_for_a_consumer(
+    server: Server, client: fila.Client
+) -> None:
     with pytest.raises(fila.QueueNotFoundError):
         client.enqueue("no-such-queue", None, b"")
     with Reader(server.address, "no-such-queue") as reader:
@@ -79,7 +87,9 @@ def test_the_asynchronous_client_does_the_same(server: Server, admin: Admin, nam
     assert [attempts for message_id, attempts in seen if message_id == seen[0][0]] == [0, 1]
 
 
-def test_on_enqueue_names_the_fairness_key(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
+def test_on_enqueue_names_the_fairness_key(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
     admin.create(name, on_enqueue=BY_TENANT)
     client.enqueue(name, {"tenant": "acme"}, b"")
     with Reader(server.address, name) as reader:
@@ -102,13 +112,20 @@ def test_three_failures_make_a_dead_letter_that_a_redrive_brings_back_with_a_new
         assert admin.redrive(f"{name}.dlq") == 0
 
 
-def test_dead_letters_are_consumed_like_any_other_message(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
+def test_dead_letters_are_consumed_like_any_other_message(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
     admin.create(name, on_failure='function on_failure(msg) return {action = "dlq"} end')
     message_id = client.enqueue(name, {"k": "v"}, b"poison")
     with Reader(server.address, name) as reader, Reader(server.address, f"{name}.dlq") as dead_letters:
         client.nack(name, reader.next().id, "no hope")
         dead = dead_letters.next()
-        assert (dead.id, dead.payload, dead.headers, dead.queue) == (message_id, b"poison", {"k": "v"}, f"{name}.dlq")
+        assert (dead.id, dead.payload, dead.headers, dead.queue) == (
+            message_id,
+            b"poison",
+            {"k": "v"},
+            f"{name}.dlq",
+        )
         with pytest.raises(fila.MessageNotFoundError):
             client.ack(name, message_id)  # it is not in that queue any more
         client.ack(f"{name}.dlq", message_id)
@@ -118,7 +135,11 @@ def test_dead_letters_are_consumed_like_any_other_message(server: Server, admin:
 def test_weights_share_a_queue(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
     admin.create(name, on_enqueue=BY_TENANT)
     with ThreadPoolExecutor(8) as producers:
-        tenants = [{"tenant": tenant, "weight": weight} for tenant, weight in (("small", "1"), ("big", "3")) for _ in range(100)]
+        tenants = [
+            {"tenant": tenant, "weight": weight}
+            for tenant, weight in (("small", "1"), ("big", "3"))
+            for _ in range(100)
+        ]
         list(producers.map(lambda headers: client.enqueue(name, headers, b""), tenants))
     with Reader(server.address, name) as reader:
         big = [message.fairness_key for message in reader.take(60)].count("big")
@@ -126,12 +147,20 @@ def test_weights_share_a_queue(server: Server, admin: Admin, client: fila.Client
 
 
 def test_a_throttle_lets_others_pass(server: Server, admin: Admin, client: fila.Client, name: str) -> None:
-    admin.create(name, on_enqueue='function on_enqueue(msg) return {throttle_keys = {"provider-" .. msg.headers["provider"]}} end')
+    admin.create(
+        name,
+        on_enqueue='function on_enqueue(msg) return {throttle_keys = {"provider-" .. msg.headers["provider"]}} end',
+    )
     admin.set("throttle.provider-slow", "0.001,1")
     for provider in ("slow", "slow", "slow", "fast", "fast", "fast"):
         client.enqueue(name, {"provider": provider}, b"")
     with Reader(server.address, name) as reader:
-        assert sorted(message.headers["provider"] for message in reader.take(4)) == ["fast", "fast", "fast", "slow"]
+        assert sorted(message.headers["provider"] for message in reader.take(4)) == [
+            "fast",
+            "fast",
+            "fast",
+            "slow",
+        ]
         admin.set("throttle.provider-slow", "")
         assert [message.headers["provider"] for message in reader.take(2)] == ["slow", "slow"]
 
@@ -161,7 +190,9 @@ def test_a_killed_server_has_lost_nothing_that_it_confirmed(tmp_path: Path) -> N
     try:
         with Reader(again.address, "orders") as reader:
             messages = reader.take(5)
-            assert [(message.id, message.payload) for message in messages] == [(sent[n], bytes([n])) for n in range(5)]
+            assert [(message.id, message.payload) for message in messages] == [
+                (sent[n], bytes([n])) for n in range(5)
+            ]
             for message in messages:
                 reader.client.ack("orders", message.id)
     finally:
@@ -213,7 +244,9 @@ def test_active_consumers_fall_back_when_a_client_leaves(server: Server, admin: 
     eventually(lambda: admin.stats(name).active_consumers == 0)
 
 
-def test_a_call_with_an_api_key_is_served_while_there_are_none(server: Server, admin: Admin, name: str) -> None:
+def test_a_call_with_an_api_key_is_served_while_there_are_none(
+    server: Server, admin: Admin, name: str
+) -> None:
     admin.create(name)
     with fila.Client(server.address, api_key="whatever") as client:
         assert client.enqueue(name, None, b"")

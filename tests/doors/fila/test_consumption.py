@@ -179,7 +179,9 @@ def test_a_connection_settles_what_it_was_never_sent_by_id_alone() -> None:
         assert bench.broker.stats("q").leased == 0
 
 
-def test_deliveries_are_started_also_after_a_start_that_failed_in_an_unforeseen_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliveries_are_started_also_after_a_start_that_failed_in_an_unforeseen_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with workbench() as bench:
         settle, failures = bench.broker.settle, [RuntimeError("a defect")]
 

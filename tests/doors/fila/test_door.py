@@ -120,13 +120,19 @@ def test_concurrent_acks_and_nacks_share_a_commit_and_a_stale_one_spoils_none_of
 
         def settle(message_id: str) -> grpc.StatusCode:
             if message_id == ids[5]:
-                return status_of(lambda: admin.service.Nack(service_pb2.NackRequest(queue="q", message_id=message_id)))
-            return status_of(lambda: admin.service.Ack(service_pb2.AckRequest(queue="q", message_id=message_id)))
+                return status_of(
+                    lambda: admin.service.Nack(service_pb2.NackRequest(queue="q", message_id=message_id))
+                )
+            return status_of(
+                lambda: admin.service.Ack(service_pb2.AckRequest(queue="q", message_id=message_id))
+            )
 
         answers = [callers.submit(settle, message_id) for message_id in ids]
         eventually(lambda: door.service.settles.waiting("q") == 9)
         broker.go_on.set()
-        assert [answer.result() for answer in answers] == [grpc.StatusCode.OK] * 9 + [grpc.StatusCode.NOT_FOUND]
+        assert [answer.result() for answer in answers] == [grpc.StatusCode.OK] * 9 + [
+            grpc.StatusCode.NOT_FOUND
+        ]
         assert broker.settled[:2] == [1, 9]
         again = next(stream).message
         assert (again.id, again.metadata.attempt_count) == (ids[5], 1)
@@ -172,8 +178,13 @@ def test_health_and_reflection_are_served(server: Server) -> None:
     with grpc.insecure_channel(server.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "fila.v1.FilaService", "fila.v1.FilaAdmin"):
-            assert health.Check(health_pb2.HealthCheckRequest(service=service)).status == health_pb2.HealthCheckResponse.SERVING
-        assert {"fila.v1.FilaService", "fila.v1.FilaAdmin", "grpc.health.v1.Health"} <= set(ProtoReflectionDescriptorDatabase(channel).get_services())
+            assert (
+                health.Check(health_pb2.HealthCheckRequest(service=service)).status
+                == health_pb2.HealthCheckResponse.SERVING
+            )
+        assert {"fila.v1.FilaService", "fila.v1.FilaAdmin", "grpc.health.v1.Health"} <= set(
+            ProtoReflectionDescriptorDatabase(channel).get_services()
+        )
 
 
 def test_a_draining_door_refuses_new_calls_ends_its_streams_and_says_so_to_health_checks() -> None:
@@ -187,7 +198,9 @@ def test_a_draining_door_refuses_new_calls_ends_its_streams_and_says_so_to_healt
         assert status_of(lambda: enqueue(admin, "q")) is grpc.StatusCode.UNAVAILABLE
         assert status_of(lambda: next(open_stream(admin, "q"))) is grpc.StatusCode.UNAVAILABLE
         health = health_pb2_grpc.HealthStub(admin.channel)
-        assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (
+            health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         assert broker.stats("q").ready == 0
 
 

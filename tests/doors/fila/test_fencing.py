@@ -15,7 +15,9 @@ from tests.doors.fila.servers import PATIENCE_S, ROOT, Admin, Server
 class Holder:
     def __init__(self, address: str, queue: str) -> None:
         command = [sys.executable, "-m", "tests.doors.fila.holder", address, queue]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def holds(self) -> str:
         assert self._process.stdout is not None

@@ -12,7 +12,9 @@ from tests.doors.fila.servers import PATIENCE_S, eventually
 
 
 class Counter:
-    """Carries out batches of numbers: the answer to n is n * 10, to a negative one an error. The first batch of a lane waits."""
+    """Carries out batches of numbers: the answer to n is n * 10, to a negative one an error. The first batch
+    of a lane waits.
+    """
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, list[int]]] = []
@@ -25,7 +27,9 @@ class Counter:
         return [ValueError(item) if item < 0 else item * 10 for item in items]
 
 
-def gathered(gather: Gather[int, int], counter: Counter, first: int, others: list[int]) -> tuple[Future[int], list[Future[int]]]:
+def gathered(
+    gather: Gather[int, int], counter: Counter, first: int, others: list[int]
+) -> tuple[Future[int], list[Future[int]]]:
     """`first` is under way while all others come, one after the other."""
     with ThreadPoolExecutor(len(others) + 1) as callers:
         leader = callers.submit(gather.do, "lane", first)
@@ -97,7 +101,9 @@ def _answers_too_little(lane: str, items: list[int]) -> list[int | Exception]:
 
 
 @pytest.mark.parametrize("broken", [_fails, _answers_too_little])
-def test_whatever_happens_to_a_batch_its_lane_goes_on(broken: Callable[[str, list[int]], list[int | Exception]]) -> None:
+def test_whatever_happens_to_a_batch_its_lane_goes_on(
+    broken: Callable[[str, list[int]], list[int | Exception]],
+) -> None:
     gather = Gather(broken)
     for _ in range(2):
         with pytest.raises(RuntimeError):

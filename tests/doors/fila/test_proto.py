@@ -15,7 +15,9 @@ MODULES = ("messages_pb2.py", "service_pb2.py", "admin_pb2.py")
 
 
 def descriptor_in(module: Path) -> bytes:
-    """What a generated module would register, read without importing it: a process can register each file only once."""
+    """What a generated module would register, read without importing it: a process can register each file
+    only once.
+    """
     found = re.search(r"AddSerializedFile\((b'.*')\)", module.read_text())
     assert found is not None
     raw = ast.literal_eval(found[1])
@@ -35,7 +37,10 @@ def test_the_committed_classes_are_what_the_proto_text_gives(regenerated: Path, 
     assert descriptor_in(GENERATED / module) == descriptor_in(regenerated / module)
 
 
-@pytest.mark.parametrize("module", ["service_pb2_grpc.py", "admin_pb2_grpc.py", "service_pb2.pyi", "admin_pb2.pyi", "messages_pb2.pyi"])
+@pytest.mark.parametrize(
+    "module",
+    ["service_pb2_grpc.py", "admin_pb2_grpc.py", "service_pb2.pyi", "admin_pb2.pyi", "messages_pb2.pyi"],
+)
 def test_so_are_the_stubs_and_services(regenerated: Path, module: str) -> None:
     assert _without_versions(GENERATED / module) == _without_versions(regenerated / module)
 

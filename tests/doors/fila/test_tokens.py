@@ -32,7 +32,11 @@ def test_only_so_many_are_remembered_and_the_oldest_go_first() -> None:
     one, two, three = deliveries(3)
     for delivery in (one, two, one, three):
         sent.remember("a", delivery, lease_end_ms=delivery.lease_until, now_ms=0)
-    assert [sent.find("a", "q", delivery.raw_id) is not None for delivery in (one, two, three)] == [True, False, True]
+    assert [sent.find("a", "q", delivery.raw_id) is not None for delivery in (one, two, three)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_delivery_is_remembered_past_its_lease_but_not_for_ever() -> None:

@@ -38,7 +38,9 @@ class RawChannel:
         return self.receive()
 
     def admin(self, verb: str, **arguments: Any) -> Any:
-        row = pa.RecordBatch.from_arrays([pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL)
+        row = pa.RecordBatch.from_arrays(
+            [pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL
+        )
         answer, body = self.call(b"", row)
         assert answer.error is None, answer.error
         assert body is not None

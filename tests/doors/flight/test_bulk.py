@@ -51,8 +51,16 @@ def test_a_reading_comes_in_parts_and_the_channel_goes_on(rig: Rig, monkeypatch:
     channel = rig.channel("read")
     for _ in range(2):
         channel.send(encode(call))
-        parts = [(answer.done, 0 if body is None else body.num_rows, answer.queues) for answer, body in parts_of(channel)]
-        assert parts == [(False, 4, [("q", 4)]), (False, 4, [("q", 4)]), (False, 2, [("q", 2)]), (True, 0, [])]
+        parts = [
+            (answer.done, 0 if body is None else body.num_rows, answer.queues)
+            for answer, body in parts_of(channel)
+        ]
+        assert parts == [
+            (False, 4, [("q", 4)]),
+            (False, 4, [("q", 4)]),
+            (False, 2, [("q", 2)]),
+            (True, 0, []),
+        ]
 
 
 def test_a_part_ends_with_the_row_that_fills_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -86,7 +94,12 @@ def test_what_is_asked_for_again_begins_behind_what_came(rig: Rig) -> None:  # n
 def read_ids(rig: Rig, call: ReadCall) -> list[bytes]:  # noqa: F811
     channel = rig.channel("read")
     channel.send(encode(call))
-    return [raw_id for _, body in parts_of(channel) if body is not None for raw_id in body.column("id").to_pylist()]
+    return [
+        raw_id
+        for _, body in parts_of(channel)
+        if body is not None
+        for raw_id in body.column("id").to_pylist()
+    ]
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -146,8 +159,13 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
     assert (write.messages, write.expires_at - write.staged_at) == (3, 2 * 3600 * 1000)
     call = taken(rig, 2)
     first, second = rig.broker.consumers.read("etl", "q", call.generation, 1)
-    rows = [{"action": action, "id": one.raw_id, "lease": one.claim_id, "duration_ms": 1000} for action, one in ((2, first), (3, second))]
-    refused, _ = rig.channel("record").call(RecordCall("etl", "q", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS))
+    rows = [
+        {"action": action, "id": one.raw_id, "lease": one.claim_id, "duration_ms": 1000}
+        for action, one in ((2, first), (3, second))
+    ]
+    refused, _ = rig.channel("record").call(
+        RecordCall("etl", "q", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS)
+    )
     assert refused.error is not None
     assert refused.error.code == "invalid_request"
     assert rig.broker.consumers.close("etl", "q", call.generation, 1).settled == {"completed": 2}
@@ -155,7 +173,10 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
 
 def test_a_write_and_a_reading_go_on_through_a_server_that_is_killed(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"payload": [b"%07d" % n * 200 for n in range(8000)]})
-    with run_server(tmp_path / "data", settings={"durability": "os"}) as server, fairlead.connect(server.address, retry_for="60s") as client:
+    with (
+        run_server(tmp_path / "data", settings={"durability": "os"}) as server,
+        fairlead.connect(server.address, retry_for="60s") as client,
+    ):
         client.create_queue("q")
         client.staging.stage_batch("t", "a", "q", rows.slice(0, 4000))
         server.restart(kill=True)

@@ -15,13 +15,20 @@ __all__ = ["rig"]
 
 
 def test_a_message_goes_in_out_and_is_completed_without_a_batch(rig: Rig) -> None:
-    asked = EnqueueCall([("q", 1)], rows=message_rows(check_messages([NewMessage(b"1", {"a": "b"}, fairness_key="k")])))
+    asked = EnqueueCall(
+        [("q", 1)], rows=message_rows(check_messages([NewMessage(b"1", {"a": "b"}, fairness_key="k")]))
+    )
     enqueued, body = rig.channel("enqueue").call(asked)
     assert body is None
     claimed, body = rig.channel("claim").call(ClaimCall("q", in_rows=True))
     assert body is None
     (delivery,) = read_delivery_rows(claimed.rows, claimed.queues)
-    assert ([delivery.id], delivery.payload, delivery.headers, delivery.fairness_key) == (enqueued.ids, b"1", {"a": "b"}, "k")
+    assert ([delivery.id], delivery.payload, delivery.headers, delivery.fairness_key) == (
+        enqueued.ids,
+        b"1",
+        {"a": "b"},
+        "k",
+    )
     assert claimed.now_ms == rig.broker.clock.now_ms()
     settled, body = rig.channel("settle").call(SettleCall(rows=settlement_rows([Complete(delivery)])[0]))
     assert body is None

@@ -1,4 +1,6 @@
-"""The Flight door by itself: what it answers to right and wrong requests, and what a broken connection leaves behind."""
+"""The Flight door by itself: what it answers to right and wrong requests, and what a broken connection leaves
+behind.
+"""
 
 from __future__ import annotations
 
@@ -115,9 +117,19 @@ def test_a_refusal_is_an_answer_and_the_channel_goes_on(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     "metadata",
-    [b"", b"\xc1", b"\xff" * 9, encode({"queues": "q"}), encode({"queues": [["q", 3]], "more": 1}), encode({"queues": [["q", 2]]}),
-     encode({"queues": [["q", 1], ["q", 2]]}), encode({"queues": [["q", 4]]}), encode({"queues": [["q", -1], ["q", 4]]}),
-     encode({"queues": [[7, 3]]}), b"\x81" * 5000],
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 9,
+        encode({"queues": "q"}),
+        encode({"queues": [["q", 3]], "more": 1}),
+        encode({"queues": [["q", 2]]}),
+        encode({"queues": [["q", 1], ["q", 2]]}),
+        encode({"queues": [["q", 4]]}),
+        encode({"queues": [["q", -1], ["q", 4]]}),
+        encode({"queues": [[7, 3]]}),
+        b"\x81" * 5000,
+    ],
 )
 def test_metadata_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig, metadata: bytes) -> None:
     channel = rig.channel("enqueue")
@@ -141,17 +153,42 @@ def test_metadata_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig,
         pa.record_batch({"payload": pa.array([b"1"]), "fairness_key": pa.array([""])}),
         pa.RecordBatch.from_arrays([pa.array([b"1"]), pa.array([b"2"])], names=["payload", "payload"]),
         pa.RecordBatch.from_arrays(
-            [pa.Array.from_buffers(pa.binary(), 2, [None, pa.py_buffer(struct.pack("<3i", 0, 1 << 20, 2)), pa.py_buffer(b"ab")])], names=["payload"]
+            [
+                pa.Array.from_buffers(
+                    pa.binary(),
+                    2,
+                    [None, pa.py_buffer(struct.pack("<3i", 0, 1 << 20, 2)), pa.py_buffer(b"ab")],
+                )
+            ],
+            names=["payload"],
         ),
         pa.RecordBatch.from_arrays(
-            [pa.array([b"1"]), pa.Array.from_buffers(pa.utf8(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])],
+            [
+                pa.array([b"1"]),
+                pa.Array.from_buffers(
+                    pa.utf8(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+                ),
+            ],
             names=["payload", "fairness_key"],
         ),
     ],
-    ids=["unknown column", "wrong type", "headers no MessagePack", "headers not text", "endless delay", "delay in the past", "ttl in the past",
-         "empty key", "column twice", "offsets that lie", "no UTF-8"],
+    ids=[
+        "unknown column",
+        "wrong type",
+        "headers no MessagePack",
+        "headers not text",
+        "endless delay",
+        "delay in the past",
+        "ttl in the past",
+        "empty key",
+        "column twice",
+        "offsets that lie",
+        "no UTF-8",
+    ],
 )
-def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(rig: Rig, batch: pa.RecordBatch) -> None:
+def test_a_batch_that_makes_no_sense_is_refused_and_nothing_is_stored(
+    rig: Rig, batch: pa.RecordBatch
+) -> None:
     answer, _ = rig.channel("enqueue").call(EnqueueCall([("q", batch.num_rows)]), batch)
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
@@ -167,7 +204,12 @@ def test_a_column_that_is_left_out_has_its_default(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [(encode(Open("enqueue", 2)), "version 2"), (encode(Open("steal")), "steal"), (b"\xc1", "Open"), (b"", "Open")],
+    [
+        (encode(Open("enqueue", 2)), "version 2"),
+        (encode(Open("steal")), "steal"),
+        (b"\xc1", "Open"),
+        (b"", "Open"),
+    ],
 )
 def test_another_protocol_is_refused_at_the_door(rig: Rig, command: bytes, says: str) -> None:
     with pytest.raises(flight.FlightServerError, match=says):
@@ -176,7 +218,13 @@ def test_another_protocol_is_refused_at_the_door(rig: Rig, command: bytes, says:
 
 def test_an_unknown_verb_or_argument_of_administration_is_refused(rig: Rig) -> None:
     channel = rig.channel("admin")
-    wrong = [("close", b"\x80"), ("_core", b"\x80"), ("stats", encode({"queue": "q", "colour": 1})), ("stats", b"\xc1"), ("stats", encode([1]))]
+    wrong = [
+        ("close", b"\x80"),
+        ("_core", b"\x80"),
+        ("stats", encode({"queue": "q", "colour": 1})),
+        ("stats", b"\xc1"),
+        ("stats", encode([1])),
+    ]
     for verb, arguments in wrong:
         row = pa.record_batch({"verb": pa.array([verb]), "arguments": pa.array([arguments], pa.binary())})
         answer, _ = channel.call(b"", row)
@@ -217,7 +265,8 @@ def test_what_was_claimed_for_a_client_that_is_gone_goes_back_and_counts_nothing
     until(lambda: rig.waiting_claims() == 1)
     channel.reader.cancel()
     gone.close()
-    # The channel's thread still waits for messages; it learns of its client's end when it has some to hand out.
+    # The channel's thread still waits for messages; it learns of its client's end when it has some to hand
+    # out.
     until(lambda: _claimed_and_returned(rig))
     assert rig.broker.peek("q")[0].attempts == 0
 
@@ -299,4 +348,14 @@ def test_a_call_that_fails_by_a_defect_is_logged_with_its_verb_and_without_what_
 
 
 def test_the_schema_of_messages_is_the_one_that_is_documented() -> None:
-    assert MESSAGES.names == ["payload", "headers", "fairness_key", "weight", "throttle_keys", "stream", "delay_ms", "dedup_key", "ttl_ms"]
+    assert MESSAGES.names == [
+        "payload",
+        "headers",
+        "fairness_key",
+        "weight",
+        "throttle_keys",
+        "stream",
+        "delay_ms",
+        "dedup_key",
+        "ttl_ms",
+    ]

@@ -103,7 +103,9 @@ def test_a_port_that_is_not_free_at_once_is_tried_again(rig: Rig, files: Files) 
     assert (len(rig.made), rig.refusals) == (2, 0)
 
 
-def test_certificates_that_flight_cannot_use_leave_it_with_the_old_ones(rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_that_flight_cannot_use_leave_it_with_the_old_ones(
+    rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flight_listener, "_PORT_S", 0.0)
     rig.unusable = files.server().cert
     rig.certificates.look()

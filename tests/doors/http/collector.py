@@ -25,7 +25,12 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return {attribute.value.string_value for attribute in attributes if attribute.key == "service.name"}
 
     def spans(self) -> dict[str, Any]:
-        return {span.name: span for resource in self._received for scope in resource.scope_spans for span in scope.spans}
+        return {
+            span.name: span
+            for resource in self._received
+            for scope in resource.scope_spans
+            for span in scope.spans
+        }
 
 
 @contextmanager

@@ -33,7 +33,9 @@ def read(text: str) -> Values:
 
 def counted(values: Values) -> Values:
     """Only the counters, and only those that are not 0."""
-    return {series: value for series, value in values.items() if series.partition("{")[0] in _COUNTERS and value}
+    return {
+        series: value for series, value in values.items() if series.partition("{")[0] in _COUNTERS and value
+    }
 
 
 def grown(before: Values, after: Values) -> Values:

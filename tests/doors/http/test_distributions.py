@@ -44,7 +44,9 @@ def test_a_clock_set_back_makes_no_negative_latency(world: World, metrics: Metri
     assert _of(show(metrics), LATENCY) == (1, 0)
 
 
-def test_lease_age_is_from_claim_to_the_end_of_the_lease_whatever_the_wall_clock_does(world: World, metrics: Metrics) -> None:
+def test_lease_age_is_from_claim_to_the_end_of_the_lease_whatever_the_wall_clock_does(
+    world: World, metrics: Metrics
+) -> None:
     world.fill("q", count=3)
     first, second, _ = world.broker.claim("q", limit=3)
     world.clock.advance(ms=2_000)

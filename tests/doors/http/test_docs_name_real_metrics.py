@@ -12,7 +12,11 @@ _NAME = re.compile(r"\bfairlead_[a-z_]+\b")
 _SHOWN = {
     shown
     for metric in METRICS
-    for shown in ([metric.name] if metric.kind != "histogram" else [metric.name, *(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))])
+    for shown in (
+        [metric.name]
+        if metric.kind != "histogram"
+        else [metric.name, *(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))]
+    )
 }
 _PAGES = [page for page in all_pages() if _NAME.search(page.read_text())]
 

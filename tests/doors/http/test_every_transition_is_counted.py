@@ -61,7 +61,8 @@ def _nothing(world: World) -> object:
     return None
 
 
-#: By the event of the lifecycle table, and what else there is to say of it: before, the thing itself, what it counts.
+#: By the event of the lifecycle table, and what else there is to say of it: before, the thing itself, what it
+#: counts.
 CASES: dict[str, Case] = {
     "enqueued": (_nothing, lambda w, _: w.fill("q", count=3), {"messages_enqueued_total{queue=q}": 3}),
     "quarantined": (
@@ -70,11 +71,21 @@ CASES: dict[str, Case] = {
         {"messages_quarantined_total{queue=q}": 2},
     ),
     "leased": (_fill(3), lambda w, _: w.broker.claim("q", limit=2), {"messages_delivered_total{queue=q}": 2}),
-    "leased in the dead letters": (_dead, lambda w, _: w.claim_one("q.dlq"), {"messages_delivered_total{queue=q.dlq}": 1}),
+    "leased in the dead letters": (
+        _dead,
+        lambda w, _: w.claim_one("q.dlq"),
+        {"messages_delivered_total{queue=q.dlq}": 1},
+    ),
     "completed": (_claimed, lambda w, d: _settle(w, Complete(d)), {"messages_completed_total{queue=q}": 1}),  # type: ignore[arg-type]
-    "completed by hand": (_claimed, lambda w, d: w.broker.done("q", _id(d)), {"messages_completed_total{queue=q}": 1}),
+    "completed by hand": (
+        _claimed,
+        lambda w, d: w.broker.done("q", _id(d)),
+        {"messages_completed_total{queue=q}": 1},
+    ),
     "released": (
-        _claimed, lambda w, d: _settle(w, Release(d)), {"messages_released_total{cause=asked,queue=q}": 1}  # type: ignore[arg-type]
+        _claimed,
+        lambda w, d: _settle(w, Release(d)),
+        {"messages_released_total{cause=asked,queue=q}": 1},  # type: ignore[arg-type]
     ),
     "released by a lease that ran out unstarted": (
         lambda w: (w.fill("q", count=1), w.claim_one("q", started=False))[1],
@@ -84,7 +95,10 @@ CASES: dict[str, Case] = {
     "retried": (
         _claimed,
         lambda w, d: _fail(w, d, reason="dependency_failure"),
-        {"messages_failed_total{queue=q,reason=dependency_failure}": 1, "messages_retried_total{queue=q,when=at_once}": 1},
+        {
+            "messages_failed_total{queue=q,reason=dependency_failure}": 1,
+            "messages_retried_total{queue=q,when=at_once}": 1,
+        },
     ),
     "retried after a lease that ran out": (
         _claimed,
@@ -100,27 +114,43 @@ CASES: dict[str, Case] = {
         lambda w, d: _fail(w, d, retry_in="1m"),
         {"messages_failed_total{queue=q,reason=unknown}": 1, "messages_retried_total{queue=q,when=later}": 1},
     ),
-    "due": (_fill(2, delay="1m"), lambda w, _: w.clock.advance(seconds=60), {"messages_due_total{queue=q}": 2}),
+    "due": (
+        _fill(2, delay="1m"),
+        lambda w, _: w.clock.advance(seconds=60),
+        {"messages_due_total{queue=q}": 2},
+    ),
     "held": (_claimed, lambda w, d: w.broker.hold("q", _id(d)), {"messages_held_total{queue=q}": 1}),
     "buried": (
         _claimed,
         lambda w, d: _fail(w, d, dead=True, reason="validation_failure"),
-        {"messages_failed_total{queue=q,reason=validation_failure}": 1, "messages_dead_total{queue=q,reason=validation_failure}": 1},
+        {
+            "messages_failed_total{queue=q,reason=validation_failure}": 1,
+            "messages_dead_total{queue=q,reason=validation_failure}": 1,
+        },
     ),
     "buried at the ceiling, as poison": (
         lambda w: (w.broker.update_queue("q", max_attempts=1), _claimed(w))[1],
         lambda w, d: _fail(w, d, reason="handler_exception"),
-        {"messages_failed_total{queue=q,reason=handler_exception}": 1, "messages_dead_total{queue=q,reason=poison_message}": 1},
+        {
+            "messages_failed_total{queue=q,reason=handler_exception}": 1,
+            "messages_dead_total{queue=q,reason=poison_message}": 1,
+        },
     ),
     "buried by an operator, which is no failed try": (
-        _claimed, lambda w, d: w.broker.bury("q", _id(d)), {"messages_dead_total{queue=q,reason=unknown}": 1}
+        _claimed,
+        lambda w, d: w.broker.bury("q", _id(d)),
+        {"messages_dead_total{queue=q,reason=unknown}": 1},
     ),
     "buried at the end of its life": (
-        _expires_to_dead, lambda w, _: w.clock.advance(seconds=5), {"messages_dead_total{queue=q,reason=unknown}": 1}
+        _expires_to_dead,
+        lambda w, _: w.clock.advance(seconds=5),
+        {"messages_dead_total{queue=q,reason=unknown}": 1},
     ),
     "redriven": (_dead, lambda w, _: w.broker.redrive("q"), {"messages_redriven_total{queue=q}": 1}),
     "redriven by retry": (
-        _dead, lambda w, _: w.broker.retry("q", [w.broker.peek("q.dlq")[0].id]), {"messages_redriven_total{queue=q}": 1}
+        _dead,
+        lambda w, _: w.broker.retry("q", [w.broker.peek("q.dlq")[0].id]),
+        {"messages_redriven_total{queue=q}": 1},
     ),
     "promoted": (
         _in_stream,
@@ -129,7 +159,11 @@ CASES: dict[str, Case] = {
     ),
     "demoted": (
         _in_stream,
-        lambda w, d: (_fail(w, d, retry_in="1m"), w.broker.release_stream("q", "s"), w.clock.advance(seconds=60)),
+        lambda w, d: (
+            _fail(w, d, retry_in="1m"),
+            w.broker.release_stream("q", "s"),
+            w.clock.advance(seconds=60),
+        ),
         {
             "messages_failed_total{queue=q,reason=unknown}": 1,
             "messages_retried_total{queue=q,when=later}": 1,
@@ -138,21 +172,38 @@ CASES: dict[str, Case] = {
             "stream_fronts_total{change=demoted,queue=q}": 1,
         },
     ),
-    "expired": (_fill(1, ttl="5s"), lambda w, _: w.clock.advance(seconds=5), {"messages_expired_total{cause=ttl,queue=q}": 1}),
+    "expired": (
+        _fill(1, ttl="5s"),
+        lambda w, _: w.clock.advance(seconds=5),
+        {"messages_expired_total{cause=ttl,queue=q}": 1},
+    ),
     "expired dead letter": (
         lambda w: (w.broker.update_queue("q", dead_retention="1m"), _dead(w))[1],
         lambda w, _: w.clock.advance(seconds=60),
         {"messages_expired_total{cause=retention,queue=q.dlq}": 1},
     ),
     "completed and kept long enough": (
-        lambda w: (w.broker.update_queue("q", retain_completed="1m"), w.broker.done("q", w.fill("q", count=1)))[1],
+        lambda w: (
+            w.broker.update_queue("q", retain_completed="1m"),
+            w.broker.done("q", w.fill("q", count=1)),
+        )[1],
         lambda w, _: w.clock.advance(seconds=60),
         {"messages_expired_total{cause=completed,queue=q}": 1},
     ),
-    "dropped": (_claimed, lambda w, d: w.broker.drop("q", _id(d)), {"messages_dropped_total{cause=asked,queue=q}": 1}),
-    "dropped by a purge": (_fill(4), lambda w, _: w.broker.purge("q"), {"messages_dropped_total{cause=purge,queue=q}": 4}),
+    "dropped": (
+        _claimed,
+        lambda w, d: w.broker.drop("q", _id(d)),
+        {"messages_dropped_total{cause=asked,queue=q}": 1},
+    ),
+    "dropped by a purge": (
+        _fill(4),
+        lambda w, _: w.broker.purge("q"),
+        {"messages_dropped_total{cause=purge,queue=q}": 4},
+    ),
     "extended": (
-        _claimed, lambda w, d: (w.clock.advance(ms=10), _settle(w, Extend(d))), {"leases_extended_total{queue=q}": 1}  # type: ignore[arg-type]
+        _claimed,
+        lambda w, d: (w.clock.advance(ms=10), _settle(w, Extend(d))),
+        {"leases_extended_total{queue=q}": 1},  # type: ignore[arg-type]
     ),
     "extended with progress": (
         _claimed,
@@ -165,8 +216,12 @@ CASES: dict[str, Case] = {
         {"leases_started_total{queue=q}": 1},
     ),
     "a hook that ran and one that failed": (
-        lambda w: w.broker.update_queue("q", on_enqueue="function on_enqueue(msg) if msg.headers.bad then error() end return {} end"),
-        lambda w, _: w.broker.enqueue_many("q", [NewMessage(b""), NewMessage(b"", {"bad": "1"}), NewMessage(b"")]),
+        lambda w: w.broker.update_queue(
+            "q", on_enqueue="function on_enqueue(msg) if msg.headers.bad then error() end return {} end"
+        ),
+        lambda w, _: w.broker.enqueue_many(
+            "q", [NewMessage(b""), NewMessage(b"", {"bad": "1"}), NewMessage(b"")]
+        ),
         {
             "messages_enqueued_total{queue=q}": 3,
             "hook_calls_total{function=on_enqueue,outcome=ran,queue=q}": 2,
@@ -202,5 +257,11 @@ def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
 
 def test_every_counter_is_moved_by_some_case() -> None:
     """But for the one that the doors move."""
-    moved = {"fairlead_" + series.partition("{")[0] for _, _, expected in CASES.values() for series in expected}
-    assert moved == {definition.name for definition in METRICS if definition.kind == "counter"} - {CALLS_REFUSED.name, REFUSED.name, INVALID.name}
+    moved = {
+        "fairlead_" + series.partition("{")[0] for _, _, expected in CASES.values() for series in expected
+    }
+    assert moved == {definition.name for definition in METRICS if definition.kind == "counter"} - {
+        CALLS_REFUSED.name,
+        REFUSED.name,
+        INVALID.name,
+    }

@@ -27,14 +27,23 @@ def test_messages_and_bytes_are_those_of_the_moment(world: World, metrics: Metri
     world.broker.enqueue("q", b"12345", fairness_key="done")
     world.broker.done("q", [info.id for info in world.broker.peek("q", key="done")])
     shown = show(metrics)
-    assert {state: shown[f"fairlead_queue_messages{{queue=q,state={state}}}"] for state in ("ready", "waiting", "leased", "done", "dead")} == {
-        "ready": 2, "waiting": 1, "leased": 1, "done": 1, "dead": 2,
+    assert {
+        state: shown[f"fairlead_queue_messages{{queue=q,state={state}}}"]
+        for state in ("ready", "waiting", "leased", "done", "dead")
+    } == {
+        "ready": 2,
+        "waiting": 1,
+        "leased": 1,
+        "done": 1,
+        "dead": 2,
     }
     assert shown["fairlead_queue_bytes{queue=q}"] == 15
     assert shown["fairlead_queue_dead_bytes{queue=q}"] == 10
 
 
-def test_the_age_of_the_oldest_ready_message_grows_until_it_is_claimed(world: World, metrics: Metrics) -> None:
+def test_the_age_of_the_oldest_ready_message_grows_until_it_is_claimed(
+    world: World, metrics: Metrics
+) -> None:
     def age() -> float:
         return show(metrics)["fairlead_queue_oldest_ready_seconds{queue=q}"]
 
@@ -48,7 +57,9 @@ def test_the_age_of_the_oldest_ready_message_grows_until_it_is_claimed(world: Wo
     assert age() == 1.0
 
 
-def test_the_oldest_ready_message_is_not_looked_for_among_very_many_lanes(world: World, metrics: Metrics) -> None:
+def test_the_oldest_ready_message_is_not_looked_for_among_very_many_lanes(
+    world: World, metrics: Metrics
+) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"", fairness_key=f"k{number}") for number in range(101)])
     shown = show(metrics)
     assert "fairlead_queue_oldest_ready_seconds{queue=q}" not in shown
@@ -65,7 +76,9 @@ def test_consumers_wait_or_hold(world: World, metrics: Metrics) -> None:
     assert len(waiting.result()) == 1
 
 
-def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(world: World, metrics: Metrics) -> None:
+def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(
+    world: World, metrics: Metrics
+) -> None:
     world.fill("q", count=5)
     consumers = world.broker.consumers
     for name, ttl, limit in (("long", "7d", 3), ("short", "1d", 2), ("idle", "1h", 0)):
@@ -73,10 +86,18 @@ def test_numbered_claims_show_with_the_end_of_the_first_consumer_that_holds_one(
         if limit:
             consumers.claim(name, "q", generation, 1, limit=limit)
     shown = show(metrics)
-    assert {name: shown[f"fairlead_queue_{name}{{queue=q}}"] for name in ("durable_consumers", "numbered_claims", "numbered_claim_messages")} == {
-        "durable_consumers": 3, "numbered_claims": 2, "numbered_claim_messages": 5,
-    }  # fmt: skip
-    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}"] == consumers.show("short", "q").expires_at / 1000
+    assert {
+        name: shown[f"fairlead_queue_{name}{{queue=q}}"]
+        for name in ("durable_consumers", "numbered_claims", "numbered_claim_messages")
+    } == {
+        "durable_consumers": 3,
+        "numbered_claims": 2,
+        "numbered_claim_messages": 5,
+    }
+    assert (
+        shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=q}"]
+        == consumers.show("short", "q").expires_at / 1000
+    )
     for name in ("long", "short"):
         consumers.close(name, "q", consumers.show(name, "q").generation, 1)
     shown = show(metrics)
@@ -89,9 +110,14 @@ def test_of_queues_that_share_a_label_the_first_end_of_a_consumer_shows(world: W
     for queue, ttl in (("b", "2d"), ("c", "1d"), ("d", "3d")):
         world.broker.create_queue(queue)
         world.fill(queue, count=1)
-        world.broker.consumers.claim(queue, queue, world.broker.consumers.register(queue, queue, ttl=ttl).generation, 1)
+        world.broker.consumers.claim(
+            queue, queue, world.broker.consumers.register(queue, queue, ttl=ttl).generation, 1
+        )
     shown = show(metrics)
-    assert shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=__other__}"] == world.broker.consumers.show("c", "c").expires_at / 1000
+    assert (
+        shown["fairlead_queue_consumer_expiry_timestamp_seconds{queue=__other__}"]
+        == world.broker.consumers.show("c", "c").expires_at / 1000
+    )
     assert shown["fairlead_queue_numbered_claims{queue=__other__}"] == 3
 
 
@@ -165,12 +191,21 @@ def test_disk_and_doors_show_when_they_are_there_to_be_seen(world: World, tmp_pa
                 pass
         shown = show(metrics)
     assert shown["fairlead_store_free_bytes"] > 0
-    assert (shown["fairlead_calls_in_flight"], shown["fairlead_channels_open"], shown["fairlead_calls_in_flight_bytes"]) == (1, 2, 100)
+    assert (
+        shown["fairlead_calls_in_flight"],
+        shown["fairlead_channels_open"],
+        shown["fairlead_calls_in_flight_bytes"],
+    ) == (1, 2, 100)
     assert shown["fairlead_calls_refused_total"] == 3
-    assert (shown["fairlead_refused_total{limit=calls}"], shown["fairlead_refused_total{limit=queues}"]) == (3, 0)
+    assert (shown["fairlead_refused_total{limit=calls}"], shown["fairlead_refused_total{limit=queues}"]) == (
+        3,
+        0,
+    )
 
 
-def test_the_end_of_a_certificate_shows_where_there_is_one_and_moves_with_it(world: World, metrics: Metrics) -> None:
+def test_the_end_of_a_certificate_shows_where_there_is_one_and_moves_with_it(
+    world: World, metrics: Metrics
+) -> None:
     name = "fairlead_certificate_expiry_timestamp_seconds"
     assert name not in show(metrics)
     ends = [datetime(2027, 1, 1, tzinfo=UTC)]
@@ -182,11 +217,17 @@ def test_the_end_of_a_certificate_shows_where_there_is_one_and_moves_with_it(wor
 
 def test_build_and_process_show(world: World, metrics: Metrics) -> None:
     shown = show(metrics)
-    assert [value for series, value in of(shown, "fairlead_build_info") if f"version={fairlead.__version__}" in series] == [1]
+    assert [
+        value
+        for series, value in of(shown, "fairlead_build_info")
+        if f"version={fairlead.__version__}" in series
+    ] == [1]
     assert shown["process_resident_memory_bytes"] > 0
 
 
-def test_a_closed_broker_still_has_its_counts_and_says_that_it_is_down(world: World, metrics: Metrics) -> None:
+def test_a_closed_broker_still_has_its_counts_and_says_that_it_is_down(
+    world: World, metrics: Metrics
+) -> None:
     world.fill("q", count=2)
     assert show(metrics)["fairlead_broker_up"] == 1
     world.broker.close()
@@ -202,6 +243,8 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert bool(definition.buckets) == (definition.kind == "histogram"), definition
         assert definition.help.endswith("."), definition
         assert list(definition.buckets) == sorted(set(definition.buckets)), definition
-        assert not any(unit in definition.name for unit in ("_ms", "_millis", "_kb", "_mb", "percent")), definition
+        assert not any(unit in definition.name for unit in ("_ms", "_millis", "_kb", "_mb", "percent")), (
+            definition
+        )
     names = [definition.name for definition in METRICS]
     assert len(names) == len(set(names))

@@ -35,7 +35,9 @@ def connected(door: HttpDoor) -> Iterator[http.client.HTTPConnection]:
 
 def get(door: HttpDoor, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     with connected(door) as connection:
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(
+            method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
         answer = connection.getresponse()
         return answer.status, dict(answer.headers), answer.read()
 
@@ -102,7 +104,9 @@ def test_metrics_are_prometheus_text_unless_openmetrics_is_asked_for(world: Worl
     status, headers, body = get(door, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert status == 200
     assert headers["Content-Type"].startswith("application/openmetrics-text")
-    samples = {sample.name: sample.value for family in parse_openmetrics(body.decode()) for sample in family.samples}
+    samples = {
+        sample.name: sample.value for family in parse_openmetrics(body.decode()) for sample in family.samples
+    }
     assert samples["fairlead_messages_enqueued_total"] == 3
 
 
@@ -131,7 +135,11 @@ def test_anything_else_is_not_found_and_says_so_in_json(door: HttpDoor, path: st
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_only_looking_is_allowed(door: HttpDoor, method: str) -> None:
     status, headers, body = get(door, "/metrics", method)
-    assert (status, headers["Allow"], json.loads(body)["error"]["code"]) == (405, "GET, HEAD", "method_not_allowed")
+    assert (status, headers["Allow"], json.loads(body)["error"]["code"]) == (
+        405,
+        "GET, HEAD",
+        "method_not_allowed",
+    )
 
 
 def test_a_method_nobody_has_heard_of_is_refused_in_json(door: HttpDoor) -> None:
@@ -165,14 +173,24 @@ def test_one_connection_serves_many_requests(door: HttpDoor) -> None:
 
 def test_an_unread_body_is_not_taken_for_the_next_request(door: HttpDoor) -> None:
     body = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-    with raw(door, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body) as client:
+    with raw(
+        door, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    ) as client:
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 405 ")
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"Connection: close" in answer
 
 
-@pytest.mark.parametrize("sent", [b"\x16\x03\x01 not http at all\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"x" * 70_000, b"GET / HTTP/9.9\r\n\r\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 not http at all\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /" + b"x" * 70_000,
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
+)
 def test_what_is_no_http_ends_its_own_connection_only(door: HttpDoor, sent: bytes) -> None:
     with raw(door, sent) as client:
         while True:
@@ -184,7 +202,9 @@ def test_what_is_no_http_ends_its_own_connection_only(door: HttpDoor, sent: byte
     assert get(door, "/healthz")[0] == 200
 
 
-def test_a_page_that_fails_is_an_answer_and_no_broken_connection(door: HttpDoor, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_fails_is_an_answer_and_no_broken_connection(
+    door: HttpDoor, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         def collect(self) -> None:
             raise RuntimeError("a collector is broken")
@@ -284,7 +304,11 @@ def test_scrapes_under_load_see_counts_that_only_grow_and_end_exact(world: World
             value = shown.get(f"fairlead_messages_{what}_total{{queue=q}}", 0)
             assert value >= earlier
             last[what] = value
-        buckets = [value for series, value in of(shown, "fairlead_delivery_latency_seconds_bucket") if "queue=q}" in series]
+        buckets = [
+            value
+            for series, value in of(shown, "fairlead_delivery_latency_seconds_bucket")
+            if "queue=q}" in series
+        ]
         assert buckets == sorted(buckets)
         if over:
             break

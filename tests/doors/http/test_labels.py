@@ -80,22 +80,40 @@ def test_throttle_keys_are_bounded_and_the_first_ones_stay(world: World) -> None
         show(metrics)
     shown = show(metrics)
     assert dict(of(shown, "fairlead_throttle_tokens")) == {
-        "fairlead_throttle_tokens{throttle_key=m}": 4, "fairlead_throttle_tokens{throttle_key=z}": 4,
+        "fairlead_throttle_tokens{throttle_key=m}": 4,
+        "fairlead_throttle_tokens{throttle_key=z}": 4,
     }
     assert shown["fairlead_throttle_keys"] == 3
     world.broker.config.delete("throttle:m:rate")
     assert set(dict(of(show(metrics), "fairlead_throttle_tokens"))) == {
-        "fairlead_throttle_tokens{throttle_key=z}", "fairlead_throttle_tokens{throttle_key=a}",
+        "fairlead_throttle_tokens{throttle_key=z}",
+        "fairlead_throttle_tokens{throttle_key=a}",
     }
 
 
 def test_no_label_comes_from_a_message_or_a_consumer(world: World, metrics: Metrics) -> None:
-    allowed = {"queue", "reason", "when", "cause", "change", "function", "outcome", "operation", "state", "throttle_key", "kind", "version", "python"}
+    allowed = {
+        "queue",
+        "reason",
+        "when",
+        "cause",
+        "change",
+        "function",
+        "outcome",
+        "operation",
+        "state",
+        "throttle_key",
+        "kind",
+        "version",
+        "python",
+    }
     allowed |= {"limit", "field", "door"}
     assert {label for definition in METRICS for label in definition.labels} <= allowed
     size = 0
     for number in range(50):
-        message_id = world.broker.enqueue("q", b"", fairness_key=f"tenant-{number}", throttle_keys=[f"t-{number}"], stream=f"s-{number}")
+        message_id = world.broker.enqueue(
+            "q", b"", fairness_key=f"tenant-{number}", throttle_keys=[f"t-{number}"], stream=f"s-{number}"
+        )
         (delivery,) = world.broker.claim("q", consumer=f"worker-{number}")
         world.broker.settle([Fail(delivery, error=f"error {number}")])
         text = "\n".join(show(metrics))

@@ -28,12 +28,18 @@ def _get(address: str, path: str) -> tuple[int, str]:
 def test_a_server_is_measured_from_its_first_message_on(tmp_path: Path) -> None:
     with run_server(tmp_path / "data", http=True) as server, fairlead.connect(server.address) as client:
         address = server.addresses["http"]
-        assert (_get(address, "/healthz")[0], json.loads(_get(address, "/readyz")[1])) == (200, {"ready": True})
+        assert (_get(address, "/healthz")[0], json.loads(_get(address, "/readyz")[1])) == (
+            200,
+            {"ready": True},
+        )
         client.create_queue("orders")
         client.enqueue_many("orders", [NewMessage(b"x" * 100)] * 5)
         client.settle([Complete(delivery) for delivery in client.claim("orders", limit=3)])
         shown: Values = read(_get(address, "/metrics")[1])
-    moved = {verb: shown[f"fairlead_messages_{verb}_total{{queue=orders}}"] for verb in ("enqueued", "delivered", "completed")}
+    moved = {
+        verb: shown[f"fairlead_messages_{verb}_total{{queue=orders}}"]
+        for verb in ("enqueued", "delivered", "completed")
+    }
     assert moved == {"enqueued": 5, "delivered": 3, "completed": 3}
     assert shown["fairlead_queue_messages{queue=orders,state=ready}"] == 2
     assert shown["fairlead_delivery_latency_seconds_count{queue=orders}"] == 3

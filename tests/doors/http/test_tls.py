@@ -37,7 +37,9 @@ def certificates(files: Files) -> Certificates:
 
 @pytest.fixture
 def door(world: World, metrics: Metrics, certificates: Certificates) -> Iterator[HttpDoor]:
-    door = HttpDoor(world.broker, "127.0.0.1:0", metrics, max_connections=4, timeout_s=600, certificates=certificates)
+    door = HttpDoor(
+        world.broker, "127.0.0.1:0", metrics, max_connections=4, timeout_s=600, certificates=certificates
+    )
     door.start()
     yield door
     door.stop()
@@ -50,7 +52,9 @@ def raw(door: HttpDoor, sent: bytes) -> socket.socket:
 
 
 def ok(door: HttpDoor, files: Files) -> bool:
-    connection = http.client.HTTPSConnection(*split_address(door.address), context=ssl.create_default_context(cafile=files.ca), timeout=60)
+    connection = http.client.HTTPSConnection(
+        *split_address(door.address), context=ssl.create_default_context(cafile=files.ca), timeout=60
+    )
     connection.request("GET", "/healthz")
     answer = connection.getresponse()
     try:
@@ -60,7 +64,9 @@ def ok(door: HttpDoor, files: Files) -> bool:
 
 
 def test_handshakes_that_do_not_come_to_an_end_keep_nobody_out(door: HttpDoor, files: Files) -> None:
-    """More of them than there is room for connections; with the handshake in the accepting thread the first would do."""
+    """More of them than there is room for connections; with the handshake in the accepting thread the first
+    would do.
+    """
     clients = []
     for number in range(12):
         clients.append(raw(door, HELLO if number % 2 else b""))
@@ -71,7 +77,9 @@ def test_handshakes_that_do_not_come_to_an_end_keep_nobody_out(door: HttpDoor, f
         client.close()
 
 
-def test_a_handshake_has_a_time_in_which_to_end(world: World, metrics: Metrics, certificates: Certificates) -> None:
+def test_a_handshake_has_a_time_in_which_to_end(
+    world: World, metrics: Metrics, certificates: Certificates
+) -> None:
     door = HttpDoor(world.broker, "127.0.0.1:0", metrics, timeout_s=0.05, certificates=certificates)
     door.start()
     try:
@@ -91,7 +99,16 @@ def test_whoever_speaks_plainly_is_told_where_to_go(door: HttpDoor, files: Files
     assert ok(door, files)
 
 
-@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x00\x05hello", b"\x16" * 5000, HELLO + bytes(600), b"\x00" * 100, b"\x80\x2e\x01\x00\x02"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x00\x05hello",
+        b"\x16" * 5000,
+        HELLO + bytes(600),
+        b"\x00" * 100,
+        b"\x80\x2e\x01\x00\x02",
+    ],
+)
 def test_what_is_no_handshake_closes_its_own_connection(
     door: HttpDoor, files: Files, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -74,7 +74,9 @@ def test_a_trace_goes_from_producer_through_the_server_to_the_consumer(
     request, sent = producer.spans()["a web request"], producer.spans()["enqueue q"]
     taken, claimed, settled = server.spans()["enqueue q"], server.spans()["claim q"], server.spans()["settle"]
     processed, worked = consumer.spans()["process q"], consumer.spans()["the work"]
-    assert {span.context.trace_id for span in (request, sent, taken, processed, worked)} == {request.context.trace_id}
+    assert {span.context.trace_id for span in (request, sent, taken, processed, worked)} == {
+        request.context.trace_id
+    }
     assert sent.parent is not None
     assert sent.parent.span_id == request.context.span_id
     assert taken.parent is not None
@@ -83,11 +85,17 @@ def test_a_trace_goes_from_producer_through_the_server_to_the_consumer(
     assert worked.parent.span_id == processed.context.span_id
     assert [link.context.span_id for link in claimed.links] == [sent.context.span_id]
     assert [span.kind for span in (sent, taken, claimed, settled, processed)] == [
-        SpanKind.PRODUCER, SpanKind.SERVER, SpanKind.SERVER, SpanKind.SERVER, SpanKind.CONSUMER,
+        SpanKind.PRODUCER,
+        SpanKind.SERVER,
+        SpanKind.SERVER,
+        SpanKind.SERVER,
+        SpanKind.CONSUMER,
     ]
 
 
-def test_spans_speak_the_words_of_opentelemetry(producer: Traced, broker: Broker, server: Traced, consumer: Traced) -> None:
+def test_spans_speak_the_words_of_opentelemetry(
+    producer: Traced, broker: Broker, server: Traced, consumer: Traced
+) -> None:
     _send(producer, broker, count=3)
     deliveries = broker.claim("q", limit=3)
     with consumer.tracing.process_span(deliveries[0]):
@@ -111,12 +119,16 @@ def test_spans_speak_the_words_of_opentelemetry(producer: Traced, broker: Broker
     }
     found = {name: (span.attributes or {}) for name, span in server.spans().items()}
     assert {name: attributes["messaging.operation.type"] for name, attributes in found.items()} == {
-        "enqueue q": "send", "claim q": "receive", "settle": "settle",
+        "enqueue q": "send",
+        "claim q": "receive",
+        "settle": "settle",
     }
     assert {attributes["messaging.batch.message_count"] for attributes in found.values()} == {3}
 
 
-def test_a_batch_of_many_traces_has_a_bounded_number_of_links(world: World, broker: Broker, producer: Traced, server: Traced) -> None:
+def test_a_batch_of_many_traces_has_a_bounded_number_of_links(
+    world: World, broker: Broker, producer: Traced, server: Traced
+) -> None:
     for _ in range(MOST_LINKS + 5):
         _send(producer, world.broker)
     assert len(broker.claim("q", limit=1000)) == MOST_LINKS + 5
@@ -129,7 +141,9 @@ def test_an_exchange_is_one_span_with_all_it_moved(broker: Broker, server: Trace
     assert (server.spans()["exchange"].attributes or {})["messaging.batch.message_count"] == 5
 
 
-def test_an_exchange_that_is_only_an_enqueue_or_a_settle_is_shown_as_such(broker: Broker, producer: Traced, server: Traced) -> None:
+def test_an_exchange_that_is_only_an_enqueue_or_a_settle_is_shown_as_such(
+    broker: Broker, producer: Traced, server: Traced
+) -> None:
     with producer.tracing.enqueue_span("q", [NewMessage(b"")]) as messages:
         broker.exchange("", enqueue={"q": messages})
     broker.exchange("", settle=[Complete(delivery) for delivery in broker.claim("q")])
@@ -152,7 +166,10 @@ def test_a_call_that_is_refused_says_which_error(broker: Broker, server: Traced)
         broker.claim("nowhere")
     for name in ("enqueue nowhere", "claim nowhere"):
         span = server.spans()[name]
-        assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "queue_not_found")
+        assert (span.status.status_code, (span.attributes or {})["error.type"]) == (
+            StatusCode.ERROR,
+            "queue_not_found",
+        )
 
 
 @pytest.mark.parametrize(
@@ -175,30 +192,44 @@ def test_everything_else_is_the_brokers_own(world: World, broker: Broker) -> Non
     assert broker.config is world.broker.config
 
 
-def test_work_that_raises_marks_its_span_and_never_quotes(producer: Traced, broker: Broker, server: Traced, consumer: Traced) -> None:
+def test_work_that_raises_marks_its_span_and_never_quotes(
+    producer: Traced, broker: Broker, server: Traced, consumer: Traced
+) -> None:
     _send(producer, broker)
     (delivery,) = broker.claim("q")
     with pytest.raises(ValueError, match="payload"), consumer.tracing.process_span(delivery):
         raise ValueError(f"cannot parse {SECRET}")
     span = consumer.spans()["process q"]
-    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "ValueError")
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (
+        StatusCode.ERROR,
+        "ValueError",
+    )
     for process in (producer, server, consumer):
         assert all(SECRET not in finished.to_json() for finished in process.spans().values())
 
 
 def test_a_message_that_carries_a_trace_already_keeps_it(producer: Traced) -> None:
     carried = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    with producer.tracing.enqueue_span("q", [NewMessage(b"", {"traceparent": carried}), NewMessage(b"")]) as messages:
+    with producer.tracing.enqueue_span(
+        "q", [NewMessage(b"", {"traceparent": carried}), NewMessage(b"")]
+    ) as messages:
         assert messages[0].headers == {"traceparent": carried}
         assert (messages[1].headers or {})["traceparent"] != carried
         assert producer.tracing.inject({"traceparent": carried}) == {"traceparent": carried}
         assert producer.tracing.inject({"a": "b"}).keys() == {"a", "traceparent"}
 
 
-@pytest.mark.parametrize("carried", [{}, {"traceparent": "nonsense"}, {"traceparent": "00-" + "0" * 32 + "-" + "0" * 16 + "-01"}])
-def test_a_message_with_no_trace_or_a_broken_one_begins_its_own(world: World, consumer: Traced, carried: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "carried", [{}, {"traceparent": "nonsense"}, {"traceparent": "00-" + "0" * 32 + "-" + "0" * 16 + "-01"}]
+)
+def test_a_message_with_no_trace_or_a_broken_one_begins_its_own(
+    world: World, consumer: Traced, carried: dict[str, str]
+) -> None:
     world.broker.enqueue("q", b"", headers=carried)
-    with consumer.tracer.start_as_current_span("the loop of the worker"), consumer.tracing.process_span(world.claim_one("q")):
+    with (
+        consumer.tracer.start_as_current_span("the loop of the worker"),
+        consumer.tracing.process_span(world.claim_one("q")),
+    ):
         pass
     processed, around = consumer.spans()["process q"], consumer.spans()["the loop of the worker"]
     assert processed.parent is None
@@ -209,7 +240,9 @@ def test_a_message_with_no_trace_or_a_broken_one_begins_its_own(world: World, co
 def test_off_means_the_broker_itself_and_no_opentelemetry(world: World) -> None:
     assert traced(world.broker, None) is world.broker
     look = "import sys, fairlead.wire.tracing, fairlead.server.tracing; print(any(m.startswith('opentelemetry') for m in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "False\n"
 
 
@@ -241,7 +274,11 @@ def test_setup_sends_spans_to_a_collector_under_the_name_of_the_service() -> Non
 
 
 def test_a_call_that_was_carried_out_is_answered_whatever_becomes_of_its_span(
-    world: World, broker: Broker, server: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World,
+    broker: Broker,
+    server: Traced,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the tracer is broken")
@@ -252,4 +289,6 @@ def test_a_call_that_was_carried_out_is_answered_whatever_becomes_of_its_span(
         assert len(broker.claim("q", limit=2)) == 2
         with pytest.raises(QueueNotFound):
             broker.claim("nowhere")
-    assert [record.message for record in caplog.records] == ["a span could not be written down; no further failure of that is logged"]
+    assert [record.message for record in caplog.records] == [
+        "a span could not be written down; no further failure of that is logged"
+    ]

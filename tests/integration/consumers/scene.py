@@ -24,20 +24,28 @@ class Reader:
         self.register()
 
     def register(self) -> int:
-        self.generation = self.world.broker.consumers.register(self.name, self.queue, **self.options).generation
+        self.generation = self.world.broker.consumers.register(
+            self.name, self.queue, **self.options
+        ).generation
         return self.generation
 
     def claim(self, number: int, **options: Any) -> NumberedClaim:
         return self.world.broker.consumers.claim(self.name, self.queue, self.generation, number, **options)
 
     def read(self, number: int, **options: Any) -> list[Delivery]:
-        return list(self.world.broker.consumers.read(self.name, self.queue, self.generation, number, **options))
+        return list(
+            self.world.broker.consumers.read(self.name, self.queue, self.generation, number, **options)
+        )
 
-    def record(self, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], part: str = "") -> None:
+    def record(
+        self, number: int, items: Sequence[Complete | Fail | Release | Start | Extend], part: str = ""
+    ) -> None:
         self.world.broker.consumers.record(self.name, self.queue, self.generation, number, items, part=part)
 
     def take_up(self, number: int, **options: Any) -> tuple[bool, int]:
-        taken_up = self.world.broker.consumers.take_up(self.name, self.queue, self.generation, number, **options)
+        taken_up = self.world.broker.consumers.take_up(
+            self.name, self.queue, self.generation, number, **options
+        )
         return taken_up.again, taken_up.failed
 
     def choose(self, number: int, parts: Sequence[str], **options: Any) -> None:

@@ -53,7 +53,12 @@ def test_each_message_gets_the_outcome_recorded_for_it(world: World) -> None:
     assert world.counts("q") == (2, 1, 0, 1)
     (released, failed) = world.broker.claim("q", limit=10)
     assert (released.payload, released.attempts, released.deliveries) == (b"4", 0, 2)
-    assert (failed.payload, failed.attempts, int(failed.progress) & 4, failed.failures[-1].error) == (b"1", 1, 4, "no")
+    assert (failed.payload, failed.attempts, int(failed.progress) & 4, failed.failures[-1].error) == (
+        b"1",
+        1,
+        4,
+        "no",
+    )
     assert failed.failures[-1].consumer == "etl"
     (dead,) = world.broker.peek("q.dlq")
     assert (dead.payload, dead.failures[-1].error) == (b"3", "never")
@@ -93,7 +98,9 @@ def test_a_choice_may_add_to_the_one_before(world: World) -> None:
     assert reader.close(1).settled == {"dead": 2, "completed": 1}
 
 
-def test_a_replay_says_it_again_under_another_part_and_the_first_run_leaves_nothing_behind(world: World) -> None:
+def test_a_replay_says_it_again_under_another_part_and_the_first_run_leaves_nothing_behind(
+    world: World,
+) -> None:
     world.fill("q", count=2)
     reader = Reader(world)
     first = reader.take(1)
@@ -109,13 +116,20 @@ def test_a_replay_says_it_again_under_another_part_and_the_first_run_leaves_noth
     assert reader.close(1).settled == {"completed": 1, "released": 1}
 
 
-def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_none_is_kept(world: World) -> None:
+def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_none_is_kept(
+    world: World,
+) -> None:
     world.fill("q", count=3)
     reader = Reader(world)
     inside = reader.take(1, limit=2)
     (outside,) = world.broker.claim("q")
     mixed, nonsense = DeliveryRef(outside.id, inside[0].lease), DeliveryRef("nonsense", "1")
-    for items in ([Complete(inside[0]), Complete(outside)], [Complete(DeliveryRef(inside[0].id, "1"))], [Complete(mixed)], [Complete(nonsense)]):
+    for items in (
+        [Complete(inside[0]), Complete(outside)],
+        [Complete(DeliveryRef(inside[0].id, "1"))],
+        [Complete(mixed)],
+        [Complete(nonsense)],
+    ):
         with pytest.raises(InvalidRequest):
             reader.record(1, items)
     with pytest.raises(InvalidRequest):
@@ -193,7 +207,9 @@ def test_dedup_keys_and_times_to_live_end_with_their_messages(world: World) -> N
     assert world.broker.enqueue("q", b"", dedup_key="d") != first
 
 
-def test_a_message_whose_time_to_live_ends_in_a_claim_stays_in_it_and_is_completed_by_the_close(world: World) -> None:
+def test_a_message_whose_time_to_live_ends_in_a_claim_stays_in_it_and_is_completed_by_the_close(
+    world: World,
+) -> None:
     world.fill("q", count=3, ttl="1m")
     reader = Reader(world)
     seen = shown(reader.take(1))
@@ -217,7 +233,9 @@ def test_the_hook_is_asked_about_failures_without_the_lock(world: World) -> None
     assert world.counts("q") == (1, 1, 0, 1)
 
 
-def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.broker.update_queue("q", on_failure='function on_failure(msg) return { action = "dlq" } end')
     monkeypatch.setattr(consumer_close, "STEP", 4)
     world.fill("q", count=10)
@@ -268,7 +286,9 @@ def test_a_release_in_a_claim_lets_a_message_pass_one_that_waits(world: World) -
 # Steps
 
 
-def test_many_messages_are_closed_in_steps_and_others_get_the_lock_in_between(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_messages_are_closed_in_steps_and_others_get_the_lock_in_between(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_close, "STEP", 10)
     monkeypatch.setattr(consumer_close, "SAID_STEP", 3)
     world.fill("q", count=35)
@@ -276,7 +296,9 @@ def test_many_messages_are_closed_in_steps_and_others_get_the_lock_in_between(wo
     taken = reader.take(1)
     reader.record(1, [Fail(delivery, dead=True) for delivery in taken[12:18]])
     steps: list[int] = []
-    world.store.on_commit = lambda facts: steps.extend(fact.record.handled for fact in facts if isinstance(fact, ConsumerSaved))
+    world.store.on_commit = lambda facts: steps.extend(
+        fact.record.handled for fact in facts if isinstance(fact, ConsumerSaved)
+    )
     assert reader.close(1).settled == {"completed": 29, "dead": 6}
     assert steps == [0, 10, 15, 18, 28, 0]
 
@@ -286,13 +308,17 @@ def test_messages_without_an_outcome_go_by_the_thousand(memory_world: World) -> 
     reader = Reader(memory_world)
     reader.claim(1)
     sizes: list[int] = []
-    memory_world.store.on_commit = lambda facts: sizes.extend(len(fact.leases) for fact in facts if isinstance(fact, Completed))
+    memory_world.store.on_commit = lambda facts: sizes.extend(
+        len(fact.leases) for fact in facts if isinstance(fact, Completed)
+    )
     assert reader.close(1).settled == {"completed": 9000}
     assert sizes == [4000, 4000, 1000]
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(world: World, monkeypatch: pytest.MonkeyPatch, hooked: bool) -> None:
+def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(
+    world: World, monkeypatch: pytest.MonkeyPatch, hooked: bool
+) -> None:
     monkeypatch.setattr(consumer_close, "STEP", 4)
     monkeypatch.setattr(consumer_close, "HOOKED_STEP", 1)
     if hooked:
@@ -316,7 +342,9 @@ def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(world:
     assert world.store.inner.claim_members(Scoped("q", "etl"), 1) == []
 
 
-def test_a_close_that_broke_off_is_finished_by_whoever_asks_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_broke_off_is_finished_by_whoever_asks_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_close, "STEP", 4)
     world.fill("q", count=15)
     reader = Reader(world)
@@ -339,7 +367,9 @@ def test_two_who_close_at_once_close_once(world: World, monkeypatch: pytest.Monk
     assert world.counts("q") == (0, 0, 0, 0)
 
 
-def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a clock that goes by itself."""
     monkeypatch.setattr(consumer_close, "STEP", 2)
     monkeypatch.setattr(timers, "LONGEST_SLEEP_MS", 3_600_000)
@@ -384,7 +414,10 @@ def test_dead_letters_can_be_read_by_number_too(world: World) -> None:
     world.broker.quarantine("q", [NewMessage(b"a"), NewMessage(b"b")], error="bad")
     reader = Reader(world, queue="q.dlq")
     taken = reader.take(1)
-    assert [(d.payload, d.source, d.failures[-1].error) for d in taken] == [(b"a", "q", "bad"), (b"b", "q", "bad")]
+    assert [(d.payload, d.source, d.failures[-1].error) for d in taken] == [
+        (b"a", "q", "bad"),
+        (b"b", "q", "bad"),
+    ]
     assert world.broker.redrive("q.dlq").moved == 0
     assert world.broker.retry("q", filter=DeadFilter()).changed == ()
     reader.record(1, [Fail(taken[0])])

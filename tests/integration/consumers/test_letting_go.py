@@ -38,12 +38,19 @@ def test_its_messages_go_back_to_their_places_and_no_attempt_is_counted(world: W
 
 
 @pytest.mark.parametrize("how", LOSE)
-def test_whoever_comes_with_its_number_is_told_that_it_is_lost_and_goes_on_with_the_next(world: World, how: str) -> None:
+def test_whoever_comes_with_its_number_is_told_that_it_is_lost_and_goes_on_with_the_next(
+    world: World, how: str
+) -> None:
     world.fill("q", count=3)
     reader = Reader(world, ttl="60s")
     taken = reader.take(1, limit=2)
     LOSE[how](world)
-    calls = (lambda: reader.claim(1), lambda: reader.read(1), lambda: reader.record(1, [Fail(taken[0])]), lambda: reader.choose(1, []))
+    calls = (
+        lambda: reader.claim(1),
+        lambda: reader.read(1),
+        lambda: reader.record(1, [Fail(taken[0])]),
+        lambda: reader.choose(1, []),
+    )
     for call in (*calls, lambda: reader.close(1)):
         with pytest.raises(ClaimReleased) as told:
             call()
@@ -103,7 +110,9 @@ def test_a_step_of_the_wall_clock_ends_nobody_in_this_process(world: World) -> N
 
 
 @pytest.mark.parametrize("dropping", [False, True])
-def test_a_release_that_broke_off_is_finished_later(world: World, monkeypatch: pytest.MonkeyPatch, dropping: bool) -> None:
+def test_a_release_that_broke_off_is_finished_later(
+    world: World, monkeypatch: pytest.MonkeyPatch, dropping: bool
+) -> None:
     monkeypatch.setattr(consumer_close, "RELEASE_STEP", 3)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(10)])
     Reader(world).claim(1)
@@ -139,7 +148,9 @@ def test_a_dropped_consumer_is_forgotten_with_what_it_had_in_hand(world: World) 
 
 
 @pytest.mark.parametrize("queue", ["q", "q.dlq"])
-def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(world: World, queue: str) -> None:
+def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(
+    world: World, queue: str
+) -> None:
     world.fill("q", count=3)
     world.broker.quarantine("q", [NewMessage(b"")])
     reader = Reader(world, queue=queue)
@@ -166,7 +177,9 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(wo
     assert reader.claim(2).count == 2
 
 
-def test_a_queue_deleted_between_the_steps_of_a_close_leaves_no_step_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_deleted_between_the_steps_of_a_close_leaves_no_step_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_close, "STEP", 2)
     world.fill("q", count=7)
     reader = Reader(world)
@@ -182,7 +195,9 @@ def test_a_queue_deleted_between_the_steps_of_a_close_leaves_no_step_behind(worl
     assert check_laws(world.store.inner) == []
 
 
-def test_a_consumer_that_is_being_dropped_goes_with_its_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_is_being_dropped_goes_with_its_queue(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_close, "RELEASE_STEP", 2)
     world.fill("q", count=7)
     Reader(world).claim(1)
@@ -199,7 +214,9 @@ class _BrokeOff(Exception):
 
 
 @pytest.mark.parametrize("call", ["drop", "claim", "close"])
-def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(world: World, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     world.fill("q", count=7)
     reader = Reader(world)
     reader.claim(1, limit=4)

@@ -104,7 +104,13 @@ def test_a_new_generation_goes_on_with_the_claim_in_hand_and_fences_the_old_one_
     assert new.generation == old.generation + 1
     new.claim(1)
     half_read = world.broker.consumers.read("etl", "q", new.generation, 1)
-    for call in (lambda: old.claim(1), lambda: old.read(1), lambda: old.record(1, []), lambda: old.choose(1, []), lambda: old.close(1)):
+    for call in (
+        lambda: old.claim(1),
+        lambda: old.read(1),
+        lambda: old.record(1, []),
+        lambda: old.choose(1, []),
+        lambda: old.close(1),
+    ):
         with pytest.raises(StaleConsumer, match=f"expected generation {new.generation}"):
             call()
     with pytest.raises(StaleConsumer):
@@ -128,7 +134,10 @@ def test_the_same_name_in_another_queue_is_another_consumer(world: World) -> Non
     (message,) = world.broker.peek("other", where="leased", limit=1)
     assert "consumer release other etl" in str(world.broker.explain(message.id))
     assert [delivery.queue for delivery in there.read(1)] == ["other", "other"]
-    assert [(info.queue, info.name, info.open) for info in world.broker.consumers.list()] == [("other", "etl", 1), ("q", "etl", 0)]
+    assert [(info.queue, info.name, info.open) for info in world.broker.consumers.list()] == [
+        ("other", "etl", 1),
+        ("q", "etl", 0),
+    ]
     world.broker.consumers.drop("etl", "q")
     assert world.broker.consumers.release("etl", "other") == 2
     assert Reader(world).generation > here.generation
@@ -184,7 +193,9 @@ def test_unknown_names_and_queues_are_said_so(world: World) -> None:
         ("up_to", lambda c: c.close("etl", "q", 1, None)),
     ],
 )
-def test_what_cannot_be_meant_so_is_refused_by_its_name(memory_world: World, field: str, call: object) -> None:
+def test_what_cannot_be_meant_so_is_refused_by_its_name(
+    memory_world: World, field: str, call: object
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         call(memory_world.broker.consumers)  # type: ignore[operator]
     assert refused.value.field == field
@@ -235,7 +246,9 @@ def test_bytes_end_a_claim_and_one_message_always_fits(world: World) -> None:
     assert second.bytes == 1000 * second.count
 
 
-def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_in_pieces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 4)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="long") for n in range(11)])
     world.broker.enqueue_many("q", [NewMessage(b"x%d" % n, stream=f"s{n}") for n in range(3)])
@@ -247,20 +260,30 @@ def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_i
 
 
 @pytest.mark.parametrize("piece", [2, 3, 100])
-def test_a_claim_may_take_a_few_of_each_stream_so_that_more_of_them_find_room(world: World, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+def test_a_claim_may_take_a_few_of_each_stream_so_that_more_of_them_find_room(
+    world: World, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", piece)
-    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for stream in "abc" for n in range(7)])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"%d" % n, stream=stream) for stream in "abc" for n in range(7)]
+    )
     reader = Reader(world)
     for number, expected in ((1, [b"0", b"1", b"2"]), (2, [b"3", b"4", b"5"]), (3, [b"6"])):
         taken = reader.take(number, max_per_stream=3)
-        assert {stream: [d.payload for d in taken if d.stream == stream] for stream in "abc"} == dict.fromkeys("abc", expected)
+        assert {
+            stream: [d.payload for d in taken if d.stream == stream] for stream in "abc"
+        } == dict.fromkeys("abc", expected)
         reader.close(number)
     assert reader.claim(4).count == 0
 
 
-def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 2)
-    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for stream in "ab" for n in range(7)])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"%d" % n, stream=stream) for stream in "ab" for n in range(7)]
+    )
     reader = Reader(world)
     pieces: list[object] = []
 
@@ -276,7 +299,9 @@ def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(world: Wor
     assert payloads(reader.take(1, max_per_stream=3)) == [b"0", b"1", b"2"] * 2
 
 
-def test_a_stream_goes_on_where_the_claim_before_ended_and_is_held_up_until_it_is_closed(world: World) -> None:
+def test_a_stream_goes_on_where_the_claim_before_ended_and_is_held_up_until_it_is_closed(
+    world: World,
+) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(6)])
     reader = Reader(world)
     assert payloads(reader.take(1, limit=4)) == [b"0", b"1", b"2", b"3"]
@@ -285,7 +310,9 @@ def test_a_stream_goes_on_where_the_claim_before_ended_and_is_held_up_until_it_i
     assert payloads(reader.take(2)) == [b"4", b"5"]
 
 
-def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 3)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(10)])
     world.fill("q", count=4)
@@ -313,7 +340,9 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(world: 
     assert [d.payload for d in taken if d.stream] == [b"%d" % n for n in range(10)]
 
 
-def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_may(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 1)
     world.broker.update_queue("q", retry_in_stream={"policy": "fixed", "cooldown": "1m"})
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(4)])
@@ -334,7 +363,9 @@ def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_
     assert payloads(reader.take(1)) == [b"1", b"2"]
 
 
-def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 5)
     world.fill("q", count=200)
     reader = Reader(world)
@@ -343,7 +374,9 @@ def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(world: World
     assert len({d.id for d in reader.read(1)}) == 200
 
 
-def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 2)
     world.fill("q", count=20)
     reader = Reader(world)
@@ -359,12 +392,16 @@ def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(world: W
     assert len(reader.read(1)) == 5
 
 
-def test_a_larger_claim_lets_others_in_between_its_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_larger_claim_lets_others_in_between_its_pieces(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_claims, "PIECE", 5)
     world.fill("q", count=20)
     reader = Reader(world)
     most: list[int] = []
-    world.store.on_commit = lambda facts: most.extend(len(fact.ids) // 16 for fact in facts if isinstance(fact, MembersPinned))
+    world.store.on_commit = lambda facts: most.extend(
+        len(fact.ids) // 16 for fact in facts if isinstance(fact, MembersPinned)
+    )
     assert reader.claim(1).count == 20
     assert most == [5, 5, 5, 5]
 
@@ -415,7 +452,9 @@ def test_a_ceiling_leaves_the_order_of_what_it_holds_back_alone(world: World) ->
 
 
 def test_slices_share_a_claim_without_overlap_and_a_stream_sits_in_one_of_them(world: World) -> None:
-    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=f"s{n % 9}" if n % 2 else None) for n in range(300)])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"%d" % n, stream=f"s{n % 9}" if n % 2 else None) for n in range(300)]
+    )
     reader = Reader(world)
     whole = shown(reader.take(1))
     slices = [shown(reader.read(1, slice=at, slices=4)) for at in range(4)]
@@ -447,7 +486,14 @@ def test_consumers_are_listed_with_what_they_have_in_hand(world: World) -> None:
     reader.claim(1, limit=2)
     first, second = world.broker.consumers.list()
     assert (first.name, first.open, first.messages, first.bytes) == ("b", 0, 0, 0)
-    assert (second.name, second.queue, second.open, second.messages, second.bytes, second.last_closed) == ("etl", "q", 1, 2, 10, 0)
+    assert (second.name, second.queue, second.open, second.messages, second.bytes, second.last_closed) == (
+        "etl",
+        "q",
+        1,
+        2,
+        10,
+        0,
+    )
     assert second.expires_at == world.clock.now_ms() + 7 * 24 * 3600 * 1000
     reader.close(1)
     shown_now = world.broker.consumers.show("etl", "q")

@@ -23,12 +23,16 @@ def reader(world: World) -> Reader:
 
 
 @pytest.mark.parametrize("item", [Complete, Fail, Release, Extend, Start], ids=lambda item: item.__name__)
-def test_a_settle_with_its_lease_changes_nothing_and_says_why(world: World, reader: Reader, item: Callable[[Delivery], Any]) -> None:
+def test_a_settle_with_its_lease_changes_nothing_and_says_why(
+    world: World, reader: Reader, item: Callable[[Delivery], Any]
+) -> None:
     taken = reader.take(1)
     seen = shown(taken)
     for result in world.broker.settle([item(delivery) for delivery in taken]):
         assert (result.ok, result.error) == (False, WHY)
-    (result, *_) = world.broker.exchange("someone", settle=[item(taken[0])] if item is not Extend else [], extend=[Extend(taken[0])]).settled
+    (result, *_) = world.broker.exchange(
+        "someone", settle=[item(taken[0])] if item is not Extend else [], extend=[Extend(taken[0])]
+    ).settled
     assert result.error == WHY
     assert shown(reader.read(1)) == seen
     assert world.counts("q") == (0, 0, 3, 0)
@@ -42,9 +46,14 @@ def test_settling_by_id_changes_nothing_and_says_why(world: World, reader: Reade
 
 
 VERBS: dict[str, Callable[..., Any]] = {
-    "retry": Broker.retry, "drop": Broker.drop, "done": Broker.done, "bury": Broker.bury, "hold": Broker.hold,
-    "unhold": Broker.unhold, "fail": Broker.fail,
-}  # fmt: skip
+    "retry": Broker.retry,
+    "drop": Broker.drop,
+    "done": Broker.done,
+    "bury": Broker.bury,
+    "hold": Broker.hold,
+    "unhold": Broker.unhold,
+    "fail": Broker.fail,
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -67,7 +76,10 @@ def test_an_operator_who_fails_it_does_not_even_ask_the_hook(world: World, reade
     taken = reader.take(1)
     world.broker.fail("q", [delivery.id for delivery in taken])
     world.broker.settle([Fail(delivery) for delivery in taken])
-    assert [hook.calls for hook in world.broker.stats("q").hooks if hook.function == "on_failure"] in ([], [0])
+    assert [hook.calls for hook in world.broker.stats("q").hooks if hook.function == "on_failure"] in (
+        [],
+        [0],
+    )
 
 
 def test_purges_drains_goodbyes_and_time_pass_it_by(world: World, reader: Reader) -> None:
@@ -83,7 +95,9 @@ def test_purges_drains_goodbyes_and_time_pass_it_by(world: World, reader: Reader
     assert reader.close(1).settled == {"completed": 2}
 
 
-def test_a_plain_consumer_of_the_same_name_may_say_goodbye_to_what_it_claimed_itself(world: World, reader: Reader) -> None:
+def test_a_plain_consumer_of_the_same_name_may_say_goodbye_to_what_it_claimed_itself(
+    world: World, reader: Reader
+) -> None:
     reader.claim(1, limit=2)
     world.claim_one("q", consumer="etl")
     assert world.broker.goodbye("etl") == 1

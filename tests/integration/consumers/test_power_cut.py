@@ -57,10 +57,16 @@ def test_generations_claims_outcomes_and_choices_that_were_answered_are_still_th
     again = list(machine.cut().consumers.read("etl", "q", generation, 1))
     assert len(again) == claimed.count == 6
     assert shown(again) == shown(taken)
-    machine.broker.consumers.record("etl", "q", generation, 1, [Fail(again[0], "no"), Release(again[1])], part="a")
+    machine.broker.consumers.record(
+        "etl", "q", generation, 1, [Fail(again[0], "no"), Release(again[1])], part="a"
+    )
     machine.cut().consumers.record("etl", "q", generation, 1, [Release(again[2])])
     machine.cut().consumers.choose("etl", "q", generation, 1, ["a"])
-    assert machine.cut().consumers.close("etl", "q", generation, 1).settled == {"dead": 1, "released": 2, "completed": 3}
+    assert machine.cut().consumers.close("etl", "q", generation, 1).settled == {
+        "dead": 1,
+        "released": 2,
+        "completed": 3,
+    }
     after = machine.cut()
     after.run_due()
     assert (after.stats("q").ready, after.stats("q").leased, after.stats("q").dead) == (6, 0, 1)
@@ -71,15 +77,27 @@ def test_starts_progress_and_slices_taken_up_that_were_answered_are_still_there(
     machine.broker.consumers.claim("etl", "q", generation, 1, limit=4)
     taken = list(machine.cut().consumers.read("etl", "q", generation, 1, unsettled=True))
     machine.broker.consumers.take_up("etl", "q", generation, 1)
-    machine.cut().consumers.record("etl", "q", generation, 1, [Start(taken[0]), Complete(taken[1]), Extend(taken[2], progress=1, carry=b"c")])
+    machine.cut().consumers.record(
+        "etl",
+        "q",
+        generation,
+        1,
+        [Start(taken[0]), Complete(taken[1]), Extend(taken[2], progress=1, carry=b"c")],
+    )
     again = machine.cut().consumers.take_up("etl", "q", generation, 1)
     assert (again.again, again.failed) == (True, 1)
     left = list(machine.cut().consumers.read("etl", "q", generation, 1, unsettled=True))
     assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"2", 1, b"c"), (b"3", 0, b"")]
-    assert machine.cut().consumers.close("etl", "q", generation, 1).settled == {"dead": 1, "completed": 1, "released": 2}
+    assert machine.cut().consumers.close("etl", "q", generation, 1).settled == {
+        "dead": 1,
+        "completed": 1,
+        "released": 2,
+    }
 
 
-def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_close, "STEP", 2)
     generation = machine.broker.consumers.register("etl", "q").generation
     machine.broker.consumers.claim("etl", "q", generation, 1, limit=8)
@@ -91,7 +109,9 @@ def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(machi
     after = machine.cut()
     assert after.stats("q").leased == 8
     assert after.consumers.show("etl", "q").last_closed == 1
-    machine.store._seen = lambda facts: done.extend(len(fact.leases) for fact in facts if isinstance(fact, Completed))
+    machine.store._seen = lambda facts: done.extend(
+        len(fact.leases) for fact in facts if isinstance(fact, Completed)
+    )
     after.run_due()
     assert done == [2, 2, 2, 2]
     assert (after.stats("q").ready, after.stats("q").leased) == (2, 0)

@@ -1,4 +1,6 @@
-"""A claim that is worked on message by message: what was begun, how far it came, what is left, and who took it up."""
+"""A claim that is worked on message by message: what was begun, how far it came, what is left, and who took
+it up.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def test_what_nobody_spoke_of_goes_back_to_its_place(world: World) -> None:
     world.restart()
     assert reader.close(1).settled == {"completed": 1, "released": 2, "dead": 1}
     back = world.broker.claim("q", limit=10)
-    assert [(one.payload, one.attempts, one.deliveries) for one in back] == [(b"1", 0, 1), (b"2", 0, 1), (b"later", 0, 1)]
+    assert [(one.payload, one.attempts, one.deliveries) for one in back] == [
+        (b"1", 0, 1),
+        (b"2", 0, 1),
+        (b"later", 0, 1),
+    ]
 
 
 def test_a_stream_goes_on_behind_what_failed_in_its_order(world: World) -> None:
@@ -48,7 +54,10 @@ def test_a_stream_goes_on_behind_what_failed_in_its_order(world: World) -> None:
 def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_is_open(world: World) -> None:
     reader = worker(world, 3)
     consumers = world.broker.consumers
-    assert (consumers.show("etl", "q").unspoken, consumers.register("audit", "q").unspoken) == ("release", "complete")
+    assert (consumers.show("etl", "q").unspoken, consumers.register("audit", "q").unspoken) == (
+        "release",
+        "complete",
+    )
     reader.claim(1, limit=1)
     with pytest.raises(InvalidRequest, match="'release' while claim 1 is open: close it, or let go of it"):
         consumers.register("etl", "q")
@@ -83,7 +92,9 @@ def test_a_queue_that_keeps_what_is_completed_keeps_the_progress_told_with_it(wo
     assert [(one.where, int(one.progress)) for one in kept] == [("done", 4), ("done", 3)]
 
 
-def test_a_release_that_asks_to_pass_is_let_by_one_that_failed_and_needs_no_leave_where_all_before_it_is_done(world: World) -> None:
+def test_a_release_that_asks_to_pass_is_let_by_one_that_failed_and_needs_no_leave_where_all_before_it_is_done(
+    world: World,
+) -> None:
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s" if n < 3 else "t") for n in range(5)])
     reader = Reader(world, unspoken="release")
     s0, s1, s2, t0, t1 = sorted(reader.take(1), key=lambda one: one.payload)
@@ -100,7 +111,9 @@ def test_only_what_had_begun_counts_as_handed_out_when_it_goes_back_unspoken(wor
         assert (first.deliveries, second.deliveries) == (number, 1)
         reader.record(number, [Start(first)])
         world.restart()
-        assert reader.close(number).settled == ({"released": 2} if number == 1 else {"dead": 1, "released": 1})
+        assert reader.close(number).settled == (
+            {"released": 2} if number == 1 else {"dead": 1, "released": 1}
+        )
     reader.claim(3)
     assert reader.close(3).settled == {"released": 1}
 
@@ -119,8 +132,13 @@ def test_what_has_an_outcome_is_left_out(world: World) -> None:
 
 
 @pytest.mark.parametrize("stop", [Fail, Release])
-def test_what_is_behind_a_failure_or_a_release_in_its_stream_is_left_out(world: World, stop: type[Fail | Release]) -> None:
-    world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream=stream) for n, stream in enumerate(["s", "t", "s", None, "t", "s"])])
+def test_what_is_behind_a_failure_or_a_release_in_its_stream_is_left_out(
+    world: World, stop: type[Fail | Release]
+) -> None:
+    world.broker.enqueue_many(
+        "q",
+        [NewMessage(b"%d" % n, stream=stream) for n, stream in enumerate(["s", "t", "s", None, "t", "s"])],
+    )
     reader = Reader(world, unspoken="release")
     reader.claim(1)
     by_payload = {one.payload: one for one in reader.read(1)}
@@ -130,7 +148,9 @@ def test_what_is_behind_a_failure_or_a_release_in_its_stream_is_left_out(world: 
     assert sorted(payloads(reader.read(1, unsettled=True))) == [b"0", b"1", b"3", b"4", b"5"]
 
 
-def test_what_gets_its_outcome_while_a_reader_is_on_its_way_is_not_read_any_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gets_its_outcome_while_a_reader_is_on_its_way_is_not_read_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(consumer_read, "_PAGE_MESSAGES", 2)
     reader = worker(world, 7, stream="s")
     taken = reader.take(1)
@@ -146,13 +166,17 @@ def test_a_reader_that_begins_behind_a_message_gets_what_is_left_behind_it(world
     taken = reader.take(1)
     reader.record(1, [Complete(taken[0]), Complete(taken[2]), Complete(taken[4])])
     for at, left in ((2, [b"3", b"5"]), (3, [b"5"])):
-        pages = world.broker.consumers.read_pages("etl", "q", reader.generation, 1, unsettled=True, after=taken[at].message.id)
+        pages = world.broker.consumers.read_pages(
+            "etl", "q", reader.generation, 1, unsettled=True, after=taken[at].message.id
+        )
         assert [payloads(page) for page in pages] == [left]
     with pytest.raises(InvalidRequest, match="a message of claim 1"):
         world.broker.consumers.read_pages("etl", "q", reader.generation, 1, after=b"?" * 16)
 
 
-def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_is_settled(world: World) -> None:
+def test_only_those_who_give_back_what_they_do_not_speak_of_may_leave_out_what_is_settled(
+    world: World,
+) -> None:
     world.fill("q", count=1)
     reader = Reader(world)
     reader.claim(1)
@@ -261,16 +285,31 @@ def test_progress_counts_at_once_and_outlives_the_claim(world: World) -> None:
     world.restart()
     again = reader.read(1)
     assert [(int(one.progress), one.carry, one.attempts, one.deliveries) for one in again] == [
-        (3 << 20, b"second", 0, 1), (0, b"b", 0, 1), (0, b"", 0, 1)]  # fmt: skip
+        (3 << 20, b"second", 0, 1),
+        (0, b"b", 0, 1),
+        (0, b"", 0, 1),
+    ]
     assert reader.close(1).settled == {"retry": 1, "released": 2}
-    kept = {one.payload: (int(one.progress) >> 20, one.carry, one.attempts) for one in world.broker.claim("q", limit=10)}
+    kept = {
+        one.payload: (int(one.progress) >> 20, one.carry, one.attempts)
+        for one in world.broker.claim("q", limit=10)
+    }
     assert kept == {b"0": (3, b"second", 1), b"1": (0, b"b", 0), b"2": (0, b"", 0)}
 
 
 def test_several_words_about_one_message_in_one_call_add_up(world: World) -> None:
     reader = worker(world, 1)
     (a,) = reader.take(1)
-    reader.record(1, [Start(a), Extend(a, progress=1, carry=b"x"), Extend(a, progress=3, carry=b"y"), Extend(a, progress=7), Extend(a)])
+    reader.record(
+        1,
+        [
+            Start(a),
+            Extend(a, progress=1, carry=b"x"),
+            Extend(a, progress=3, carry=b"y"),
+            Extend(a, progress=7),
+            Extend(a),
+        ],
+    )
     (again,) = reader.read(1, unsettled=True)
     assert (int(again.progress), again.carry) == (7, b"y")
     reader.record(1, [Extend(a, progress=15, carry=b"z"), Extend(a, progress=7, carry=b"y")])
@@ -349,7 +388,10 @@ def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> N
             raise StoreFull("here", 0, 1)
 
     world.store.on_commit = full
-    for call in (lambda: reader.record(1, [Complete(b), Extend(a, progress=1, carry=b"x")]), lambda: reader.take_up(1)):
+    for call in (
+        lambda: reader.record(1, [Complete(b), Extend(a, progress=1, carry=b"x")]),
+        lambda: reader.take_up(1),
+    ):
         with pytest.raises(StoreFull):
             call()
     world.store.on_commit = lambda facts: None

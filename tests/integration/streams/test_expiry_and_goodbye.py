@@ -27,7 +27,12 @@ def test_expiry_of_several_runs_fails_the_first_of_each(world: World) -> None:
         fill(world, f"{stream}1", f"{stream}2", stream=stream)
     held = claim(world, per_stream=2)
     world.clock.advance(seconds=30)
-    assert {name: world.broker.find(delivery.id).attempts for name, delivery in held.items()} == {"a1": 1, "a2": 0, "b1": 1, "b2": 0}
+    assert {name: world.broker.find(delivery.id).attempts for name, delivery in held.items()} == {
+        "a1": 1,
+        "a2": 0,
+        "b1": 1,
+        "b2": 0,
+    }
 
 
 def test_an_unstarted_run_goes_back_whole(world: World) -> None:
@@ -84,7 +89,9 @@ def test_no_claim_gets_a_message_while_an_earlier_one_of_its_stream_is_out(world
             case 0:
                 fill(world, f"m{step}", stream=chance.choice("ab"))
             case 1:
-                held += world.broker.claim("q", limit=chance.randint(1, 4), max_per_stream=chance.randint(1, 3))
+                held += world.broker.claim(
+                    "q", limit=chance.randint(1, 4), max_per_stream=chance.randint(1, 3)
+                )
             case 2 | 3 if held:
                 delivery = held.pop(chance.randrange(len(held)))
                 world.broker.settle([chance.choice([Complete, Fail, Release])(delivery)])
@@ -106,4 +113,6 @@ def test_two_claims_of_one_message_each_never_hold_the_same_stream(world: World)
             assert delivery.stream not in held
             held[delivery.stream or ""] = delivery
         delivery = held.pop(chance.choice(sorted(held)))
-        world.broker.settle([chance.choice([Complete(delivery), Release(delivery), Fail(delivery, retry_in="0s")])])
+        world.broker.settle(
+            [chance.choice([Complete(delivery), Release(delivery), Fail(delivery, retry_in="0s")])]
+        )

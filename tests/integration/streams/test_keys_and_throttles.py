@@ -18,7 +18,10 @@ def test_a_stream_keeps_the_key_of_the_message_that_opened_it(world: World) -> N
 
 
 def test_messages_of_one_call_are_bound_to_the_key_of_the_first(world: World) -> None:
-    world.broker.enqueue_many("q", [NewMessage(b"a", fairness_key="ann", stream="s"), NewMessage(b"b", fairness_key="bob", stream="s")])
+    world.broker.enqueue_many(
+        "q",
+        [NewMessage(b"a", fairness_key="ann", stream="s"), NewMessage(b"b", fairness_key="bob", stream="s")],
+    )
     assert [delivery.fairness_key for delivery in claim(world, per_stream=5).values()] == ["ann", "ann"]
 
 
@@ -42,7 +45,9 @@ def test_a_blocked_stream_leaves_its_key_to_the_others(world: World) -> None:
 
 def test_a_key_whose_streams_are_all_blocked_hoards_nothing(world: World) -> None:
     for stream in "ab":
-        world.broker.enqueue_many("q", [NewMessage(b"blocked", fairness_key="k", stream=stream) for _ in range(20)])
+        world.broker.enqueue_many(
+            "q", [NewMessage(b"blocked", fairness_key="k", stream=stream) for _ in range(20)]
+        )
     world.broker.settle([Fail(delivery) for delivery in world.broker.claim("q", limit=9)])
     assert [key.key for key in world.broker.stats("q", keys=True).keys] == []
     world.broker.enqueue_many("q", [NewMessage(b"free", fairness_key="other") for _ in range(60)])

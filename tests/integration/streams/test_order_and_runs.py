@@ -148,8 +148,12 @@ def test_a_run_is_paid_for_out_of_the_share_of_its_key(world: World) -> None:
 
 
 def test_a_run_with_weights_keeps_to_them(world: World) -> None:
-    world.broker.enqueue_many("q", [NewMessage(b"", fairness_key="a", weight=3, stream=f"s{n % 4}") for n in range(120)])
-    world.broker.enqueue_many("q", [NewMessage(b"", fairness_key="b", weight=1, stream=f"t{n % 4}") for n in range(120)])
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"", fairness_key="a", weight=3, stream=f"s{n % 4}") for n in range(120)]
+    )
+    world.broker.enqueue_many(
+        "q", [NewMessage(b"", fairness_key="b", weight=1, stream=f"t{n % 4}") for n in range(120)]
+    )
     taken: list[str] = []
     while len(taken) < 80:
         held = world.broker.claim("q", limit=8, max_per_stream=4)

@@ -13,17 +13,31 @@ from tests.integration.streams.steps import claim, fill, run, settle
 from tests.integration.world import World
 
 MATRIX: list[tuple[str, Callable[[World, Delivery, Delivery], Any], bool]] = [
-    ("failed and scheduled, the lease of M2 not cleared", lambda world, m1, m2: settle(world, Fail(m1)), False),
-    ("failed and scheduled, M2 given back in order", lambda world, m1, m2: settle(world, Fail(m1), Release(m2, keep_order=True)), False),
+    (
+        "failed and scheduled, the lease of M2 not cleared",
+        lambda world, m1, m2: settle(world, Fail(m1)),
+        False,
+    ),
+    (
+        "failed and scheduled, M2 given back in order",
+        lambda world, m1, m2: settle(world, Fail(m1), Release(m2, keep_order=True)),
+        False,
+    ),
     ("failed and scheduled, M2 released", lambda world, m1, m2: settle(world, Fail(m1), Release(m2)), True),
-    ("failed and not scheduled (held), M2 released", lambda world, m1, m2: (world.broker.hold("q", [m1.id]), settle(world, Release(m2))), True),
+    (
+        "failed and not scheduled (held), M2 released",
+        lambda world, m1, m2: (world.broker.hold("q", [m1.id]), settle(world, Release(m2))),
+        True,
+    ),
     ("in the hands of a consumer", lambda world, m1, m2: settle(world, Release(m2)), False),
     ("completed", lambda world, m1, m2: settle(world, Complete(m1), Release(m2)), True),
 ]
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
-@pytest.mark.parametrize(("m1_then_m2", "claimable"), [row[1:] for row in MATRIX], ids=[row[0] for row in MATRIX])
+@pytest.mark.parametrize(
+    ("m1_then_m2", "claimable"), [row[1:] for row in MATRIX], ids=[row[0] for row in MATRIX]
+)
 def test_the_decision_matrix_of_the_seed(
     world: World, m1_then_m2: Callable[[World, Delivery, Delivery], Any], claimable: bool, restart: bool
 ) -> None:
@@ -37,7 +51,11 @@ def test_the_decision_matrix_of_the_seed(
 def test_use_case_1_independent_events_go_on(world: World) -> None:
     created, address, email = run(world, "created", "address", "email")
     results = settle(world, Fail(created, reason="validation_failure"), Release(address), Release(email))
-    assert results == [("retry", "retry_in_stream.fixed"), ("released", "release.let_by"), ("released", "release.let_by")]
+    assert results == [
+        ("retry", "retry_in_stream.fixed"),
+        ("released", "release.let_by"),
+        ("released", "release.let_by"),
+    ]
     held = claim(world, per_stream=5)
     assert list(held) == ["address", "email"]
     settle(world, *(Complete(delivery) for delivery in held.values()))
@@ -48,7 +66,9 @@ def test_use_case_1_independent_events_go_on(world: World) -> None:
 
 def test_use_case_2_one_goes_on_and_one_stays_behind(world: World) -> None:
     send, log, preferences = run(world, "send", "log", "preferences")
-    settle(world, Fail(send, reason="transport_unavailable"), Release(log, keep_order=True), Release(preferences))
+    settle(
+        world, Fail(send, reason="transport_unavailable"), Release(log, keep_order=True), Release(preferences)
+    )
     held = claim(world, per_stream=5)
     assert list(held) == ["preferences"]
     settle(world, Complete(held["preferences"]))
@@ -71,8 +91,10 @@ def test_use_case_3_a_poison_message_is_set_aside_and_the_stream_goes_on(world: 
 def test_the_order_of_items_in_a_settle_does_not_matter_to_the_switch(world: World) -> None:
     m1, m2, m3 = run(world, "m1", "m2", "m3")
     assert settle(world, Release(m3), Fail(m1), Release(m2)) == [
-        ("released", "release.let_by"), ("retry", "retry_in_stream.fixed"), ("released", "release.let_by"),
-    ]  # fmt: skip
+        ("released", "release.let_by"),
+        ("retry", "retry_in_stream.fixed"),
+        ("released", "release.let_by"),
+    ]
     assert list(claim(world, per_stream=5)) == ["m2", "m3"]
 
 
@@ -127,7 +149,9 @@ def test_a_blocker_that_is_due_does_not_wait_for_who_was_let_by(world: World) ->
     assert list(claim(world)) == ["m2"]
     assert claim(world) == {}, "m3 may pass m1, not m2"
     world.clock.advance(seconds=1)
-    assert list(claim(world, per_stream=5)) == ["m1"], "the stream was told to go on without it, so it goes on without the stream"
+    assert list(claim(world, per_stream=5)) == ["m1"], (
+        "the stream was told to go on without it, so it goes on without the stream"
+    )
     assert claim(world) == {}
 
 
@@ -141,7 +165,10 @@ def test_when_the_blocker_is_due_it_goes_first_again(world: World) -> None:
 def test_strict_makes_every_release_keep_order(world: World) -> None:
     world.broker.update_queue("q", ordering="strict")
     m1, m2 = run(world, "m1", "m2")
-    assert settle(world, Fail(m1), Release(m2)) == [("retry", "retry_in_stream.fixed"), ("released", "release.order_kept")]
+    assert settle(world, Fail(m1), Release(m2)) == [
+        ("retry", "retry_in_stream.fixed"),
+        ("released", "release.order_kept"),
+    ]
     assert claim(world) == {}
     world.clock.advance(seconds=60)
     assert list(claim(world, per_stream=5)) == ["m1", "m2"]

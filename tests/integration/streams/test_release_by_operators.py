@@ -16,7 +16,12 @@ def test_an_operator_lets_all_pass_the_one_that_waits(world: World, state: str) 
         fill(world, "m2", "m3")
     else:
         m1, m2, m3 = run(world, "m1", "m2", "m3")
-        settle(world, Release(m2, keep_order=True), Release(m3, keep_order=True), *([Fail(m1)] if state == "waiting" else []))
+        settle(
+            world,
+            Release(m2, keep_order=True),
+            Release(m3, keep_order=True),
+            *([Fail(m1)] if state == "waiting" else []),
+        )
         if state == "held":
             world.broker.hold("q", [m1.id])
     assert claim(world) == {}
@@ -52,7 +57,11 @@ def test_a_run_past_the_released_blocker_stops_at_the_next_one(world: World) -> 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "with a restart in between"])
 def test_releasing_a_stream_again_passes_the_next_message_that_waits(world: World, restart: bool) -> None:
     m1, m2, m3, m4, m5 = run(world, "m1", "m2", "m3", "m4", "m5")
-    settle(world, *(Fail(blocker) for blocker in (m1, m2, m3)), *(Release(delivery, keep_order=True) for delivery in (m4, m5)))
+    settle(
+        world,
+        *(Fail(blocker) for blocker in (m1, m2, m3)),
+        *(Release(delivery, keep_order=True) for delivery in (m4, m5)),
+    )
     for _ in range(2):
         assert world.broker.release_stream("q", "s") is True
         assert claim(world) == {}, "another one waits"
@@ -70,7 +79,9 @@ def test_releasing_a_stream_again_takes_nothing_back_from_the_message_that_is_pa
     for _ in range(2):
         world.broker.release_stream("q", "s")
     world.clock.advance(seconds=60)
-    assert list(claim(world, per_stream=5)) == ["m2", "m3"], "the first release was about m1, and it still counts"
+    assert list(claim(world, per_stream=5)) == ["m2", "m3"], (
+        "the first release was about m1, and it still counts"
+    )
 
 
 def test_releasing_a_stream_that_goes_on_changes_nothing(world: World) -> None:
@@ -91,7 +102,13 @@ def test_a_release_that_is_over_lets_no_run_pass(world: World) -> None:
     world.broker.release_stream("q", "s")
     world.clock.advance(seconds=60)
     held = claim(world, per_stream=5)
-    settle(world, Complete(held["m1"]), Fail(held["m2"]), Release(held["m3"]), Release(held["m4"], keep_order=True))
+    settle(
+        world,
+        Complete(held["m1"]),
+        Fail(held["m2"]),
+        Release(held["m3"]),
+        Release(held["m4"], keep_order=True),
+    )
     assert list(claim(world, per_stream=5)) == ["m3"]
 
 

@@ -18,7 +18,10 @@ def test_a_lease_holds_up_the_rest_whoever_asks(world: World) -> None:
 
 def test_a_scheduled_retry_holds_up_the_rest_and_time_lets_them_go(world: World) -> None:
     a, b = run(world, "a", "b")
-    assert settle(world, Fail(a), Release(b, keep_order=True)) == [("retry", "retry_in_stream.fixed"), ("released", "release.order_kept")]
+    assert settle(world, Fail(a), Release(b, keep_order=True)) == [
+        ("retry", "retry_in_stream.fixed"),
+        ("released", "release.order_kept"),
+    ]
     world.clock.advance(ms=59_999)
     assert claim(world) == {}
     world.clock.advance(ms=1)

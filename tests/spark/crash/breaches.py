@@ -1,4 +1,6 @@
-"""Sources and sinks that break their word, for a test that the audit finds them out. All else about them is the real thing."""
+"""Sources and sinks that break their word, for a test that the audit finds them out. All else about them is
+the real thing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class _ClosingReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
         yield from super().read(partition)
-        client_for(self._options).consumers.close(partition.consumer, self._options.queue, partition.generation, partition.number)
+        client_for(self._options).consumers.close(
+            partition.consumer, self._options.queue, partition.generation, partition.number
+        )
 
 
 class TokenByChance(FairleadDataSource):

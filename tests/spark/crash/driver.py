@@ -1,4 +1,5 @@
-"""The victim: a query that reads a queue, transforms each message and writes it into another queue, or settles it where it is.
+"""The victim: a query that reads a queue, transforms each message and writes it into another queue, or
+settles it where it is.
 
 Started by the tests in a session of its own, with a `Life` as JSON; again and again on the same checkpoint.
 """
@@ -23,14 +24,17 @@ from tests.crash.pipeline.switch import MARK, ROOT, tell_driver
 
 from .breaches import BREACHES
 
-#: What has to live a short time only is quicker without the second compiler and without threads for its garbage.
+#: What has to live a short time only is quicker without the second compiler and without threads for its
+#: garbage.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 FAILURES = "failures.jsonl"
 
 
 class Life(msgspec.Struct, frozen=True):
-    """`patience` is how many queries may fail before the driver gives up: a query whose source process is killed is over, its session
-    is not. `source` and `sink` are the formats, which a test may want to be some that break their word."""
+    """`patience` is how many queries may fail before the driver gives up: a query whose source process is
+    killed is over, its session is not. `source` and `sink` are the formats, which a test may want to be some
+    that break their word.
+    """
 
     home: str
     address: str
@@ -59,7 +63,9 @@ def main(life: Life) -> None:
 
 def find_tests() -> dict[str, str]:
     """Settings with which the Python processes of this session find the modules of the tests."""
-    path = os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     return {"spark.executorEnv.PYTHONPATH": path}
 
 
@@ -78,25 +84,40 @@ def run(spark: SparkSession, life: Life) -> None:
 def start(spark: SparkSession, life: Life) -> StreamingQuery:
     """Until what was in the source when it started is done."""
     rows = (
-        spark.readStream.format(life.source).option("endpoint", life.address).option("consumer", CONSUMER)
-        .option("maxMessagesPerTrigger", life.batch).option("numPartitions", life.slices).load(SOURCE)
-    )  # fmt: skip
+        spark.readStream.format(life.source)
+        .option("endpoint", life.address)
+        .option("consumer", CONSUMER)
+        .option("maxMessagesPerTrigger", life.batch)
+        .option("numPartitions", life.slices)
+        .load(SOURCE)
+    )
     made = transformed(rows) if life.operation == "produce" else settled(rows)
     return (
-        made.writeStream.format(life.sink).option("endpoint", life.address).option("queue", SINK if life.operation == "produce" else SOURCE)
-        .option("operation", life.operation).option("checkpointLocation", str(Path(life.home) / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        made.writeStream.format(life.sink)
+        .option("endpoint", life.address)
+        .option("queue", SINK if life.operation == "produce" else SOURCE)
+        .option("operation", life.operation)
+        .option("checkpointLocation", str(Path(life.home) / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 def transformed(rows: DataFrame) -> DataFrame:
-    return rows.selectExpr(f"concat(cast('{DONE.decode()}' as binary), payload) as payload", "stream", "fairness_key")
+    return rows.selectExpr(
+        f"concat(cast('{DONE.decode()}' as binary), payload) as payload", "stream", "fairness_key"
+    )
 
 
 def settled(rows: DataFrame) -> DataFrame:
     """As the header says, at the first delivery; later everything is well."""
     said = rows.selectExpr("id", "receipt", "if(deliveries = 1, headers['kind'], 'complete') as kind")
     return said.selectExpr(
-        "id", "receipt", "if(kind = 'dead', 'fail', kind) as outcome", "kind = 'dead' as dead", "if(kind in ('fail', 'dead'), 'no', null) as error"
+        "id",
+        "receipt",
+        "if(kind = 'dead', 'fail', kind) as outcome",
+        "kind = 'dead' as dead",
+        "if(kind in ('fail', 'dead'), 'no', null) as error",
     )
 
 

@@ -1,6 +1,8 @@
-"""Kills at random moments: of the driver, of parts of it, of executors, and of the broker, while a query works through a queue.
+"""Kills at random moments: of the driver, of parts of it, of executors, and of the broker, while a query
+works through a queue.
 
-The same seed gives the same plan: who is killed, after how many lines of the ledger, and how long after the last of these.
+The same seed gives the same plan: who is killed, after how many lines of the ledger, and how long after the
+last of these.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from tests.spark.cluster import run_cluster
 from .driver import FAILURES, Life
 
 BATCH = 12
-#: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a close, each twice.
+#: Lines that a batch leaves in the ledger, at least: a claim, reads and stages of its slices, a publish and a
+#: close, each twice.
 LINES_OF_A_BATCH = 10
-#: Who can be killed where a driver is its own executor, and what that does to a query: a task is tried again, a source is not.
+#: Who can be killed where a driver is its own executor, and what that does to a query: a task is tried again,
+#: a source is not.
 LOCAL = ("driver", "jvm", "worker", "source", "sink", "broker")
 CLUSTER = ("executor", "worker", "source", "broker", "driver")
 #: A task that fails is tried again, as on a cluster; plain `local[2]` gives up at the first failure.
@@ -83,7 +87,9 @@ def run_cluster_round(seed: int, directory: Path, kinds: tuple[str, ...] | None 
 
 def spark_command(master: str, **options: object) -> Command:
     def command(home: Path, address: str) -> list[str]:
-        life = msgspec.convert({"home": str(home), "address": address, "master": master, "batch": BATCH, **options}, Life)
+        life = msgspec.convert(
+            {"home": str(home), "address": address, "master": master, "batch": BATCH, **options}, Life
+        )
         return [sys.executable, "-m", "tests.spark.crash.driver", msgspec.json.encode(life).decode()]
 
     return command
@@ -113,4 +119,8 @@ def _unexpected_failures(home: Path, expected: int) -> list[str]:
     """A query must ride out a broker that is restarted, and an executor or a Python worker that dies."""
     path = home / FAILURES
     failures = [json.loads(line)["error"] for line in path.read_text().splitlines()] if path.exists() else []
-    return [f"the query failed {len(failures)} times, and was made to fail {expected} times:", *failures] if len(failures) > expected else []
+    return (
+        [f"the query failed {len(failures)} times, and was made to fail {expected} times:", *failures]
+        if len(failures) > expected
+        else []
+    )

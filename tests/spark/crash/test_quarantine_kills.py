@@ -1,5 +1,6 @@
-"""A job with `quarantine` is killed where it hurts: a Python worker in the middle of a partition, the driver between the publish of
-the bad rows and Spark's commit, the broker meanwhile. Every row ends in the sink or among the dead letters, once.
+"""A job with `quarantine` is killed where it hurts: a Python worker in the middle of a partition, the driver
+between the publish of the bad rows and Spark's commit, the broker meanwhile. Every row ends in the sink or
+among the dead letters, once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tests.spark.processes import PATIENCE_S
 
 ROWS = 4000
 
-#: Its first life loses a worker, publishes, writes the good rows, and then stands still before Spark can commit; the second ends.
+#: Its first life loses a worker, publishes, writes the good rows, and then stands still before Spark can
+#: commit; the second ends.
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
@@ -50,7 +52,10 @@ def test_every_row_is_good_or_dead_once_whoever_is_killed(tmp_path: Path) -> Non
     for at in range(2):
         lines = [json.dumps({"id": number, "amount": number % 10}) for number in range(at, ROWS, 2)]
         (inbox / f"{at}.json").write_text("\n".join(lines))
-    with run_server(tmp_path / "data", settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+    with (
+        run_server(tmp_path / "data", settings={"durability": "os"}) as server,
+        fairlead.connect(server.address) as client,
+    ):
         client.create_queue("orders")
         first = Driver(tmp_path / "first", PROGRAM, "local[2,4]", tmp_path, server.address)
         try:
@@ -69,6 +74,10 @@ def test_every_row_is_good_or_dead_once_whoever_is_killed(tmp_path: Path) -> Non
 def _wait_for(sign: Path, driver: Driver) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not sign.exists():
-        assert driver.process.poll() is None, f"the driver ended with {driver.process.returncode}\n{driver.family.report()}"
-        assert time.monotonic() < deadline, f"no {sign.name} after {PATIENCE_S:.0f} s\n{driver.family.report()}"
+        assert driver.process.poll() is None, (
+            f"the driver ended with {driver.process.returncode}\n{driver.family.report()}"
+        )
+        assert time.monotonic() < deadline, (
+            f"no {sign.name} after {PATIENCE_S:.0f} s\n{driver.family.report()}"
+        )
         time.sleep(0.05)

@@ -1,4 +1,5 @@
-"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that replays the round.
+"""Kills at random moments. The seed is drawn anew on every run; a failure prints it with the command that
+replays the round.
 
 `make torture SPARK_ROUNDS=10` goes on where this stops.
 """
@@ -19,7 +20,9 @@ def draw_seed() -> int:
 
 def test_a_query_loses_nothing_whoever_is_killed(tmp_path: Path) -> None:
     seed = draw_seed()
-    report = run_round(plan_round(seed, LOCAL_MASTER, tuple(random.Random(seed).sample(LOCAL, len(LOCAL)))), tmp_path)
+    report = run_round(
+        plan_round(seed, LOCAL_MASTER, tuple(random.Random(seed).sample(LOCAL, len(LOCAL)))), tmp_path
+    )
     assert not report.problems, str(report)
 
 

@@ -1,4 +1,5 @@
-"""The broker kills the driver, its JVM and its Python processes, in each window between them; then the query is started again.
+"""The broker kills the driver, its JVM and its Python processes, in each window between them; then the query
+is started again.
 
 `tests/crash/pipeline/test_windows.py` walks through more of them, without Spark.
 """
@@ -14,19 +15,34 @@ from tests.crash.pipeline.switch import EVENTS, SETTLE_EVENTS, Window
 
 from .rounds import BATCH, spark_command
 
-#: One life ends at each. The first has no checkpoint yet. Where two slices are read or staged, a later call is one of another batch.
+#: One life ends at each. The first has no checkpoint yet. Where two slices are read or staged, a later call
+#: is one of another batch.
 PRODUCING = (
-    Window("claim", "after", 1), Window("claim", "before", 2), Window("read", "before", 1), Window("read", "after", 4),
-    Window("stage", "after", 1), Window("stage", "before", 3), Window("publish", "after", 1), Window("publish", "before", 2),
-    Window("close", "after", 2), Window("close", "before", 1),
-)  # fmt: skip
+    Window("claim", "after", 1),
+    Window("claim", "before", 2),
+    Window("read", "before", 1),
+    Window("read", "after", 4),
+    Window("stage", "after", 1),
+    Window("stage", "before", 3),
+    Window("publish", "after", 1),
+    Window("publish", "before", 2),
+    Window("close", "after", 2),
+    Window("close", "before", 1),
+)
 #: In a life that repeats a batch the first choice is the source's, which takes back that of the life before.
-SETTLING = (Window("record", "before", 1), Window("choose", "after", 2), Window("record", "after", 3), Window("choose", "before", 2))
+SETTLING = (
+    Window("record", "before", 1),
+    Window("choose", "after", 2),
+    Window("record", "after", 3),
+    Window("choose", "before", 2),
+)
 
 
 @pytest.mark.parametrize(("events", "windows"), [(EVENTS, PRODUCING), (SETTLE_EVENTS, SETTLING)])
 def test_every_window_is_walked_through(events: tuple[str, ...], windows: tuple[Window, ...]) -> None:
-    assert {(w.event, w.when) for w in windows} == {(event, when) for event in events for when in ("before", "after")}
+    assert {(w.event, w.when) for w in windows} == {
+        (event, when) for event in events for when in ("before", "after")
+    }
 
 
 def test_a_query_killed_in_every_window_publishes_each_message_once(tmp_path: Path) -> None:

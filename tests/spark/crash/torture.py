@@ -1,7 +1,8 @@
-"""`python -m tests.spark.crash.torture --rounds 10 [--seed N]`: kill queries and workers, their parts and their broker at random, and look at
-what came out.
+"""`python -m tests.spark.crash.torture --rounds 10 [--seed N]`: kill queries and workers, their parts and
+their broker at random, and look at what came out.
 
-Every round has its own seed, counted up from the first. A round with a problem prints the command that replays it.
+Every round has its own seed, counted up from the first. A round with a problem prints the command that
+replays it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,14 @@ WORKS: dict[str, Callable[[int, Path, Kinds], Report | WorkerReport]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.spark.crash.torture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.spark.crash.torture",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=10, help="so many (default 10); of each work in turn")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round")
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="seed of the first round"
+    )
     parser.add_argument("--work", choices=WORKS, action="append", help="only this; may be repeated")
     parser.add_argument("--kinds", help="who is killed, in order, such as worker,broker,driver")
     parser.add_argument("--keep", action="store_true", help="keep the directories of good rounds too")
@@ -88,9 +93,12 @@ def _show(reports: list[Report | WorkerReport], console: Console) -> None:
     killed = sum((report.killed for report in reports), Counter[str]())
     table = Table("rounds", "lives", "messages", *sorted(killed), "bad rounds")
     table.add_row(
-        str(len(reports)), str(sum(r.lives for r in reports)), f"{sum(r.messages for r in reports):,}",
-        *(str(killed[kind]) for kind in sorted(killed)), str(sum(bool(r.problems) for r in reports)),
-    )  # fmt: skip
+        str(len(reports)),
+        str(sum(r.lives for r in reports)),
+        f"{sum(r.messages for r in reports):,}",
+        *(str(killed[kind]) for kind in sorted(killed)),
+        str(sum(bool(r.problems) for r in reports)),
+    )
     console.print(table)
 
 

@@ -53,7 +53,9 @@ def query(spark: SparkSession, server: ServerProcess, queue: str, tmp_path: Path
 
 
 class Query:
-    """A streaming query on the test's queue, with a consumer of the queue's name; run again, it goes on with its checkpoint."""
+    """A streaming query on the test's queue, with a consumer of the queue's name; run again, it goes on with
+    its checkpoint.
+    """
 
     def __init__(self, spark: SparkSession, server: ServerProcess, queue: str, checkpoint: Path) -> None:
         self.spark, self.server, self.queue, self.checkpoint = spark, server, queue, checkpoint
@@ -63,7 +65,9 @@ class Query:
         given = {"endpoint": self.server.address, "consumer": self.queue, "numPartitions": 2, **options}
         return self.spark.readStream.format("fairlead").options(**given).load(self.queue)
 
-    def start(self, each: Each, *, available_now: bool = False, frame: DataFrame | None = None, **options: object) -> StreamingQuery:
+    def start(
+        self, each: Each, *, available_now: bool = False, frame: DataFrame | None = None, **options: object
+    ) -> StreamingQuery:
         writer = (self.frame(**options) if frame is None else frame).writeStream.foreachBatch(each)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         started = (writer.trigger(availableNow=True) if available_now else writer).start()
@@ -90,7 +94,9 @@ class Query:
         return ended
 
     def _end(self, each: Each, **options: object) -> str | None:
-        """What it ended with. Spark gives a Python process ten seconds to start, which on a crowded machine is not enough: then once more."""
+        """What it ended with. Spark gives a Python process ten seconds to start, which on a crowded machine
+        is not enough: then once more.
+        """
         from pyspark.errors import StreamingQueryException
 
         for _ in range(3):

@@ -25,14 +25,24 @@ def frame(spark: SparkSession, server: ServerProcess, queue: str):
     return frame
 
 
-def test_every_message_is_read_once_with_all_it_has_and_none_is_touched(frame, client: fairlead.Client, queue: str):
-    client.enqueue_many(queue, [
-        fairlead.NewMessage(b"0"),
-        fairlead.NewMessage(
-            b"1", headers={"trace": "t1", "tenant": "a"}, fairness_key="acme", weight=3, throttle_keys=["gpu"], stream="s"
-        ),
-        fairlead.NewMessage(b"2", delay="1h"),
-    ])  # fmt: skip
+def test_every_message_is_read_once_with_all_it_has_and_none_is_touched(
+    frame, client: fairlead.Client, queue: str
+):
+    client.enqueue_many(
+        queue,
+        [
+            fairlead.NewMessage(b"0"),
+            fairlead.NewMessage(
+                b"1",
+                headers={"trace": "t1", "tenant": "a"},
+                fairness_key="acme",
+                weight=3,
+                throttle_keys=["gpu"],
+                stream="s",
+            ),
+            fairlead.NewMessage(b"2", delay="1h"),
+        ],
+    )
     (leased,) = client.claim(queue)
     before = client.stats(queue)
     read = frame(numPartitions=3)
@@ -41,9 +51,20 @@ def test_every_message_is_read_once_with_all_it_has_and_none_is_touched(frame, c
     assert sorted(rows) == [b"0", b"1", b"2"]
     full, plain = rows[b"1"], rows[b"2"]
     assert (full.headers, full.fairness_key, full.weight, full.throttle_keys, full.stream) == (
-        {"trace": "t1", "tenant": "a"}, "acme", 3, ["gpu"], "s",
-    )  # fmt: skip
-    assert (plain.headers, plain.fairness_key, plain.weight, plain.throttle_keys, plain.stream, plain.seq) == ({}, "default", 1, [], None, None)
+        {"trace": "t1", "tenant": "a"},
+        "acme",
+        3,
+        ["gpu"],
+        "s",
+    )
+    assert (
+        plain.headers,
+        plain.fairness_key,
+        plain.weight,
+        plain.throttle_keys,
+        plain.stream,
+        plain.seq,
+    ) == ({}, "default", 1, [], None, None)
     assert {row.queue for row in rows.values()} == {queue}
     assert {row.receipt for row in rows.values()} == {None}
     assert rows[leased.payload].id == leased.id
@@ -58,7 +79,11 @@ def test_a_large_queue_is_cut_into_the_partitions_asked_for(frame, client: fairl
 
     for start in range(0, 12_000, 4000):
         client.enqueue_many(queue, [fairlead.NewMessage(str(n).encode()) for n in range(start, start + 4000)])
-    rows = frame(numPartitions=4, includePayload="false").select(spark_partition_id().alias("part"), "id", "payload").collect()
+    rows = (
+        frame(numPartitions=4, includePayload="false")
+        .select(spark_partition_id().alias("part"), "id", "payload")
+        .collect()
+    )
     assert len({row.id for row in rows}) == len(rows) == 12_000
     sizes = [sum(row.part == part for row in rows) for part in range(4)]
     assert all(1000 < size < 5000 for size in sizes), sizes
@@ -96,9 +121,17 @@ def test_dead_letters_tell_how_they_died(spark: SparkSession, frame, client: fai
     read = frame(view="dead")
     assert read.schema == read_schema("dead")
     (row,) = read.collect()
-    assert (row.id, row.source, row.queue, row.reason, row.error) == (delivery.id, queue, f"{queue}.dlq", "validation_failure", "boom")
+    assert (row.id, row.source, row.queue, row.reason, row.error) == (
+        delivery.id,
+        queue,
+        f"{queue}.dlq",
+        "validation_failure",
+        "boom",
+    )
     assert row.headers == {"trace": "t"}
-    assert [(failure.attempt, failure.reason, failure.error) for failure in row.failures] == [(1, "validation_failure", "boom")]
+    assert [(failure.attempt, failure.reason, failure.error) for failure in row.failures] == [
+        (1, "validation_failure", "boom")
+    ]
     assert row.rule
     assert row.dead_since is not None
     assert read.selectExpr("get_json_object(string(payload), '$.n') AS n").collect()[0].n == "1"
@@ -114,7 +147,9 @@ def test_an_empty_queue_has_no_rows(frame):
     assert frame(numPartitions=4).count() == 0
 
 
-def test_a_session_can_be_told_of_the_source_by_hand(spark: SparkSession, frame, client: fairlead.Client, queue: str):
+def test_a_session_can_be_told_of_the_source_by_hand(
+    spark: SparkSession, frame, client: fairlead.Client, queue: str
+):
     import fairlead.spark
 
     client.enqueue(queue, b"x")

@@ -1,4 +1,6 @@
-"""Writing and reading through a server of Spark Connect, in a process of its own: a classic session cannot live beside one."""
+"""Writing and reading through a server of Spark Connect, in a process of its own: a classic session cannot
+live beside one.
+"""
 
 from __future__ import annotations
 

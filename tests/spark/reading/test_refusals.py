@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def refusal(spark: SparkSession, endpoint: str, queue: str, *, schema: str | None = None, **options: Any) -> str:
+def refusal(
+    spark: SparkSession, endpoint: str, queue: str, *, schema: str | None = None, **options: Any
+) -> str:
     reader = spark.read.format("fairlead").options(**{"endpoint": endpoint, **options})
     with pytest.raises(PySparkException) as refused:
         (reader.schema(schema) if schema else reader).load(queue).collect()
@@ -26,7 +28,9 @@ def refusal(spark: SparkSession, endpoint: str, queue: str, *, schema: str | Non
 
 def test_an_unknown_option_is_refused_when_the_frame_is_made(spark: SparkSession, server: ServerProcess):
     with pytest.raises(PySparkException, match="did you mean numPartitions"):
-        spark.read.format("fairlead").option("endpoint", server.address).option("numPartition", 2).load("orders")
+        spark.read.format("fairlead").option("endpoint", server.address).option("numPartition", 2).load(
+            "orders"
+        )
 
 
 def test_a_secret_in_an_option_is_refused_and_not_repeated(spark: SparkSession, server: ServerProcess):
@@ -35,7 +39,9 @@ def test_a_secret_in_an_option_is_refused_and_not_repeated(spark: SparkSession, 
     assert "fl_very_secret" not in said
 
 
-def test_a_wrong_schema_names_the_column_and_what_was_expected(spark: SparkSession, server: ServerProcess, queue: str):
+def test_a_wrong_schema_names_the_column_and_what_was_expected(
+    spark: SparkSession, server: ServerProcess, queue: str
+):
     said = refusal(spark, server.address, queue, schema="id string, queue int")
     assert "column 'queue' of the schema to be string" in said
     assert "got 'int'" in said
@@ -81,5 +87,10 @@ def test_a_wrong_key_is_refused_and_the_right_one_reads(spark: SparkSession, tmp
         right.write_text(root)
         assert "Unauthenticated" in refusal(spark, server.address, "orders", apiKeyFile=str(wrong))
         assert "Unauthenticated" in refusal(spark, server.address, "orders")
-        read = spark.read.format("fairlead").option("endpoint", server.address).option("apiKeyFile", str(right)).load("orders")
+        read = (
+            spark.read.format("fairlead")
+            .option("endpoint", server.address)
+            .option("apiKeyFile", str(right))
+            .load("orders")
+        )
         assert read.count() == 1

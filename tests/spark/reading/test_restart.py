@@ -1,4 +1,6 @@
-"""Queries that end in the middle and start again: the same rows, from the broker alone, whatever happened in between."""
+"""Queries that end in the middle and start again: the same rows, from the broker alone, whatever happened in
+between.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,16 @@ def test_a_batch_that_failed_is_read_again_as_it_was_with_other_slices_and_after
     batches = query.run(maxMessagesPerTrigger=1000, numPartitions=3)
     assert {row.id for row in batches[0]} == {row.id for row in sink.rows}
     for stream in {row.stream for row in sink.rows}:
-        assert [row.payload for row in batches[0] if row.stream == stream] == [row.payload for row in sink.rows if row.stream == stream]
+        assert [row.payload for row in batches[0] if row.stream == stream] == [
+            row.payload for row in sink.rows if row.stream == stream
+        ]
     assert client.consumers.show(queue, queue).last_closed == 1 + len(batches)
     assert client.stats(queue).leased == 0
 
 
-def test_a_query_without_its_checkpoint_reads_what_is_not_closed_and_nothing_twice_that_is(query: Query, client: fairlead.Client, queue: str):
+def test_a_query_without_its_checkpoint_reads_what_is_not_closed_and_nothing_twice_that_is(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 30)
     query.fail(Sink(fails_on=1), maxMessagesPerTrigger=10)
     assert client.consumers.show(queue, queue).last_closed == 1
@@ -61,7 +67,9 @@ def test_a_query_without_its_checkpoint_reads_what_is_not_closed_and_nothing_twi
     assert client.stats(queue).totals.completed == 30
 
 
-def test_a_released_claim_ends_the_query_with_what_to_do_and_can_be_done_without(query: Query, client: fairlead.Client, queue: str):
+def test_a_released_claim_ends_the_query_with_what_to_do_and_can_be_done_without(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 10)
     query.fail(Sink(fails_on=0))
     assert client.consumers.release(queue, queue) == 10
@@ -74,12 +82,16 @@ def test_a_released_claim_ends_the_query_with_what_to_do_and_can_be_done_without
     assert client.stats(queue).totals.completed == 10
 
 
-def test_a_dropped_consumer_ends_the_query_and_its_checkpoint_goes_on_only_when_told_to(query: Query, client: fairlead.Client, queue: str):
+def test_a_dropped_consumer_ends_the_query_and_its_checkpoint_goes_on_only_when_told_to(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 10)
     query.run()
     client.consumers.drop(queue, queue)
     put(client, queue, 10, first=10)
     assert "failOnDataLoss" in query.fail()
-    assert payloads(query.run(failOnDataLoss="false")) == list(range(10, 20)), "although its first claim has a number that was there before"
+    assert payloads(query.run(failOnDataLoss="false")) == list(range(10, 20)), (
+        "although its first claim has a number that was there before"
+    )
     put(client, queue, 5, first=20)
     assert payloads(query.run()) == list(range(20, 25))

@@ -1,4 +1,6 @@
-"""Streaming reads on a real session and a real server: what is claimed when, what is completed when, and in which order rows come."""
+"""Streaming reads on a real session and a real server: what is claimed when, what is completed when, and in
+which order rows come.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,23 @@ def payloads(batches: list) -> list[int]:
     return sorted(int(row.payload) for rows in batches for row in rows)
 
 
-def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_is_at_the_end(query: Query, client: fairlead.Client, queue: str):
+def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_is_at_the_end(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 250)
     seen = []
 
     def look(frame: DataFrame, batch: int) -> None:
         now = client.stats(queue)
-        seen.append((batch, now.totals.completed, now.leased, now.ready, client.consumers.show(queue, queue).last_closed))
+        seen.append(
+            (
+                batch,
+                now.totals.completed,
+                now.leased,
+                now.ready,
+                client.consumers.show(queue, queue).last_closed,
+            )
+        )
 
     batches = query.run(look, maxMessagesPerTrigger=100)
     assert seen == [(0, 0, 100, 150, 0), (1, 100, 100, 50, 1), (2, 200, 50, 0, 2)]
@@ -39,14 +51,18 @@ def test_nothing_is_completed_before_the_sink_has_committed_and_the_last_batch_i
     assert claims == [{f"{queue}:{queue}/{generation}/{number}"} for number in (1, 2, 3)]
 
 
-def test_a_query_that_begins_with_an_empty_queue_reads_what_comes_later(query: Query, client: fairlead.Client, queue: str):
+def test_a_query_that_begins_with_an_empty_queue_reads_what_comes_later(
+    query: Query, client: fairlead.Client, queue: str
+):
     assert payloads(query.run()) == []
     put(client, queue, 3)
     assert payloads(query.run()) == [0, 1, 2]
     assert client.stats(queue).totals.completed == 3
 
 
-def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(query: Query, client: fairlead.Client, queue: str):
+def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 30)
 
     def add(frame: DataFrame, batch: int) -> None:
@@ -57,11 +73,15 @@ def test_only_what_is_there_at_the_start_is_read_when_only_that_is_wanted(query:
     assert payloads(query.run()) == list(range(1000, 1020)), "and the rest in the next run"
 
 
-def test_each_stream_is_in_one_task_and_in_order_within_and_across_batches(query: Query, client: fairlead.Client, queue: str):
+def test_each_stream_is_in_one_task_and_in_order_within_and_across_batches(
+    query: Query, client: fairlead.Client, queue: str
+):
     from pyspark.sql.functions import spark_partition_id
 
     streams = [f"s{n}" for n in range(7)]
-    client.enqueue_many(queue, [fairlead.NewMessage(str(n).encode(), stream=streams[n % 7]) for n in range(350)])
+    client.enqueue_many(
+        queue, [fairlead.NewMessage(str(n).encode(), stream=streams[n % 7]) for n in range(350)]
+    )
     frame = query.frame(maxMessagesPerTrigger=150, numPartitions=2).withColumn("part", spark_partition_id())
     batches = query.run(frame=frame)
     order = defaultdict(list)
@@ -75,7 +95,9 @@ def test_each_stream_is_in_one_task_and_in_order_within_and_across_batches(query
     assert order == {stream: list(range(at, 350, 7)) for at, stream in enumerate(streams)}
 
 
-def test_an_idle_query_has_completed_its_last_batch_and_goes_on_with_what_comes(query: Query, client: fairlead.Client, queue: str):
+def test_an_idle_query_has_completed_its_last_batch_and_goes_on_with_what_comes(
+    query: Query, client: fairlead.Client, queue: str
+):
     rows: list = []
     running = query.start(lambda frame, batch: rows.extend(frame.collect()))
     put(client, queue, 5)
@@ -88,9 +110,13 @@ def test_an_idle_query_has_completed_its_last_batch_and_goes_on_with_what_comes(
     assert client.stats(queue).leased == 0
 
 
-def test_a_second_query_takes_the_consumer_over_and_the_first_is_told(query: Query, client: fairlead.Client, queue: str, tmp_path):
+def test_a_second_query_takes_the_consumer_over_and_the_first_is_told(
+    query: Query, client: fairlead.Client, queue: str, tmp_path
+):
     first = query.start(lambda frame, batch: None)
-    wait_until("the first query has its consumer", lambda: any(one.name == queue for one in client.consumers.list()))
+    wait_until(
+        "the first query has its consumer", lambda: any(one.name == queue for one in client.consumers.list())
+    )
     query.checkpoint = tmp_path / "another"
     put(client, queue, 5)
     second = query.start(lambda frame, batch: None)
@@ -101,12 +127,15 @@ def test_a_second_query_takes_the_consumer_over_and_the_first_is_told(query: Que
     assert second.isActive
 
 
-def test_a_claim_outlives_the_time_to_live_while_its_query_is_at_work(query: Query, client: fairlead.Client, queue: str):
+def test_a_claim_outlives_the_time_to_live_while_its_query_is_at_work(
+    query: Query, client: fairlead.Client, queue: str
+):
     put(client, queue, 5)
     late = threading.Event()
 
     def work(frame: DataFrame, batch: int) -> None:
-        # Another consumer with the same time to live, which nobody keeps alive: it tells when that time is over.
+        # Another consumer with the same time to live, which nobody keeps alive: it tells when that time is
+        # over.
         other = client.consumers.register(f"{queue}-other", queue, ttl="4s")
         put(client, queue, 1, first=99)
         assert client.consumers.claim(other.name, queue, other.generation, 1, wait="1m").count == 1
@@ -120,7 +149,9 @@ def test_a_claim_outlives_the_time_to_live_while_its_query_is_at_work(query: Que
     assert client.consumers.show(queue, queue).lost == 0
 
 
-def test_a_query_waits_for_a_broker_that_is_away_for_a_while(query: Query, client: fairlead.Client, queue: str):
+def test_a_query_waits_for_a_broker_that_is_away_for_a_while(
+    query: Query, client: fairlead.Client, queue: str
+):
     rows: list = []
     running = query.start(lambda frame, batch: rows.extend(frame.collect()), timeout="3m")
     put(client, queue, 5)

@@ -1,4 +1,6 @@
-"""A server for all tests of the Spark worker, and for each a project of its own with a runbook file beside its steps."""
+"""A server for all tests of the Spark worker, and for each a project of its own with a runbook file beside
+its steps.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def fails(item, step):
 
 
 class Project:
-    """`orders` is worked by `clerk`. Its steps write down what they do, in the folder that they were loaded from."""
+    """`orders` is worked by `clerk`. Its steps write down what they do, in the folder that they were loaded
+    from.
+    """
 
     def __init__(self, folder: Path, server: ServerProcess, client: fairlead.Client) -> None:
         self.folder = folder
@@ -59,7 +63,9 @@ class Project:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "desk.py").write_text(_STEPS)
 
-    def write(self, *steps: str, worker: str = "", retry: str = '{ policy = "immediate", attempts = 5 }') -> Path:
+    def write(
+        self, *steps: str, worker: str = "", retry: str = '{ policy = "immediate", attempts = 5 }'
+    ) -> Path:
         """Steps as `name:function` of the module beside the runbook."""
         listed = ", ".join('{{ name = "{}", run = "desk:{}" }}'.format(*step.split(":")) for step in steps)
         self.file.write_text(
@@ -72,7 +78,9 @@ class Project:
         return self.file
 
     def push(self, *items: dict[str, Any]) -> None:
-        messages = [fairlead.NewMessage(json.dumps(item).encode(), stream=item.get("stream")) for item in items]
+        messages = [
+            fairlead.NewMessage(json.dumps(item).encode(), stream=item.get("stream")) for item in items
+        ]
         for at in range(0, len(messages), 5000):
             self.client.enqueue_many(self.queue, messages[at : at + 5000])
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 
 def burst(spark: SparkSession, project: Project, **options: Any) -> WorkerSummary:
-    return fairlead.spark.run_worker("clerk", endpoint=project.server.address, spark=spark, runbook=project.file, burst=True, **options)
+    return fairlead.spark.run_worker(
+        "clerk", endpoint=project.server.address, spark=spark, runbook=project.file, burst=True, **options
+    )
 
 
-def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(spark: SparkSession, project: Project) -> None:
+def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(
+    spark: SparkSession, project: Project
+) -> None:
     project.write("check:noted", "book:fails", worker="concurrency = 2")
     project.push(*({"n": n, "failures": 9 if n == 7 else n % 3 == 0} for n in range(60)))
     told: list[Progress] = []
@@ -42,7 +46,9 @@ def test_a_burst_leaves_every_message_done_or_dead_and_counts_what_it_did(spark:
 
 def test_streams_keep_their_order_across_claims(spark: SparkSession, project: Project) -> None:
     project.write("first:noted", "second:fails", worker='concurrency = 2\nisolate = "thread"')
-    items = [{"n": n, "stream": f"s{s}", "failures": (n * 7 + s) % 11 == 0} for n in range(10) for s in range(50)]
+    items = [
+        {"n": n, "stream": f"s{s}", "failures": (n * 7 + s) % 11 == 0} for n in range(10) for s in range(50)
+    ]
     project.push(*items)
     done = burst(spark, project, slices=3, max_messages=120)
     assert done.completed == len(items)
@@ -50,7 +56,9 @@ def test_streams_keep_their_order_across_claims(spark: SparkSession, project: Pr
     streams: dict[str, list[int]] = {}
     for line in project.journal:
         streams.setdefault(line["stream"], []).append(line["n"])
-    assert {name: [n for n, _ in groupby(seen)] for name, seen in streams.items()} == {f"s{s}": list(range(10)) for s in range(50)}
+    assert {name: [n for n, _ in groupby(seen)] for name, seen in streams.items()} == {
+        f"s{s}": list(range(10)) for s in range(50)
+    }
 
 
 def test_a_step_process_that_dies_costs_one_try_of_its_message(spark: SparkSession, project: Project) -> None:
@@ -60,19 +68,26 @@ def test_a_step_process_that_dies_costs_one_try_of_its_message(spark: SparkSessi
     assert (done.completed, done.failed, done.restarts, done.reasons) == (20, 1, 1, {"poison_message": 1})
 
 
-def test_a_python_worker_that_is_killed_costs_a_run_of_the_job_and_nothing_that_is_settled(spark: SparkSession, project: Project) -> None:
+def test_a_python_worker_that_is_killed_costs_a_run_of_the_job_and_nothing_that_is_settled(
+    spark: SparkSession, project: Project
+) -> None:
     gate = project.folder / "gate"
-    project.write("book:noted", worker='concurrency = 2\nisolate = "thread"')  # so that its pid is that of Spark's Python worker
+    project.write(
+        "book:noted", worker='concurrency = 2\nisolate = "thread"'
+    )  # so that its pid is that of Spark's Python worker
     project.push(*({"n": n} for n in range(20)), {"n": 99, "gate": str(gate)})
     done: list[WorkerSummary] = []
     working = threading.Thread(target=lambda: done.append(burst(spark, project, slices=1)))
     working.start()
-    wait_until(lambda: project.begun(99) == 1 and len(project.journal) == 41, "all but the held one to be done")
+    wait_until(
+        lambda: project.begun(99) == 1 and len(project.journal) == 41, "all but the held one to be done"
+    )
     os.kill(next(line["pid"] for line in project.journal if line["n"] == 99), signal.SIGKILL)
     gate.touch()
     working.join()
     assert (done[0].completed, done[0].dead, done[0].reruns) == (21, 0, 1)
-    # Only the one that had begun was in doubt: it was tried again. If it was known to have begun, that counts as a try.
+    # Only the one that had begun was in doubt: it was tried again. If it was known to have begun, that counts
+    # as a try.
     assert done[0].reasons in ({}, {"timeout_exceeded": 1})
     assert [project.begun(n) for n in (*range(20), 99)] == [1] * 20 + [2]
 
@@ -82,7 +97,14 @@ def test_a_stop_lets_the_job_finish_and_takes_no_more(spark: SparkSession, proje
     project.write("book:noted")
     project.push({"n": 0, "gate": str(gate)}, *({"n": n} for n in range(1, 50)))
     done: list[WorkerSummary] = []
-    run = {"endpoint": project.server.address, "spark": spark, "runbook": project.file, "slices": 1, "max_messages": 10, "stop": stop}
+    run = {
+        "endpoint": project.server.address,
+        "spark": spark,
+        "runbook": project.file,
+        "slices": 1,
+        "max_messages": 10,
+        "stop": stop,
+    }
     working = threading.Thread(target=lambda: done.append(fairlead.spark.run_worker("clerk", **run)))
     working.start()
     wait_until(lambda: project.begun(0), "the first to begin")
@@ -93,12 +115,21 @@ def test_a_stop_lets_the_job_finish_and_takes_no_more(spark: SparkSession, proje
     assert project.left == (40, 0, 0, 0)
 
 
-def test_in_a_hurry_what_is_under_way_goes_back_and_its_steps_end(spark: SparkSession, project: Project) -> None:
+def test_in_a_hurry_what_is_under_way_goes_back_and_its_steps_end(
+    spark: SparkSession, project: Project
+) -> None:
     stop, hurry = threading.Event(), threading.Event()
     project.write("book:noted")
     project.push({"n": 0, "gate": str(project.folder / "never")}, {"n": 1}, {"n": 2})
     done: list[WorkerSummary] = []
-    run = {"endpoint": project.server.address, "spark": spark, "runbook": project.file, "slices": 1, "stop": stop, "hurry": hurry}
+    run = {
+        "endpoint": project.server.address,
+        "spark": spark,
+        "runbook": project.file,
+        "slices": 1,
+        "stop": stop,
+        "hurry": hurry,
+    }
     working = threading.Thread(target=lambda: done.append(fairlead.spark.run_worker("clerk", **run)))
     working.start()
     wait_until(lambda: project.begun(0), "the held one to begin")
@@ -111,7 +142,9 @@ def test_in_a_hurry_what_is_under_way_goes_back_and_its_steps_end(spark: SparkSe
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the step process to end")
 
 
-def test_a_second_run_takes_over_with_what_the_first_had_in_hand(spark: SparkSession, project: Project) -> None:
+def test_a_second_run_takes_over_with_what_the_first_had_in_hand(
+    spark: SparkSession, project: Project
+) -> None:
     gate = project.folder / "gate"
     project.write("book:noted")
     project.push({"n": 0, "gate": str(gate)}, *({"n": n} for n in range(1, 5)))
@@ -119,7 +152,14 @@ def test_a_second_run_takes_over_with_what_the_first_had_in_hand(spark: SparkSes
 
     def first() -> None:
         try:
-            fairlead.spark.run_worker("clerk", endpoint=project.server.address, spark=spark, runbook=project.file, slices=1, ttl="4s")
+            fairlead.spark.run_worker(
+                "clerk",
+                endpoint=project.server.address,
+                spark=spark,
+                runbook=project.file,
+                slices=1,
+                ttl="4s",
+            )
         except StaleConsumer as error:
             raised.append(error)
 
@@ -134,7 +174,9 @@ def test_a_second_run_takes_over_with_what_the_first_had_in_hand(spark: SparkSes
     assert done.completed <= 5
 
 
-def test_a_step_that_executors_cannot_load_stops_the_worker_and_holds_nothing(spark: SparkSession, project: Project) -> None:
+def test_a_step_that_executors_cannot_load_stops_the_worker_and_holds_nothing(
+    spark: SparkSession, project: Project
+) -> None:
     project.write("book:nothing_of_the_kind")
     project.push({"n": 0})
     with pytest.raises(StepNotLoaded, match="nothing_of_the_kind"):
@@ -152,7 +194,10 @@ def test_a_broker_that_is_away_is_waited_for(spark: SparkSession, project: Proje
     wait_until(lambda: project.begun(0), "the first to begin")
     project.server.kill()
     gate.touch()
-    wait_until(lambda: any(line["n"] == 0 and line["word"] == "end" for line in project.journal), "the first step to end meanwhile")
+    wait_until(
+        lambda: any(line["n"] == 0 and line["word"] == "end" for line in project.journal),
+        "the first step to end meanwhile",
+    )
     project.server.start()
     working.join()
     assert (done[0].completed, done[0].failed, done[0].reruns) == (30, 0, 0)
@@ -166,4 +211,6 @@ def test_a_session_of_spark_connect_is_refused_with_what_to_do(project: Project)
     class Remote: ...
 
     with pytest.raises(SparkNotReady, match="Spark Connect"):
-        fairlead.spark.run_worker("clerk", endpoint=project.server.address, spark=Remote(), runbook=project.file)  # type: ignore[arg-type]
+        fairlead.spark.run_worker(
+            "clerk", endpoint=project.server.address, spark=Remote(), runbook=project.file
+        )  # type: ignore[arg-type]

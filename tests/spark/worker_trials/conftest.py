@@ -39,8 +39,16 @@ def client(server: ServerProcess) -> Iterator[fairlead.Client]:
 class Burst:
     """Messages into the queue of a runbook, and bursts of its worker. The steps write the ledger."""
 
-    def __init__(self, spark: SparkSession, client: fairlead.Client, address: str, ledger: Path, runbook: Path) -> None:
-        self._spark, self._client, self._address, self._ledger, self._runbook = spark, client, address, ledger, runbook
+    def __init__(
+        self, spark: SparkSession, client: fairlead.Client, address: str, ledger: Path, runbook: Path
+    ) -> None:
+        self._spark, self._client, self._address, self._ledger, self._runbook = (
+            spark,
+            client,
+            address,
+            ledger,
+            runbook,
+        )
         apply(client, runbook)
 
     def send(self, messages: list[Sent]) -> dict[str, str]:
@@ -54,13 +62,17 @@ class Burst:
 
     def run(self) -> WorkerSummary:
         """Until nothing is ready."""
-        return fairlead.spark.run_worker(WORKER, endpoint=self._address, spark=self._spark, runbook=self._runbook, burst=True, slices=2)
+        return fairlead.spark.run_worker(
+            WORKER, endpoint=self._address, spark=self._spark, runbook=self._runbook, burst=True, slices=2
+        )
 
     def lines(self) -> list[Line]:
         return list(read_journal(self._ledger))
 
 
 @pytest.fixture
-def burst(spark: SparkSession, server: ServerProcess, client: fairlead.Client, tmp_path: Path) -> Callable[[Path], Burst]:
+def burst(
+    spark: SparkSession, server: ServerProcess, client: fairlead.Client, tmp_path: Path
+) -> Callable[[Path], Burst]:
     """For a runbook's file."""
     return partial(Burst, spark, client, server.address, tmp_path / "ledger.jsonl")

@@ -39,9 +39,15 @@ def main(life: Life) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         summary = fairlead.spark.run_worker(
-            WORKER, endpoint=life.address, spark=spark, runbook=runbook_of(Path(life.home)),
-            burst=life.burst, max_messages=life.batch, slices=life.slices, stop=stop,
-        )  # fmt: skip
+            WORKER,
+            endpoint=life.address,
+            spark=spark,
+            runbook=runbook_of(Path(life.home)),
+            burst=life.burst,
+            max_messages=life.batch,
+            slices=life.slices,
+            stop=stop,
+        )
         print(summary, file=sys.stderr)
     finally:
         spark.stop()

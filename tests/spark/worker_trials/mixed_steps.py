@@ -1,4 +1,6 @@
-"""Steps that fail in every way there is, as their item says. Beside the runbook of `test_same_as_local.py`, and nowhere else."""
+"""Steps that fail in every way there is, as their item says. Beside the runbook of `test_same_as_local.py`,
+and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -61,5 +63,9 @@ def together(items: list[dict[str, Any]]) -> list[Any]:
         raise ValueError("one of them is odd")
     if "dies" in hows:
         os.kill(os.getpid(), signal.SIGKILL)
-    told = {"refused": fairlead.StepFailed("not this one", reason="validation_failure"), "mine": OutOfPaper("tray 3"), "nan": float("nan")}
+    told = {
+        "refused": fairlead.StepFailed("not this one", reason="validation_failure"),
+        "mine": OutOfPaper("tray 3"),
+        "nan": float("nan"),
+    }
     return [told[how] if how else {"rows": "many"} for how in hows]

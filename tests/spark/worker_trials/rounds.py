@@ -36,9 +36,17 @@ def run_local_round(seed: int, directory: Path, kinds: tuple[str, ...] | None = 
     return run_round(plan_round(seed, "local", kinds), directory, spark_worker(LOCAL_MASTER, batch=BATCH))
 
 
-def run_cluster_round(seed: int, directory: Path, kinds: tuple[str, ...] | None = None, url: str | None = None) -> Report:
-    """One of each kind; the driver last, because its next life takes its time to start. Without a `url` on a cluster of its own."""
+def run_cluster_round(
+    seed: int, directory: Path, kinds: tuple[str, ...] | None = None, url: str | None = None
+) -> Report:
+    """One of each kind; the driver last, because its next life takes its time to start. Without a `url` on a
+    cluster of its own.
+    """
     if url is None:
         with run_cluster(directory / "cluster") as cluster:
             return run_cluster_round(seed, directory, kinds, cluster.url)
-    return run_round(plan_round(seed, "cluster", kinds or CLUSTER), directory, spark_worker(url, batch=BATCH, config=ON_CLUSTER))
+    return run_round(
+        plan_round(seed, "cluster", kinds or CLUSTER),
+        directory,
+        spark_worker(url, batch=BATCH, config=ON_CLUSTER),
+    )

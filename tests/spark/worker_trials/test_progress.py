@@ -19,11 +19,18 @@ def test_where_the_second_of_three_steps_fails_the_first_is_run_once_for_each_me
 ) -> None:
     fixed = tmp_path / "fixed"
     work = burst(write_runbook(tmp_path / "book", retain=True, cooldown="0s", attempts=TRIES))
-    sent = [Sent(f"m{n}", fate=Fate("fails", "charge", until=str(fixed)) if n % 3 == 1 else None) for n in range(COUNT)]
+    sent = [
+        Sent(f"m{n}", fate=Fate("fails", "charge", until=str(fixed)) if n % 3 == 1 else None)
+        for n in range(COUNT)
+    ]
     ids = work.send(sent)
 
     summary = work.run()
-    assert (summary.completed, summary.dead, client.stats(QUEUE).dead) == (COUNT * 2 // 3, COUNT // 3, COUNT // 3)
+    assert (summary.completed, summary.dead, client.stats(QUEUE).dead) == (
+        COUNT * 2 // 3,
+        COUNT // 3,
+        COUNT // 3,
+    )
     dead = [client.find(ids[one.tag]) for one in sent if one.fate is not None]
     assert {(info.source, info.attempts, len(info.failures)) for info in dead} == {(QUEUE, TRIES, TRIES)}
 

@@ -1,4 +1,6 @@
-"""The same runbook and the same messages through the local worker and the one on Spark: what is left behind is the same."""
+"""The same runbook and the same messages through the local worker and the one on Spark: what is left behind
+is the same.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,20 @@ on_stream_failure = "{on_stream_failure}"
 reasons = {{ OutOfPaper = "dependency_failure" }}
 """
 
-HOWS = ("dead", "later", "nonsense", "connection", "mine", "odd", "exit", "dies", "leaves", "hangs", "nan", "large")
+HOWS = (
+    "dead",
+    "later",
+    "nonsense",
+    "connection",
+    "mine",
+    "odd",
+    "exit",
+    "dies",
+    "leaves",
+    "hangs",
+    "nan",
+    "large",
+)
 
 
 def messages() -> Iterator[NewMessage]:
@@ -72,14 +87,20 @@ def messages() -> Iterator[NewMessage]:
     for tag, payload in {"no-json": b"{", "no-text": b"\xff\xfe", "no-item": b"3", "empty": b""}.items():
         yield NewMessage(payload, headers={"tag": tag})
     for stream, hows in {
-        "well": ("", "", ""), "dead": ("", "dead", "", ""), "waits": ("", "odd", "", ""), "last-waits": ("", "", "later"), "poison": ("dies", "", ""),
-    }.items():  # fmt: skip
+        "well": ("", "", ""),
+        "dead": ("", "dead", "", ""),
+        "waits": ("", "odd", "", ""),
+        "last-waits": ("", "", "later"),
+        "poison": ("dies", "", ""),
+    }.items():
         for n, how in enumerate(hows):
             yield _message(f"{stream}-{n}", stream, how=how)
 
 
 def _message(tag: str, stream: str | None = None, code: int = 0, **item: Any) -> NewMessage:
-    return NewMessage(json.dumps({"tag": tag, "code": code, **item}).encode(), headers={"tag": tag}, stream=stream)
+    return NewMessage(
+        json.dumps({"tag": tag, "code": code, **item}).encode(), headers={"tag": tag}, stream=stream
+    )
 
 
 def run_local(client: fairlead.Client, runbook: Path) -> None:
@@ -96,28 +117,54 @@ def left_behind(client: fairlead.Client, ids: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for message_id in ids:
         info = client.find(message_id)
-        record = [(one.attempt, FailureReason(one.reason).word, one.rule, one.due_ms > 0, one.error) for one in info.failures]
-        found[info.headers["tag"]] = (info.queue, info.where, info.stream, info.attempts, info.progress, info.carry, record)
+        record = [
+            (one.attempt, FailureReason(one.reason).word, one.rule, one.due_ms > 0, one.error)
+            for one in info.failures
+        ]
+        found[info.headers["tag"]] = (
+            info.queue,
+            info.where,
+            info.stream,
+            info.attempts,
+            info.progress,
+            info.carry,
+            record,
+        )
     stats = client.stats(QUEUE)
-    found["counts"] = (stats.ready, stats.waiting, stats.leased, stats.dead, stats.done, stats.totals.completed, stats.totals.failed)
+    found["counts"] = (
+        stats.ready,
+        stats.waiting,
+        stats.leased,
+        stats.dead,
+        stats.done,
+        stats.totals.completed,
+        stats.totals.failed,
+    )
     return found
 
 
 @pytest.mark.parametrize("on_stream_failure", ["wait", "continue"])
-def test_both_workers_leave_the_same_states_failure_records_and_counts(spark: SparkSession, tmp_path: Path, on_stream_failure: str) -> None:
+def test_both_workers_leave_the_same_states_failure_records_and_counts(
+    spark: SparkSession, tmp_path: Path, on_stream_failure: str
+) -> None:
     runbook = tmp_path / "book" / "runbook.toml"
     runbook.parent.mkdir()
     shutil.copy(mixed_steps.__file__, runbook.parent / "mixed_steps.py")
     runbook.write_text(RUNBOOK.format(on_stream_failure=on_stream_failure))
     left = {}
     for engine in ("local", "spark"):
-        with run_server(tmp_path / engine, settings={"durability": "os"}) as server, fairlead.connect(server.address) as client:
+        with (
+            run_server(tmp_path / engine, settings={"durability": "os"}) as server,
+            fairlead.connect(server.address) as client,
+        ):
             apply(client, runbook)
             ids = client.enqueue_many(QUEUE, list(messages()))
             if engine == "local":
                 run_local(client, runbook)
             else:
-                fairlead.spark.run_worker(WORKER, endpoint=server.address, spark=spark, runbook=runbook, burst=True, slices=2)
+                fairlead.spark.run_worker(
+                    WORKER, endpoint=server.address, spark=spark, runbook=runbook, burst=True, slices=2
+                )
             left[engine] = left_behind(client, ids)
     local, on_spark = left["local"], left["spark"]
     assert {tag: (local[tag], on_spark[tag]) for tag in local if local[tag] != on_spark[tag]} == {}

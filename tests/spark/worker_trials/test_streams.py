@@ -23,7 +23,12 @@ def test_a_thousand_streams_that_fail_at_random_keep_their_order_at_every_call(
     work = burst(write_runbook(tmp_path / "book", retain=False, steps=["mail"], cooldown="0s"))
     chance = random.Random(SEED)
     sent = [
-        Sent(f"{n}-{stream}", f"s{stream}", n, Fate("fails", "mail", chance.randint(1, 2)) if chance.random() < 0.02 else None)
+        Sent(
+            f"{n}-{stream}",
+            f"s{stream}",
+            n,
+            Fate("fails", "mail", chance.randint(1, 2)) if chance.random() < 0.02 else None,
+        )
         for n in range(LENGTH)
         for stream in chance.sample(range(STREAMS), STREAMS)
     ]

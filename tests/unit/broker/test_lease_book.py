@@ -10,7 +10,9 @@ from fairlead.model.lease import NEVER_EXPIRES_MS, Claim, Lease
 LANE = pack_lane("k")
 
 
-def grant(book: LeaseBook, claim_id: int, numbers: list[int], *, token: str = "", queue_id: int = 1) -> list[Lease]:
+def grant(
+    book: LeaseBook, claim_id: int, numbers: list[int], *, token: str = "", queue_id: int = 1
+) -> list[Lease]:
     """Leases of ann that end at 100."""
     claim = Claim(claim_id, "ann", token, 0, 100)
     leases = [Lease(queue_id, LANE, row(number), claim_id, 100, 1, True, 100, "ann") for number in numbers]
@@ -104,7 +106,10 @@ def test_leases_read_back_one_by_one_make_the_same_book() -> None:
 def test_a_claim_that_never_expires_grows_piece_by_piece_and_leaves_nothing_to_wake_up_for() -> None:
     book = LeaseBook()
     claim = Claim(1, "etl", "", 0, NEVER_EXPIRES_MS)
-    pieces = [[Lease(1, LANE, row(n), 1, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, "etl") for n in numbers] for numbers in ([1, 2], [3])]
+    pieces = [
+        [Lease(1, LANE, row(n), 1, NEVER_EXPIRES_MS, 1, True, NEVER_EXPIRES_MS, "etl") for n in numbers]
+        for numbers in ([1, 2], [3])
+    ]
     for piece in pieces:
         book.add(claim, list(piece))
     first, second, third = (lease for piece in pieces for lease in piece)

@@ -15,7 +15,8 @@ from fairlead.model.message import HELD, MessageState
 #: A field with such a name is an instant, unless it is listed below.
 INSTANT = re.compile(r"(_ms|_at|_until|since|^until|_due)$")
 LENGTHS = {"ttl_ms"}
-#: Modules that compare with the clocks of other machines, or show when something was done; all others go by the store's time.
+#: Modules that compare with the clocks of other machines, or show when something was done; all others go by
+#: the store's time.
 BY_THE_WALL = {"audit.py", "exchange.py", "keys.py", "store_time.py", "timers.py"}
 
 

@@ -16,10 +16,22 @@ NOW = 1_700_000_100_000
 
 
 def selects(given: DeadFilter, *, now_ms: int = NOW, **state: Any) -> bool:
-    failures = tuple(FailureRecord(0, at, 2, error, "", "retry.none") for at, error in enumerate(state.pop("errors", ["first", "no such host"])))
-    message = Message(b"i" * 16, 1, pack_lane("tenant", ("t",)), 1, pack_headers({"kind": "x", "empty": ""}), b"", 0, 1)
-    known = {"reason": int(FailureReason.HANDLER_EXCEPTION), "attempts": 3, "dead_since_ms": NOW - 60_000, **state}
-    return DeadLetterTest(given, now_ms=now_ms).selects(message, MessageState(2, 1, failures=failures, **known))
+    failures = tuple(
+        FailureRecord(0, at, 2, error, "", "retry.none")
+        for at, error in enumerate(state.pop("errors", ["first", "no such host"]))
+    )
+    message = Message(
+        b"i" * 16, 1, pack_lane("tenant", ("t",)), 1, pack_headers({"kind": "x", "empty": ""}), b"", 0, 1
+    )
+    known = {
+        "reason": int(FailureReason.HANDLER_EXCEPTION),
+        "attempts": 3,
+        "dead_since_ms": NOW - 60_000,
+        **state,
+    }
+    return DeadLetterTest(given, now_ms=now_ms).selects(
+        message, MessageState(2, 1, failures=failures, **known)
+    )
 
 
 @pytest.mark.parametrize(

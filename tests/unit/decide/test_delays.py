@@ -15,9 +15,14 @@ NOW = 1_700_000_000_000
 SEED = RetryPolicy("exponential", base_ms=30_000, cap_ms=3_600_000)
 
 
-@pytest.mark.parametrize(("attempts", "seconds"), [(1, 60), (2, 120), (3, 240), (4, 480), (5, 960), (6, 1920), (7, 3600), (8, 3600)])
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [(1, 60), (2, 120), (3, 240), (4, 480), (5, 960), (6, 1920), (7, 3600), (8, 3600)],
+)
 def test_exponential_doubles_from_twice_the_base_up_to_the_cap(attempts: int, seconds: int) -> None:
-    assert after_failure(Failure(attempts), QueueConfig(retry=SEED), now_ms=NOW, jitter=0.9) == RetryAt(NOW + seconds * 1000, "retry.exponential")
+    assert after_failure(Failure(attempts), QueueConfig(retry=SEED), now_ms=NOW, jitter=0.9) == RetryAt(
+        NOW + seconds * 1000, "retry.exponential"
+    )
 
 
 @pytest.mark.parametrize("attempts", [60, 61, 1000, 10**6, 10**9])
@@ -27,7 +32,9 @@ def test_a_million_failures_wait_no_longer_than_the_cap(attempts: int) -> None:
     assert delay_ms(ten_years, attempts) == ten_years.cap_ms
 
 
-@pytest.mark.parametrize(("factor", "waits"), [(1.0, [10, 10, 10]), (1.5, [15, 22, 33]), (10.0, [100, 1000, 1000])])
+@pytest.mark.parametrize(
+    ("factor", "waits"), [(1.0, [10, 10, 10]), (1.5, [15, 22, 33]), (10.0, [100, 1000, 1000])]
+)
 def test_a_factor_of_its_own(factor: float, waits: list[int]) -> None:
     policy = RetryPolicy("exponential", base_ms=10, factor=factor, cap_ms=1000)
     assert [delay_ms(policy, attempts) for attempts in (1, 2, 3)] == waits
@@ -39,9 +46,15 @@ def test_fixed_always_waits_the_same_and_immediate_not_at_all() -> None:
 
 
 @given(
-    st.integers(1, 10**6), st.floats(0, 1, exclude_max=True), st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from(["fixed", "exponential"])
+    st.integers(1, 10**6),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.sampled_from(["fixed", "exponential"]),
 )
-def test_full_jitter_stays_between_now_and_the_whole_delay(attempts: int, drawn: float, base_ms: int, cap_ms: int, kind: str) -> None:
+def test_full_jitter_stays_between_now_and_the_whole_delay(
+    attempts: int, drawn: float, base_ms: int, cap_ms: int, kind: str
+) -> None:
     policy = RetryPolicy(kind, base_ms=base_ms, cap_ms=cap_ms, jitter="full")
     decision = after_failure(Failure(attempts), QueueConfig(retry=policy), now_ms=NOW, jitter=drawn)
     assert isinstance(decision, RetryAt)
@@ -58,7 +71,12 @@ def test_jitter_is_what_the_caller_drew(drawn: float, waited: int) -> None:
     assert decision == RetryAt(NOW + waited if waited else 0, "retry.exponential")
 
 
-REASON, STREAM, QUEUE, HOOK = "retry_on.timeout_exceeded.fixed", "retry_in_stream.exponential", "retry.immediate", "on_failure"
+REASON, STREAM, QUEUE, HOOK = (
+    "retry_on.timeout_exceeded.fixed",
+    "retry_in_stream.exponential",
+    "retry.immediate",
+    "on_failure",
+)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +95,35 @@ REASON, STREAM, QUEUE, HOOK = "retry_on.timeout_exceeded.fixed", "retry_in_strea
     ],
 )
 def test_the_road_has_five_steps(
-    ceiling: int, dead: bool, retry_in_ms: int | None, hook: str | None, reason: str, in_stream: bool, rule: str
+    ceiling: int,
+    dead: bool,
+    retry_in_ms: int | None,
+    hook: str | None,
+    reason: str,
+    in_stream: bool,
+    rule: str,
 ) -> None:
-    config = QueueConfig(max_attempts=ceiling, retry_in_stream=SEED, retry_on={"timeout_exceeded": RetryPolicy("fixed", base_ms=7)})
+    config = QueueConfig(
+        max_attempts=ceiling,
+        retry_in_stream=SEED,
+        retry_on={"timeout_exceeded": RetryPolicy("fixed", base_ms=7)},
+    )
     answer = HookAnswer(hook, 3) if hook else None  # type: ignore[arg-type]
     failure = Failure(1, FailureReason[reason.upper()], in_stream, retry_in_ms, dead, answer)
     assert after_failure(failure, config, now_ms=NOW, jitter=0.5).rule == rule
 
 
 def test_without_a_policy_for_streams_a_stream_follows_the_queue() -> None:
-    assert after_failure(Failure(1, in_stream=True), QueueConfig(), now_ms=NOW, jitter=0.5) == RetryAt(0, "retry.immediate")
+    assert after_failure(Failure(1, in_stream=True), QueueConfig(), now_ms=NOW, jitter=0.5) == RetryAt(
+        0, "retry.immediate"
+    )
 
 
 def test_what_a_hook_said_beside_its_answer_is_kept_with_the_rule() -> None:
     answer = HookAnswer("retry", 3000, "action missing")
-    assert after_failure(Failure(1, hook=answer), QueueConfig(), now_ms=NOW, jitter=0.5) == RetryAt(NOW + 3000, "on_failure (action missing)")
-    assert isinstance(after_failure(Failure(1, hook=HookAnswer("dlq")), QueueConfig(), now_ms=NOW, jitter=0.5), Bury)
+    assert after_failure(Failure(1, hook=answer), QueueConfig(), now_ms=NOW, jitter=0.5) == RetryAt(
+        NOW + 3000, "on_failure (action missing)"
+    )
+    assert isinstance(
+        after_failure(Failure(1, hook=HookAnswer("dlq")), QueueConfig(), now_ms=NOW, jitter=0.5), Bury
+    )

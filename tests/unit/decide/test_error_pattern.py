@@ -1,4 +1,6 @@
-"""Searches by RE2: they find what `re` finds where both have the syntax, refuse the rest, and let other threads run."""
+"""Searches by RE2: they find what `re` finds where both have the syntax, refuse the rest, and let other
+threads run.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,35 @@ from hypothesis import strategies as st
 from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.model.limits import MAX_PATTERN_BYTES, MAX_PATTERN_INSTRUCTIONS
 
-#: Each as RE2 writes it and as `re` (with `re.ASCII`) writes the same: `$` of RE2 is the very end, which `re` calls `\Z`.
+#: Each as RE2 writes it and as `re` (with `re.ASCII`) writes the same: `$` of RE2 is the very end, which `re`
+#: calls `\Z`.
 ATOMS = [
-    *((atom, atom) for atom in ("a", "b", "A", "é", "_", " ", r"\n", r"\.", ".", r"\d", r"\D", r"\w", r"\W", "[ab]", "[^a]", r"[a-c\d]")),
+    *(
+        (atom, atom)
+        for atom in (
+            "a",
+            "b",
+            "A",
+            "é",
+            "_",
+            " ",
+            r"\n",
+            r"\.",
+            ".",
+            r"\d",
+            r"\D",
+            r"\w",
+            r"\W",
+            "[ab]",
+            "[^a]",
+            r"[a-c\d]",
+        )
+    ),
     *((atom, atom) for atom in ("^", r"\A", r"\b", r"\B", "(?i:a)", "(?s:.)", "(?m:^)", "(?-i:b)", "(?:)")),
-    ("$", r"\Z"), (r"\z", r"\Z"), ("(?m:$)", "(?m:$)"),
-]  # fmt: skip
+    ("$", r"\Z"),
+    (r"\z", r"\Z"),
+    ("(?m:$)", "(?m:$)"),
+]
 REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{0}", "{0,2}", "{1,}", "{1,3}", "{1,3}?"]
 
 Pair = tuple[str, str]
@@ -34,7 +59,9 @@ expressions = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map(_joined),
         st.lists(inner, min_size=2, max_size=3).map(lambda branches: _joined(branches, "(", "|", ")")),
-        st.tuples(inner, st.sampled_from(REPEATS)).map(lambda pair: _joined([pair[0]], "(?:", "", f"){pair[1]}")),
+        st.tuples(inner, st.sampled_from(REPEATS)).map(
+            lambda pair: _joined([pair[0]], "(?:", "", f"){pair[1]}")
+        ),
     ),
     max_leaves=6,
 )
@@ -54,7 +81,10 @@ def test_it_finds_what_re_finds(flag: str, expression: Pair, given_texts: list[s
         given_texts = [text for text in given_texts if text]
     pattern = ErrorPattern(flag + ours)
     for text in given_texts:
-        assert pattern.search(text) == (re.search(flag + theirs, text, re.ASCII) is not None), (flag + ours, text)
+        assert pattern.search(text) == (re.search(flag + theirs, text, re.ASCII) is not None), (
+            flag + ours,
+            text,
+        )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +142,9 @@ def test_an_expression_that_re_never_ends_on_comes_to_an_end(expression: str, te
         ("\ud800", "not Unicode"),
     ],
 )
-def test_an_expression_that_cannot_be_searched_for_is_refused_with_the_reason(expression: str, why: str) -> None:
+def test_an_expression_that_cannot_be_searched_for_is_refused_with_the_reason(
+    expression: str, why: str
+) -> None:
     with pytest.raises(PatternRefused, match=re.escape(why)):
         ErrorPattern(expression)
 

@@ -1,4 +1,6 @@
-"""The lifecycle table is what the broker does: every fact of a random workload obeys it, and every row of it is seen."""
+"""The lifecycle table is what the broker does: every fact of a random workload obeys it, and every row of it
+is seen.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,30 @@ from typing import Any, get_args
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS, Where
-from fairlead.model.facts import Completed, Enqueued, Fact, InDone, InLease, InReady, InStream, InWaiting, Leased, Moved, MoveKind, Quarantined, Spot
+from fairlead.model.facts import (
+    Completed,
+    Enqueued,
+    Fact,
+    InDone,
+    InLease,
+    InReady,
+    InStream,
+    InWaiting,
+    Leased,
+    Moved,
+    MoveKind,
+    Quarantined,
+    Spot,
+)
 from tests.integration.world import World
 
-PLACES = {InReady: Where.READY, InStream: Where.READY, InWaiting: Where.WAITING, InLease: Where.LEASED, InDone: Where.DONE}
+PLACES = {
+    InReady: Where.READY,
+    InStream: Where.READY,
+    InWaiting: Where.WAITING,
+    InLease: Where.LEASED,
+    InDone: Where.DONE,
+}
 
 
 class Watch:
@@ -26,7 +48,9 @@ class Watch:
         sources, targets = TRANSITIONS[event]
         assert source in sources, f"{event} left {source}"
         assert target in targets, f"{event} entered {target}"
-        assert self.where.get(message_id) is source, f"{event} says {source}, the message was {self.where.get(message_id)}"
+        assert self.where.get(message_id) is source, (
+            f"{event} says {source}, the message was {self.where.get(message_id)}"
+        )
         self.where[message_id] = target
         self.seen.add((event, source, target))
 
@@ -35,7 +59,9 @@ class Watch:
             match fact:
                 case Enqueued(_, messages, _):
                     for message in messages:
-                        self.step("enqueued", message.id, None, Where.WAITING if message.due_ms else Where.READY)
+                        self.step(
+                            "enqueued", message.id, None, Where.WAITING if message.due_ms else Where.READY
+                        )
                 case Quarantined(_, messages, _):
                     for message in messages:
                         self.step("quarantined", message.id, None, Where.READY)
@@ -61,17 +87,40 @@ def random_step(world: World, chance: random.Random, held: list[Any]) -> None:
         case 14:
             stream = chance.choice("xy")
             broker.enqueue_many("q", [NewMessage(b"", stream=stream) for _ in range(chance.randint(1, 3))])
-            run = [delivery for delivery in broker.claim("q", limit=5, max_per_stream=2) if delivery.stream == stream]
+            run = [
+                delivery
+                for delivery in broker.claim("q", limit=5, max_per_stream=2)
+                if delivery.stream == stream
+            ]
             broker.settle([Fail(run[0], retry_in="1s"), *map(Release, run[1:])] if run else [])
             world.clock.advance(ms=chance.randint(500, 1100))
         case 0 | 1 | 2:
-            options: dict[str, Any] = {"delay": chance.choice([None, None, "2s"]), "ttl": chance.choice([None, None, "1s", "3s", "40s"])}
-            broker.enqueue_many("q", [NewMessage(b"", fairness_key=chance.choice("abc"), **options) for _ in range(chance.randint(1, 4))])
+            options: dict[str, Any] = {
+                "delay": chance.choice([None, None, "2s"]),
+                "ttl": chance.choice([None, None, "1s", "3s", "40s"]),
+            }
+            broker.enqueue_many(
+                "q",
+                [
+                    NewMessage(b"", fairness_key=chance.choice("abc"), **options)
+                    for _ in range(chance.randint(1, 4))
+                ],
+            )
         case 3 | 4 | 5:
-            held += broker.claim(chance.choice(["q", "q", "q.dlq"]), limit=chance.randint(1, 4), started=chance.random() < 0.5)
+            held += broker.claim(
+                chance.choice(["q", "q", "q.dlq"]), limit=chance.randint(1, 4), started=chance.random() < 0.5
+            )
         case 6 | 7 | 8 if held:
             delivery = held.pop(chance.randrange(len(held)))
-            makes = [Complete, Release, Fail, Start, lambda d: Fail(d, dead=True), lambda d: Fail(d, retry_in="2s"), lambda d: Extend(d, "5s")]
+            makes = [
+                Complete,
+                Release,
+                Fail,
+                Start,
+                lambda d: Fail(d, dead=True),
+                lambda d: Fail(d, retry_in="2s"),
+                lambda d: Extend(d, "5s"),
+            ]
             broker.settle([chance.choice(makes)(delivery)])
         case 9:
             world.clock.advance(ms=chance.randint(1, 4000))
@@ -79,7 +128,12 @@ def random_step(world: World, chance: random.Random, held: list[Any]) -> None:
             broker.redrive("q", count=chance.randint(1, 3))
         case 11:
             keeps = chance.choice([None, "5s", "40s"])
-            broker.update_queue("q", expired_to_dead=chance.random() < 0.5, dead_retention=chance.choice([None, "20s"]), retain_completed=keeps)
+            broker.update_queue(
+                "q",
+                expired_to_dead=chance.random() < 0.5,
+                dead_retention=chance.choice([None, "20s"]),
+                retain_completed=keeps,
+            )
         case 12:
             what = chance.randrange(20)
             if what == 0:
@@ -92,7 +146,9 @@ def random_step(world: World, chance: random.Random, held: list[Any]) -> None:
 
 
 def operate(broker: Broker, chance: random.Random) -> None:
-    verb = chance.choice([broker.retry, broker.drop, broker.done, broker.bury, broker.hold, broker.unhold, broker.fail])
+    verb = chance.choice(
+        [broker.retry, broker.drop, broker.done, broker.bury, broker.hold, broker.unhold, broker.fail]
+    )
     where = chance.choice(["ready", "waiting", "leased", "done"])
     verb("q", [message.id for message in broker.peek("q", where=where, limit=3)])
     if chance.random() < 0.2:
@@ -114,7 +170,9 @@ def test_every_fact_of_a_random_workload_obeys_the_table_and_every_row_of_it_is_
         for source in sources:
             assert any(seen[:2] == (event, source) for seen in watch.seen), f"{event} never left {source}"
         for target in targets:
-            assert any((seen[0], seen[2]) == (event, target) for seen in watch.seen), f"{event} never entered {target}"
+            assert any((seen[0], seen[2]) == (event, target) for seen in watch.seen), (
+                f"{event} never entered {target}"
+            )
 
 
 def test_every_kind_of_move_has_a_row_and_every_row_a_fact() -> None:

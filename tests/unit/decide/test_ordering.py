@@ -31,7 +31,13 @@ class Stream:
 
     def front(self, let_by: tuple[int, ...] = (), all_after: int = 0) -> int:
         leased = [seq for seq, letter in self.letters.items() if letter == "l"]
-        found = find_front(self.rows_from, self.standing, let_by=let_by, all_after=all_after, lowest_leased=min(leased, default=None))
+        found = find_front(
+            self.rows_from,
+            self.standing,
+            let_by=let_by,
+            all_after=all_after,
+            lowest_leased=min(leased, default=None),
+        )
         return found.seq if found else 0
 
 
@@ -66,7 +72,9 @@ def row(seq: int) -> StreamRow:
         ("..w", (), 2, 0),
     ],
 )
-def test_the_front_is_the_earliest_that_nobody_holds_up(word: str, let_by: tuple[int, ...], all_after: int, front: int) -> None:
+def test_the_front_is_the_earliest_that_nobody_holds_up(
+    word: str, let_by: tuple[int, ...], all_after: int, front: int
+) -> None:
     assert Stream(word).front(let_by, all_after) == front
 
 
@@ -77,7 +85,9 @@ def test_a_blocked_stream_costs_the_same_however_many_queue_up_behind() -> None:
 
 
 @given(st.text("rwl.", max_size=12), st.sets(st.integers(1, 12), max_size=4))
-def test_the_front_never_passes_work_in_progress_and_passes_a_wait_only_when_let_by(word: str, let_by: set[int]) -> None:
+def test_the_front_never_passes_work_in_progress_and_passes_a_wait_only_when_let_by(
+    word: str, let_by: set[int]
+) -> None:
     stream = Stream(word)
     front = stream.front(tuple(let_by))
     if not front:
@@ -112,13 +122,25 @@ def test_no_message_that_may_go_is_left_standing(word: str, let_by: set[int]) ->
         (Standing.LEASED, True, (5,), 4, False),
     ],
 )
-def test_a_run_goes_on_as_long_as_each_may_go(standing: Standing, free: bool, let_by: tuple[int, ...], all_after: int, follows: bool) -> None:
-    assert may_follow(row(5), standing, nothing_earlier_waits=free, let_by=let_by, all_after=all_after) is follows
+def test_a_run_goes_on_as_long_as_each_may_go(
+    standing: Standing, free: bool, let_by: tuple[int, ...], all_after: int, follows: bool
+) -> None:
+    assert (
+        may_follow(row(5), standing, nothing_earlier_waits=free, let_by=let_by, all_after=all_after)
+        is follows
+    )
 
 
 @pytest.mark.parametrize(
     ("word", "seq", "look_at", "waits"),
-    [("wr", 2, 10, True), ("rr", 2, 10, False), ("lr", 2, 10, False), ("rwr", 3, 10, True), ("rwr", 2, 10, False), ("rrwr", 4, 2, False)],
+    [
+        ("wr", 2, 10, True),
+        ("rr", 2, 10, False),
+        ("lr", 2, 10, False),
+        ("rwr", 3, 10, True),
+        ("rwr", 2, 10, False),
+        ("rrwr", 4, 2, False),
+    ],
 )
 def test_a_release_looks_for_someone_to_pass(word: str, seq: int, look_at: int, waits: bool) -> None:
     stream = Stream(word)

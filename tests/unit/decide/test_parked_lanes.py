@@ -20,7 +20,9 @@ class Lanes:
         for key, (rate, burst) in rates.items():
             self.buckets.set(key, rate, burst, 0)
         memory = Memory(row_limit=10**7)
-        self.scheduler = QueueScheduler(lambda lane, place, limit: [], self.buckets, memory, max_unsettled_per_key=max_unsettled_per_key)
+        self.scheduler = QueueScheduler(
+            lambda lane, place, limit: [], self.buckets, memory, max_unsettled_per_key=max_unsettled_per_key
+        )
         self.place = 0
 
     def add(self, key: str, throttle_keys: str, count: int = 1, weight: int = 1) -> None:

@@ -1,4 +1,6 @@
-"""Rows reach a scheduler twice over: told to it after their commit, and read ahead from what is stored. Each counts once."""
+"""Rows reach a scheduler twice over: told to it after their commit, and read ahead from what is stored. Each
+counts once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def used_up(stored: Stored) -> QueueScheduler:
 def test_a_row_of_a_commit_that_another_row_made_the_lane_read_is_handed_out_once() -> None:
     stored = Stored()
     scheduler = used_up(stored)
-    # One commit: a second lane opens, which makes the key read the head of its first lane, and that lane grows.
+    # One commit: a second lane opens, which makes the key read the head of its first lane, and that lane
+    # grows.
     stored.rows[THROTTLED].append(row(3))
     stored.rows[PLAIN].append(row(4))
     scheduler.add(THROTTLED, row(3))

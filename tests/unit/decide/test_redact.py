@@ -17,13 +17,44 @@ from fairlead.model.views import MessageInfo
 CARD = "4111-1111-1111-1111"
 
 
-def info(payload: bytes = b"", *, headers: dict[str, str] | None = None, carry: bytes = b"", errors: tuple[str, ...] = ()) -> MessageInfo:
-    failures = tuple(FailureRecord(1, at, 2, error, "c", "queue policy") for at, error in enumerate(errors, 1))
+def info(
+    payload: bytes = b"",
+    *,
+    headers: dict[str, str] | None = None,
+    carry: bytes = b"",
+    errors: tuple[str, ...] = (),
+) -> MessageInfo:
+    failures = tuple(
+        FailureRecord(1, at, 2, error, "c", "queue policy") for at, error in enumerate(errors, 1)
+    )
     return MessageInfo(
-        id="x", queue="q", where="ready", payload=payload, headers=headers or {}, fairness_key="default", weight=1, throttle_keys=(), stream=None,
-        enqueued_at=0, place=1, seq=0, attempts=0, deliveries=0, progress=Progress(0), carry=carry, failures=failures, failures_cut=0, reason=None,
-        rule="", due_at=None, expires_at=None, lease_until=None, consumer=None, source=None, dead_since=None,
-    )  # fmt: skip
+        id="x",
+        queue="q",
+        where="ready",
+        payload=payload,
+        headers=headers or {},
+        fairness_key="default",
+        weight=1,
+        throttle_keys=(),
+        stream=None,
+        enqueued_at=0,
+        place=1,
+        seq=0,
+        attempts=0,
+        deliveries=0,
+        progress=Progress(0),
+        carry=carry,
+        failures=failures,
+        failures_cut=0,
+        reason=None,
+        rule="",
+        due_at=None,
+        expires_at=None,
+        lease_until=None,
+        consumer=None,
+        source=None,
+        dead_since=None,
+    )
 
 
 def shown(message: MessageInfo, *paths: str, headers: tuple[str, ...] = ()) -> MessageInfo:
@@ -35,14 +66,23 @@ def payload_of(tree: object, *paths: str) -> object:
 
 
 def test_the_headers_that_carry_credentials_are_redacted_by_default_in_any_case() -> None:
-    given = {"Authorization": "Bearer x", "COOKIE": "a=b", "Set-Cookie": "c", "X-API-Key": "d", "proxy-authorization": "e", "tenant": "acme"}
+    given = {
+        "Authorization": "Bearer x",
+        "COOKIE": "a=b",
+        "Set-Cookie": "c",
+        "X-API-Key": "d",
+        "proxy-authorization": "e",
+        "tenant": "acme",
+    }
     found = Redaction().shown([info(headers=given)])[0]
     assert found.headers == dict.fromkeys(list(given)[:5], "[redacted]") | {"tenant": "acme"}
     assert found.hidden == tuple(f"header {name}" for name in list(given)[:5])
 
 
 def test_a_star_at_the_end_of_a_header_name_stands_for_any_ending() -> None:
-    found = shown(info(headers={"X-Secret-One": "1", "x-secret-": "2", "x-secre": "3"}), headers=("x-secret-*",))
+    found = shown(
+        info(headers={"X-Secret-One": "1", "x-secret-": "2", "x-secre": "3"}), headers=("x-secret-*",)
+    )
     assert found.headers == {"X-Secret-One": "[redacted]", "x-secret-": "[redacted]", "x-secre": "3"}
 
 
@@ -58,14 +98,21 @@ def test_what_a_path_names_is_redacted_whatever_it_is() -> None:
 
 def test_each_element_of_a_list_is_met() -> None:
     tree = {"items": [{"iban": "a", "n": 1}, {"n": 2}, ["iban"]], "other": [{"iban": "b"}]}
-    assert payload_of(tree, "$.items[*].iban") == {**tree, "items": [{"iban": "[redacted]", "n": 1}, {"n": 2}, ["iban"]]}
+    assert payload_of(tree, "$.items[*].iban") == {
+        **tree,
+        "items": [{"iban": "[redacted]", "n": 1}, {"n": 2}, ["iban"]],
+    }
     assert payload_of([[1, 2], [3]], "$[*][*]") == [["[redacted]"] * 2, ["[redacted]"]]
 
 
 def test_a_name_is_met_at_any_depth() -> None:
     tree = {"password": "a", "b": [{"password": {"x": 1}, "c": {"password": 3}}], "pass": "d"}
     hidden = "[redacted]"
-    assert payload_of(tree, "$..password") == {"password": hidden, "b": [{"password": hidden, "c": {"password": hidden}}], "pass": "d"}
+    assert payload_of(tree, "$..password") == {
+        "password": hidden,
+        "b": [{"password": hidden, "c": {"password": hidden}}],
+        "pass": "d",
+    }
     tree = {"x": {"card": {"n": 1}, "n": 2}, "card": [{"n": 3}]}
     assert payload_of(tree, "$..card.n") == {**tree, "x": {"card": {"n": hidden}, "n": 2}}
 
@@ -74,13 +121,21 @@ def test_paths_that_share_steps_are_all_followed() -> None:
     tree = {"a": {"b": 1, "c": [{"d": 2}]}, "b": 3, "x": {"c": {"d": 5}}}
     hidden = "[redacted]"
     found = shown(info(json.dumps(tree).encode()), "$.a.b", "$.a.c[*].d", "$..d")
-    assert json.loads(found.payload) == {"a": {"b": hidden, "c": [{"d": hidden}]}, "b": 3, "x": {"c": {"d": hidden}}}
+    assert json.loads(found.payload) == {
+        "a": {"b": hidden, "c": [{"d": hidden}]},
+        "b": 3,
+        "x": {"c": {"d": hidden}},
+    }
     assert set(found.hidden) == {"payload $.a.b", "payload $.a.c[*].d", "payload $..d"}
 
 
 def test_the_carry_is_looked_into_as_well() -> None:
     found = shown(info(b"{}", carry=b'{"token": "abc"}'), "$.token")
-    assert (found.payload, found.carry, found.hidden) == (b"{}", b'{"token":"[redacted]"}', ("carry $.token",))
+    assert (found.payload, found.carry, found.hidden) == (
+        b"{}",
+        b'{"token":"[redacted]"}',
+        ("carry $.token",),
+    )
 
 
 def test_what_no_path_meets_stays_byte_for_byte() -> None:
@@ -89,7 +144,10 @@ def test_what_no_path_meets_stays_byte_for_byte() -> None:
     assert (found.payload, found.hidden) == (raw, ())
 
 
-@pytest.mark.parametrize("raw", [b"", b"plain text", b"\x00\x01\xff\xfe", b"[INFO] password=x", b"{{template}}", b'"password"', b"12"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"plain text", b"\x00\x01\xff\xfe", b"[INFO] password=x", b"{{template}}", b'"password"', b"12"],
+)
 def test_a_payload_that_is_no_json_stays(raw: bytes) -> None:
     assert shown(info(raw), "$..password").payload == raw
 
@@ -114,22 +172,32 @@ def test_a_dollar_alone_hides_every_payload() -> None:
 )
 def test_what_was_meant_as_json_and_cannot_be_looked_into_is_left_out_whole(raw: bytes) -> None:
     found = shown(info(raw, errors=("wrong: hunter2",)), "$..password")
-    assert (found.payload, found.failures[0].error, found.hidden) == (b"[redacted]", "[redacted]", ("payload", "errors"))
+    assert (found.payload, found.failures[0].error, found.hidden) == (
+        b"[redacted]",
+        "[redacted]",
+        ("payload", "errors"),
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32-le"])
 def test_json_in_another_unicode_is_no_way_around(encoding: str) -> None:
-    assert json.loads(shown(info('{"password": "hunter2"}'.encode(encoding)), "$..password").payload) == {"password": "[redacted]"}
+    assert json.loads(shown(info('{"password": "hunter2"}'.encode(encoding)), "$..password").payload) == {
+        "password": "[redacted]"
+    }
 
 
 def test_a_byte_that_is_no_utf8_is_no_way_around() -> None:
     raw = b'{"name":"M\xfcller","password":"hunter2"}'
     assert shown(info(raw), "$..password").payload == b'{"name":"M\xfcller","password":"[redacted]"}'
-    assert b"hunter2" not in shown(info(b'{"name":"\\ud800 \xfc","password":"hunter2"}'), "$..password").payload
+    assert (
+        b"hunter2" not in shown(info(b'{"name":"\\ud800 \xfc","password":"hunter2"}'), "$..password").payload
+    )
 
 
 def test_a_name_written_with_escapes_is_no_way_around() -> None:
-    assert json.loads(shown(info(b'{"p\\u0061ssword": "hunter2"}'), "$..password").payload) == {"password": "[redacted]"}
+    assert json.loads(shown(info(b'{"p\\u0061ssword": "hunter2"}'), "$..password").payload) == {
+        "password": "[redacted]"
+    }
 
 
 @pytest.mark.parametrize(
@@ -154,8 +222,10 @@ def test_error_texts_lose_the_values_that_are_redacted() -> None:
     )
     found = shown(message, "$.card", headers=("authorization",))
     assert [failure.error for failure in found.failures] == [
-        "card [redacted] (cvv [redacted]) declined, amount 9", "token [redacted] is over", "nothing of it",
-    ]  # fmt: skip
+        "card [redacted] (cvv [redacted]) declined, amount 9",
+        "token [redacted] is over",
+        "nothing of it",
+    ]
     assert found.hidden == ("header authorization", "payload $.card", "errors")
 
 
@@ -164,7 +234,9 @@ def test_very_short_values_do_not_shred_error_texts() -> None:
 
 
 def test_a_value_is_not_found_inside_the_mark_of_another() -> None:
-    found = shown(info(b'{"a": "secret", "b": "red", "c": "redacted"}', errors=("secret red",)), "$.a", "$.b", "$.c")
+    found = shown(
+        info(b'{"a": "secret", "b": "red", "c": "redacted"}', errors=("secret red",)), "$.a", "$.b", "$.c"
+    )
     assert found.failures[0].error == "[redacted] [redacted]"
 
 
@@ -186,10 +258,30 @@ def test_the_messages_of_one_answer_share_a_bound_and_what_is_beyond_is_left_out
 
 def test_text_about_a_message_is_struck_like_its_errors() -> None:
     rule = Redaction(json_paths=("$.card",))
-    assert rule.text(info(b'{"card": "4111"}'), "last error: 4111 declined") == "last error: [redacted] declined"
+    assert (
+        rule.text(info(b'{"card": "4111"}'), "last error: 4111 declined") == "last error: [redacted] declined"
+    )
 
 
-@pytest.mark.parametrize("path", ["", "card", "$card", "$.", "$..", "$.a.", "$.a[0]", "$.a['b']", "$.*", "$.a..b", "$ .a", "$[*", 7, "$.a" * 99])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "card",
+        "$card",
+        "$.",
+        "$..",
+        "$.a.",
+        "$.a[0]",
+        "$.a['b']",
+        "$.*",
+        "$.a..b",
+        "$ .a",
+        "$[*",
+        7,
+        "$.a" * 99,
+    ],
+)
 def test_a_path_outside_the_subset_is_refused(path: object) -> None:
     with pytest.raises(InvalidRequest, match=r"redact\.json_paths"):
         Redaction(json_paths=(path,))  # type: ignore[arg-type]
@@ -207,8 +299,16 @@ def test_more_names_than_anyone_needs_are_refused() -> None:
 
 
 _json = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5) | some.just("hunter2"),
-    lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.sampled_from(["a", "password"]) | some.text(max_size=3), inner, max_size=4),
+    some.none()
+    | some.booleans()
+    | some.integers()
+    | some.floats()
+    | some.text(max_size=5)
+    | some.just("hunter2"),
+    lambda inner: (
+        some.lists(inner, max_size=4)
+        | some.dictionaries(some.sampled_from(["a", "password"]) | some.text(max_size=3), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -223,12 +323,18 @@ def test_no_value_below_a_redacted_name_is_shown_and_all_else_is(tree: object, e
 
 def _without_passwords(tree: object) -> object:
     if isinstance(tree, dict):
-        return {name: "[redacted]" if name == "password" else _without_passwords(value) for name, value in tree.items()}
+        return {
+            name: "[redacted]" if name == "password" else _without_passwords(value)
+            for name, value in tree.items()
+        }
     return [_without_passwords(value) for value in tree] if isinstance(tree, list) else tree
 
 
 @settings(deadline=None)
-@given(raw=some.binary(max_size=60) | some.text(alphabet='{}[]":,\\u0a1 ', max_size=60).map(str.encode), text=some.text(max_size=20))
+@given(
+    raw=some.binary(max_size=60) | some.text(alphabet='{}[]":,\\u0a1 ', max_size=60).map(str.encode),
+    text=some.text(max_size=20),
+)
 def test_nothing_that_a_message_holds_raises(raw: bytes, text: str) -> None:
     message = info(raw, carry=raw, headers={text: text}, errors=(text,))
     Redaction(json_paths=("$.a", "$..b", "$[*]")).shown([message])

@@ -43,9 +43,18 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("attempts", "retry_in_ms", "dead", "policy", "ceiling", "dies", "due_ms", "rule"), TABLE)
+@pytest.mark.parametrize(
+    ("attempts", "retry_in_ms", "dead", "policy", "ceiling", "dies", "due_ms", "rule"), TABLE
+)
 def test_the_first_rule_that_applies_decides(
-    attempts: int, retry_in_ms: int | None, dead: bool, policy: RetryPolicy, ceiling: int, dies: bool, due_ms: int, rule: str
+    attempts: int,
+    retry_in_ms: int | None,
+    dead: bool,
+    policy: RetryPolicy,
+    ceiling: int,
+    dies: bool,
+    due_ms: int,
+    rule: str,
 ) -> None:
     failure = Failure(attempts, retry_in_ms=retry_in_ms, dead=dead)
     decision = after_failure(failure, QueueConfig(retry=policy, max_attempts=ceiling), now_ms=NOW, jitter=0.5)
@@ -53,6 +62,8 @@ def test_the_first_rule_that_applies_decides(
         assert isinstance(decision, Bury)
         assert decision.rule == rule
         assert decision.why
-        assert decision.reason == (FailureReason.POISON_MESSAGE if rule == "max_attempts" else None), "only the ceiling makes poison"
+        assert decision.reason == (FailureReason.POISON_MESSAGE if rule == "max_attempts" else None), (
+            "only the ceiling makes poison"
+        )
     else:
         assert decision == RetryAt(due_ms, rule)

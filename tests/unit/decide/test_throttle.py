@@ -38,7 +38,10 @@ def test_an_empty_bucket_lets_nothing_pass() -> None:
     assert made.take(["a"], 0) == "a"
 
 
-@pytest.mark.parametrize(("after_ms", "passed"), [(0, 0), (99, 0), (100, 1), (199, 1), (250, 2), (1000, 10), (5000, 20), (10**9, 20)])
+@pytest.mark.parametrize(
+    ("after_ms", "passed"),
+    [(0, 0), (99, 0), (100, 1), (199, 1), (250, 2), (1000, 10), (5000, 20), (10**9, 20)],
+)
 def test_it_refills_with_time_in_parts_of_a_second_and_up_to_its_burst(after_ms: int, passed: int) -> None:
     made = buckets(a=(10, 20))
     drained(made, "a", 0)

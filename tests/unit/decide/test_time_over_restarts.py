@@ -22,7 +22,9 @@ CLOSED = ClockMark(1_000, 5_000, 300, BOOT, life=4, closed=True)
         pytest.param(5_070, 10, BOOT, 1_000, id="steady time went back, as in a restored snapshot"),
     ],
 )
-def test_time_goes_on_from_the_mark_and_never_back(wall_ms: int, steady_ms: int, origin: bytes, expected_ms: int) -> None:
+def test_time_goes_on_from_the_mark_and_never_back(
+    wall_ms: int, steady_ms: int, origin: bytes, expected_ms: int
+) -> None:
     assert continue_time(MARK, wall_ms=wall_ms, steady_ms=steady_ms, origin=origin) == expected_ms
 
 
@@ -41,5 +43,7 @@ def test_time_begins_with_the_wall_clock() -> None:
         pytest.param(CLOSED, OTHER, 6, True, id="all commits of a later life are gone"),
     ],
 )
-def test_commits_may_be_missing_unless_the_last_life_is_known_to_be_whole(mark: ClockMark | None, origin: bytes, life: int, expected: bool) -> None:
+def test_commits_may_be_missing_unless_the_last_life_is_known_to_be_whole(
+    mark: ClockMark | None, origin: bytes, life: int, expected: bool
+) -> None:
     assert may_lack_commits(mark, origin=origin, life=life) is expected

@@ -1,4 +1,6 @@
-"""Taking what stands up to a place: nothing behind it goes out, nothing before it stays, and all the rest goes on as it was."""
+"""Taking what stands up to a place: nothing behind it goes out, nothing before it stays, and all the rest
+goes on as it was.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def row(place: int, stream: bytes = b"") -> bytes:
     return pack_row(place, (place * 7919).to_bytes(16, "big"), 1 + place % 3, 0, 10) + stream
 
 
-def scheduler_of(lanes: list[int], read_ahead: int, quantum: int = 1) -> tuple[QueueScheduler, dict[bytes, list[bytes]]]:
+def scheduler_of(
+    lanes: list[int], read_ahead: int, quantum: int = 1
+) -> tuple[QueueScheduler, dict[bytes, list[bytes]]]:
     """One row for each entry, at the places 1, 2, 3, ..., in the lane that it names."""
     stored: dict[bytes, list[bytes]] = {}
     for place, lane in enumerate(lanes, 1):
@@ -39,8 +43,16 @@ def places(taken: list[tuple[bytes, bytes]]) -> list[int]:
 many = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
-@given(lanes=many, up_to=st.integers(0, 41), limit=st.integers(1, 50), read_ahead=st.sampled_from([0, 2, 1000]), quantum=st.integers(1, 4))
-def test_all_up_to_the_place_goes_out_and_nothing_behind_it(lanes: list[int], up_to: int, limit: int, read_ahead: int, quantum: int) -> None:
+@given(
+    lanes=many,
+    up_to=st.integers(0, 41),
+    limit=st.integers(1, 50),
+    read_ahead=st.sampled_from([0, 2, 1000]),
+    quantum=st.integers(1, 4),
+)
+def test_all_up_to_the_place_goes_out_and_nothing_behind_it(
+    lanes: list[int], up_to: int, limit: int, read_ahead: int, quantum: int
+) -> None:
     scheduler, _ = scheduler_of(lanes, read_ahead, quantum)
     first = places(scheduler.take(limit, 0, up_to))
     assert len(first) == min(limit, up_to, len(lanes))
@@ -63,7 +75,11 @@ def test_lanes_without_tokens_are_left_waiting_for_them() -> None:
     buckets = Buckets()
     buckets.set("t", 1, None, 0)
     stored = {LANES[2]: [row(1), row(2), row(3)]}
-    scheduler = QueueScheduler(lambda lane, place, limit: [r for r in stored[lane] if row_place(r) > place][:limit], buckets, Memory())
+    scheduler = QueueScheduler(
+        lambda lane, place, limit: [r for r in stored[lane] if row_place(r) > place][:limit],
+        buckets,
+        Memory(),
+    )
     scheduler.load(LANES[2], row(1), row(3))
     assert places(scheduler.take(5, 0, 2)) == [1]
     assert places(scheduler.take(5, 1000, 2)) == [2]

@@ -41,7 +41,9 @@ def test_a_duration_is_shown_in_its_shortest_form() -> None:
     assert show_ms(0) == "0s"
 
 
-@pytest.mark.parametrize("value", [30, 30.0, True, None, "", "30", "s", "-5s", "5 s", "5y", "1s,2s", b"5s", [], "nan", "1e3s"])
+@pytest.mark.parametrize(
+    "value", [30, 30.0, True, None, "", "30", "s", "-5s", "5 s", "5y", "1s,2s", b"5s", [], "nan", "1e3s"]
+)
 def test_what_has_no_unit_is_refused_by_name(value: object) -> None:
     with pytest.raises(InvalidRequest) as refused:
         to_ms(value, "retry_in")

@@ -10,7 +10,14 @@ from fairlead.model.limits import KEPT_LAST_FAILURES, MAX_ERROR_BYTES
 
 
 def failure(attempt: int) -> FailureRecord:
-    return FailureRecord(at_ms=attempt * 10, attempt=attempt, reason=99, error=f"no {attempt}", consumer="c", rule="retry.immediate")
+    return FailureRecord(
+        at_ms=attempt * 10,
+        attempt=attempt,
+        reason=99,
+        error=f"no {attempt}",
+        consumer="c",
+        rule="retry.immediate",
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 34, 100])
@@ -24,7 +31,9 @@ def test_the_first_failure_and_the_last_31_are_kept_and_the_rest_counted(count: 
     assert len(kept) <= KEPT_LAST_FAILURES + 1
     if count:
         assert kept[0].attempt == 1
-        assert [record.attempt for record in kept[1:]] == list(range(max(2, count - KEPT_LAST_FAILURES + 1), count + 1))
+        assert [record.attempt for record in kept[1:]] == list(
+            range(max(2, count - KEPT_LAST_FAILURES + 1), count + 1)
+        )
 
 
 def test_an_error_text_of_8_KiB_is_kept_whole() -> None:

@@ -33,7 +33,9 @@ def test_two_processes_at_the_same_instant_make_different_ids() -> None:
 
 
 def test_a_seeded_source_repeats_itself() -> None:
-    assert IdSource(random.Random(7).randbytes).next(NOW, 50) == IdSource(random.Random(7).randbytes).next(NOW, 50)
+    assert IdSource(random.Random(7).randbytes).next(NOW, 50) == IdSource(random.Random(7).randbytes).next(
+        NOW, 50
+    )
 
 
 @given(times, times)
@@ -66,7 +68,17 @@ def test_a_shown_id_reads_back(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "018bcfe5-6800-7000-8000", "018bcfe568007000800000000000001a", " 018bcfe5-6800-7000-8000-00000000001a", 7, None, b"x"]
+    "text",
+    [
+        "",
+        "nonsense",
+        "018bcfe5-6800-7000-8000",
+        "018bcfe568007000800000000000001a",
+        " 018bcfe5-6800-7000-8000-00000000001a",
+        7,
+        None,
+        b"x",
+    ],
 )
 def test_what_is_not_a_full_id_is_found_to_be_none(text: object) -> None:
     assert find_id(text) is None

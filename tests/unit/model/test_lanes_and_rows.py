@@ -1,4 +1,6 @@
-"""The packed forms must round-trip, tell different things apart, and sort as the scheduler and the store expect."""
+"""The packed forms must round-trip, tell different things apart, and sort as the scheduler and the store
+expect.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,17 @@ from fairlead.model.limits import MAX_BATCH_MESSAGES
 Lane = tuple[str, tuple[str, ...]]
 Row = tuple[int, bytes, int, int, int]
 
-keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(["", "a", "ab", "a\0", "\0\0", "\0\x01a"])
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+    ["", "a", "ab", "a\0", "\0\0", "\0\x01a"]
+)
 throttles = st.lists(keys, max_size=4).map(tuple)
 lanes = st.tuples(keys, throttles)
 rows = st.tuples(
-    st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16), st.integers(1, 1000), st.integers(0, 7), st.integers(0, 2**32 - 1)
+    st.integers(0, 2**64 - 1),
+    st.binary(min_size=16, max_size=16),
+    st.integers(1, 1000),
+    st.integers(0, 7),
+    st.integers(0, 2**32 - 1),
 )
 
 
@@ -46,7 +54,9 @@ def test_a_lane_tells_its_key_and_throttle_keys(lane: Lane) -> None:
 
 
 @given(lanes, lanes)
-def test_different_lanes_never_share_a_packed_form_nor_is_one_the_beginning_of_another(one: Lane, other: Lane) -> None:
+def test_different_lanes_never_share_a_packed_form_nor_is_one_the_beginning_of_another(
+    one: Lane, other: Lane
+) -> None:
     if one != other:
         assert not pack_lane(*one).startswith(pack_lane(*other))
 

@@ -33,12 +33,27 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("expired_to_dead", True, "expired_to_dead", True),
     ("ordering", "strict", "ordering", "strict"),
     ("retry", {"cooldown": "10s", "attempts": 3}, "retry", RetryPolicy("fixed", 3, 10_000)),
-    ("retry", {"policy": "exponential", "base": "1s", "cap": "1m"}, "retry", RetryPolicy("exponential", base_ms=1000, cap_ms=60_000)),
-    ("retry", {"policy": "fixed", "jitter": "full"}, "retry", RetryPolicy("fixed", base_ms=30_000, jitter="full")),
+    (
+        "retry",
+        {"policy": "exponential", "base": "1s", "cap": "1m"},
+        "retry",
+        RetryPolicy("exponential", base_ms=1000, cap_ms=60_000),
+    ),
+    (
+        "retry",
+        {"policy": "fixed", "jitter": "full"},
+        "retry",
+        RetryPolicy("fixed", base_ms=30_000, jitter="full"),
+    ),
     ("retry_in_stream", None, "retry_in_stream", None),
     ("retry_in_stream", "none", "retry_in_stream", RetryPolicy("none")),
     ("retry_on", {"serialization_error": "none"}, "retry_on", {"serialization_error": RetryPolicy("none")}),
-    ("failure_breaker", {"failures": 5, "within": "1m", "pause": "10s"}, "failure_breaker", FailureBreaker(5, 60_000, 10_000)),
+    (
+        "failure_breaker",
+        {"failures": 5, "within": "1m", "pause": "10s"},
+        "failure_breaker",
+        FailureBreaker(5, 60_000, 10_000),
+    ),
     ("failure_breaker", None, "failure_breaker", FailureBreaker()),
     ("poison_after", 3, "poison_after", 3),
     ("on_enqueue", "function on_enqueue(msg) end", "on_enqueue", "function on_enqueue(msg) end"),
@@ -77,10 +92,16 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("option", "value", "field", "stored"), GOOD)
-def test_a_good_option_changes_its_field_and_no_other(option: str, value: Any, field: str, stored: Any) -> None:
+def test_a_good_option_changes_its_field_and_no_other(
+    option: str, value: Any, field: str, stored: Any
+) -> None:
     changed = read_queue_options({option: value}, QueueConfig())
     assert getattr(changed, field) == stored
-    differing = {name for name in QueueConfig.__struct_fields__ if getattr(changed, name) != getattr(QueueConfig(), name)}
+    differing = {
+        name
+        for name in QueueConfig.__struct_fields__
+        if getattr(changed, name) != getattr(QueueConfig(), name)
+    }
     assert differing <= {field}
 
 

@@ -22,7 +22,11 @@ def fields(queue: QueueSpec, data: str | None, **variables: object) -> object:
 def test_variables_come_over_the_data_and_defaults_fill_in() -> None:
     assert fields(ORDERS, '{"customer": "ann"}') == {"customer": "ann", "amount": 1}
     assert fields(ORDERS, '{"customer": "ann", "amount": 2}') == {"customer": "ann", "amount": 2}
-    assert fields(ORDERS, '{"customer": "ann", "amount": 2}', amount=3, note="x") == {"customer": "ann", "amount": 3, "note": "x"}
+    assert fields(ORDERS, '{"customer": "ann", "amount": 2}', amount=3, note="x") == {
+        "customer": "ann",
+        "amount": 3,
+        "note": "x",
+    }
     assert fields(ORDERS, None, customer="bob") == {"customer": "bob", "amount": 1}
 
 
@@ -31,12 +35,27 @@ def test_everything_that_is_missing_is_named_with_what_may_have_been_meant() -> 
     with pytest.raises(ItemInvalid) as refused:
         make_item(queue, "shop/orders", '{"custmer": "ann"}', {"amount": 1})
     assert refused.value.queue == "shop/orders"
-    assert refused.value.problems == ["'customer' is missing; did you mean it by 'custmer'?", "'city' is missing; give it with --var city=VALUE"]
+    assert refused.value.problems == [
+        "'customer' is missing; did you mean it by 'custmer'?",
+        "'city' is missing; give it with --var city=VALUE",
+    ]
 
 
 NO_OBJECT = [
-    "", "  ", "no json", "{", "[1]", '"text"', "3", "null", "true", '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', "[" * 100_000,
-]  # fmt: skip
+    "",
+    "  ",
+    "no json",
+    "{",
+    "[1]",
+    '"text"',
+    "3",
+    "null",
+    "true",
+    '{"a": NaN}',
+    '{"a": 1e999}',
+    '{"a": "\\ud800"}',
+    "[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("data", NO_OBJECT)
@@ -47,14 +66,30 @@ def test_what_is_no_json_object_is_refused(data: str) -> None:
 
 
 def test_a_variable_that_is_json_is_that_and_any_other_is_text() -> None:
-    read = read_variables("orders", ["a=12", "b=x=y", "c=", 'd="12"', "e=01", "f=true", "g=null", 'h={"x":[1]}', "i=NaN", "a=13"])
-    assert read == {"a": 13, "b": "x=y", "c": "", "d": "12", "e": "01", "f": True, "g": None, "h": {"x": [1]}, "i": "NaN"}
+    read = read_variables(
+        "orders",
+        ["a=12", "b=x=y", "c=", 'd="12"', "e=01", "f=true", "g=null", 'h={"x":[1]}', "i=NaN", "a=13"],
+    )
+    assert read == {
+        "a": 13,
+        "b": "x=y",
+        "c": "",
+        "d": "12",
+        "e": "01",
+        "f": True,
+        "g": None,
+        "h": {"x": [1]},
+        "i": "NaN",
+    }
 
 
 def test_every_variable_that_is_none_is_named() -> None:
     with pytest.raises(ItemInvalid) as refused:
         read_variables("orders", ["good=1", "bad", "=x"])
-    assert [("'bad'" in problem, "'=x'" in problem) for problem in refused.value.problems] == [(True, False), (False, True)]
+    assert [("'bad'" in problem, "'=x'" in problem) for problem in refused.value.problems] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_equal_data_has_an_equal_key_however_it_was_written() -> None:
@@ -78,7 +113,9 @@ values = st.recursive(
 
 
 @given(st.dictionaries(texts, values, max_size=4))
-def test_the_canonical_form_says_the_same_and_does_not_depend_on_the_order_of_keys(data: dict[str, object]) -> None:
+def test_the_canonical_form_says_the_same_and_does_not_depend_on_the_order_of_keys(
+    data: dict[str, object],
+) -> None:
     raw = canonical(data)
     assert json.loads(raw) == data
     assert canonical(dict(reversed(data.items()))) == raw

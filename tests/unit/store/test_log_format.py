@@ -6,7 +6,15 @@ import os
 
 import pytest
 
-from fairlead.store.rocks.log_format import BLOCK_BYTES, HEADER_BYTES, RecordWalk, checksums_fit, find_true_end, joined, record_beginnings
+from fairlead.store.rocks.log_format import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    RecordWalk,
+    checksums_fit,
+    find_true_end,
+    joined,
+    record_beginnings,
+)
 from tests.crash.damage.log_writer import frame
 
 
@@ -24,7 +32,13 @@ def walked(data: bytes) -> tuple[list[bytes], RecordWalk]:
 
 @pytest.mark.parametrize("left", range(19))
 def test_a_record_may_begin_so_many_bytes_before_the_end_of_a_block(left: int) -> None:
-    records = [os.urandom(BLOCK_BYTES - HEADER_BYTES - left), b"next", os.urandom(2 * BLOCK_BYTES), b"", b"last"]
+    records = [
+        os.urandom(BLOCK_BYTES - HEADER_BYTES - left),
+        b"next",
+        os.urandom(2 * BLOCK_BYTES),
+        b"",
+        b"last",
+    ]
     data = write(*records)
     found, walk = walked(data)
     assert found == records

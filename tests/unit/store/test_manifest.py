@@ -29,7 +29,9 @@ def written(*edits: bytes) -> bytes:
 
 
 def test_one_edit_may_close_several_logs() -> None:
-    manifest, walk = read_manifest(written(closed(4, 100) + closed(8, 200) + closed(300, 70_000) + number(LAST_SEQUENCE, 9)))
+    manifest, walk = read_manifest(
+        written(closed(4, 100) + closed(8, 200) + closed(300, 70_000) + number(LAST_SEQUENCE, 9))
+    )
     assert walk.defect is None
     assert manifest.closed_logs == {4: 100, 8: 200, 300: 70_000}
     assert manifest.last_sequence == 9

@@ -20,7 +20,9 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
     def __init__(self, consumers: Consumers) -> None:
         self._consumers = consumers
 
-    def CreateQueue(self, request: pb.CreateQueueRequest, context: grpc.ServicerContext) -> pb.CreateQueueResponse:
+    def CreateQueue(
+        self, request: pb.CreateQueueRequest, context: grpc.ServicerContext
+    ) -> pb.CreateQueueResponse:
         config, options = request.config, {}
         # 0 asks for the default, as in Fila.
         if config.visibility_timeout_ms:
@@ -31,7 +33,9 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
             options["on_failure"] = config.on_failure_script
         return pb.CreateQueueResponse(queue_id=caller().create_queue(request.name, **options).name)
 
-    def DeleteQueue(self, request: pb.DeleteQueueRequest, context: grpc.ServicerContext) -> pb.DeleteQueueResponse:
+    def DeleteQueue(
+        self, request: pb.DeleteQueueRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteQueueResponse:
         caller().delete_queue(request.queue)
         return pb.DeleteQueueResponse()
 
@@ -42,7 +46,9 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
     def GetConfig(self, request: pb.GetConfigRequest, context: grpc.ServicerContext) -> pb.GetConfigResponse:
         return pb.GetConfigResponse(value=ConfigKeys(caller().config).get(request.key))
 
-    def ListConfig(self, request: pb.ListConfigRequest, context: grpc.ServicerContext) -> pb.ListConfigResponse:
+    def ListConfig(
+        self, request: pb.ListConfigRequest, context: grpc.ServicerContext
+    ) -> pb.ListConfigResponse:
         found = ConfigKeys(caller().config).list(request.prefix)
         entries = [pb.ConfigEntry(key=key, value=value) for key, value in list(found.items())[:MAX_LISTED]]
         return pb.ListConfigResponse(entries=entries, total_count=len(found))
@@ -56,10 +62,18 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
             active_consumers=self._consumers.of(request.queue),
             quantum=self._quantum(request.queue),
             per_key_stats=[
-                pb.PerFairnessKeyStats(key=key.key, pending_count=key.pending, current_deficit=key.deficit, weight=key.weight) for key in stats.keys
+                pb.PerFairnessKeyStats(
+                    key=key.key, pending_count=key.pending, current_deficit=key.deficit, weight=key.weight
+                )
+                for key in stats.keys
             ],
             per_throttle_stats=[
-                pb.PerThrottleKeyStats(key=throttle.key, tokens=throttle.tokens, rate_per_second=throttle.rate, burst=throttle.burst)
+                pb.PerThrottleKeyStats(
+                    key=throttle.key,
+                    tokens=throttle.tokens,
+                    rate_per_second=throttle.rate,
+                    burst=throttle.burst,
+                )
                 for throttle in stats.throttles
             ],
         )
@@ -70,18 +84,26 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
             raise NotADeadLetterQueue(queue)
         return pb.RedriveResponse(redriven=caller().redrive(queue, count=request.count or None).moved)
 
-    def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.ServicerContext) -> pb.ListQueuesResponse:
+    def ListQueues(
+        self, request: pb.ListQueuesRequest, context: grpc.ServicerContext
+    ) -> pb.ListQueuesResponse:
         listed = [self._find_info(queue.name) for queue in caller().queues()]
         return pb.ListQueuesResponse(queues=[info for info in listed if info is not None])
 
-    def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> pb.CreateApiKeyResponse:
+    def CreateApiKey(
+        self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext
+    ) -> pb.CreateApiKeyResponse:
         return Keys(caller().keys).create(request)
 
-    def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext) -> pb.RevokeApiKeyResponse:
+    def RevokeApiKey(
+        self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext
+    ) -> pb.RevokeApiKeyResponse:
         Keys(caller().keys).revoke(request)
         return pb.RevokeApiKeyResponse()
 
-    def ListApiKeys(self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext) -> pb.ListApiKeysResponse:
+    def ListApiKeys(
+        self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext
+    ) -> pb.ListApiKeysResponse:
         return Keys(caller().keys).list()
 
     def SetAcl(self, request: pb.SetAclRequest, context: grpc.ServicerContext) -> pb.SetAclResponse:
@@ -101,5 +123,8 @@ class FilaAdmin(admin_pb2_grpc.FilaAdminServicer):
         except QueueNotFound:
             return None
         return pb.QueueInfo(
-            name=queue, depth=stats.ready + stats.waiting, in_flight=stats.leased, active_consumers=self._consumers.of(queue)
+            name=queue,
+            depth=stats.ready + stats.waiting,
+            in_flight=stats.leased,
+            active_consumers=self._consumers.of(queue),
         )

@@ -51,8 +51,12 @@ class CallGate(grpc.ServerInterceptor):
         if not handler.response_streaming:
             return grpc.unary_unary_rpc_method_handler(self._once(handler.unary_unary, read), **coding)
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._streaming(handler.stream_stream, lambda raw: _read_all(read, raw)), **coding)
-        return grpc.unary_stream_rpc_method_handler(self._streaming(handler.unary_stream, lambda raw: _read(read, raw)), **coding)
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(handler.stream_stream, lambda raw: _read_all(read, raw)), **coding
+            )
+        return grpc.unary_stream_rpc_method_handler(
+            self._streaming(handler.unary_stream, lambda raw: _read(read, raw)), **coding
+        )
 
     def _once(self, behaviour: Behaviour, read: Callable[[bytes], Any]) -> Behaviour:
         def answer(raw: bytes, context: grpc.ServicerContext) -> Any:
@@ -96,7 +100,9 @@ class CallGate(grpc.ServerInterceptor):
         if not context.is_active():
             raise _CallerGone()
         given = [value for name, value in context.invocation_metadata() if name == "authorization"]
-        return self._access.admit(given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer())
+        return self._access.admit(
+            given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer()
+        )
 
 
 @contextmanager
@@ -110,17 +116,23 @@ def acting_as(guard: GuardedBroker) -> Iterator[None]:
 
 
 def caller() -> GuardedBroker:
-    """The broker as the caller of this call may use it. A stream asks before it is one: its answers are made outside."""
+    """The broker as the caller of this call may use it. A stream asks before it is one: its answers are made
+    outside.
+    """
     return _caller.get()
 
 
 def _read(read: Callable[[bytes], Any], raw: bytes) -> Any:
-    """`read` is the `FromString` of a message class. gRPC itself would answer INTERNAL, which says that the server failed."""
+    """`read` is the `FromString` of a message class. gRPC itself would answer INTERNAL, which says that the
+    server failed.
+    """
     try:
         return read(raw)
     except DecodeError:
         expected = read.__self__.DESCRIPTOR.full_name  # type: ignore[attr-defined]
-        raise InvalidRequest("the request", f"a {expected} in protobuf encoding", f"{len(raw)} bytes that are none") from None
+        raise InvalidRequest(
+            "the request", f"a {expected} in protobuf encoding", f"{len(raw)} bytes that are none"
+        ) from None
 
 
 def _read_all(read: Callable[[bytes], Any], requests: Iterator[bytes]) -> Iterator[Any]:
@@ -135,7 +147,9 @@ class _CallerGone(Exception):
 def refuse(context: grpc.ServicerContext, error: Exception) -> Any:
     """End the call with the status that the error has at every door."""
     if isinstance(error, _CallerGone):
-        context.abort(grpc.StatusCode.CANCELLED, "the call was over before its turn came; nothing was carried out")
+        context.abort(
+            grpc.StatusCode.CANCELLED, "the call was over before its turn came; nothing was carried out"
+        )
     if isinstance(error, NotImplementedError):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
     if not isinstance(error, FairleadError):

@@ -54,8 +54,14 @@ class ConfigKeys:
             raise InvalidRequest("prefix", f"at most {MAX_KEY_BYTES} bytes", prefix)
         if prefix.startswith(THROTTLE):
             return self._config.list(prefix)
-        throttles = self._config.list(THROTTLE) if _THEIRS.startswith(prefix) or prefix.startswith(_THEIRS) else {}
-        found = {key: value for key, value in self._config.list(prefix).items() if not key.startswith((THROTTLE, _THEIRS))}
+        throttles = (
+            self._config.list(THROTTLE) if _THEIRS.startswith(prefix) or prefix.startswith(_THEIRS) else {}
+        )
+        found = {
+            key: value
+            for key, value in self._config.list(prefix).items()
+            if not key.startswith((THROTTLE, _THEIRS))
+        }
         for key, rate in throttles.items():
             name, _, field = key.removeprefix(THROTTLE).rpartition(":")
             if field == "rate" and (_THEIRS + name).startswith(prefix):
@@ -75,7 +81,9 @@ class ConfigKeys:
             check_meaning(rate_key, rate)
             check_meaning(burst_key, burst)
         except InvalidRequest as wrong:
-            raise InvalidRequest(key, f"'<rate>,<burst>', with {wrong.expected} as {wrong.field.rpartition(':')[2]}", value) from None
+            raise InvalidRequest(
+                key, f"'<rate>,<burst>', with {wrong.expected} as {wrong.field.rpartition(':')[2]}", value
+            ) from None
         self._config.set(burst_key, burst)
         self._config.set(rate_key, rate)
 

@@ -32,11 +32,12 @@ _log = logging.getLogger("fairlead.fila")
 
 
 class Consumption:
-    """What waits here to be written is leased but not started, so that losing it costs its message no attempt.
+    """What waits here to be written is leased but not started, so that losing it costs its message no
+    attempt.
 
-    A message is started when it is handed to gRPC, and from then on counts as seen: a broken stream cannot know better.
-    gRPC takes the next one only when the client's window has room, so that a client that does not read keeps this thread
-    and at most `AHEAD_MESSAGES` leases, and nobody else's.
+    A message is started when it is handed to gRPC, and from then on counts as seen: a broken stream cannot
+    know better. gRPC takes the next one only when the client's window has room, so that a client that does
+    not read keeps this thread and at most `AHEAD_MESSAGES` leases, and nobody else's.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Consumption:
         self._claimed_monotonic_ms = 0
 
     def responses(self) -> Iterator[service_pb2.ConsumeResponse]:
-        """Until the client leaves (then this is closed or runs out), the queue is deleted or the server stops."""
+        """Until the client leaves (then this is closed or runs out), the queue is deleted or the server
+        stops.
+        """
         try:
             opened = False
             while self._context.is_active():
@@ -74,8 +77,8 @@ class Consumption:
                 if not self._ahead:
                     self._claim(wait=opened)
                     if not opened:
-                        # The queue is there: tell the client so now, not with the first message. Some wait for it.
-                        # A client that has left meanwhile is noticed by `is_active`.
+                        # The queue is there: tell the client so now, not with the first message. Some wait
+                        # for it. A client that has left meanwhile is noticed by `is_active`.
                         with suppress(grpc.RpcError):
                             self._context.send_initial_metadata(())
                         opened = True
@@ -85,7 +88,12 @@ class Consumption:
                 delivery = self._ahead[0]
                 if self._make_ready(delivery):
                     lease_end_ms = self._claimed_monotonic_ms + delivery.lease_until - self._claimed_at_ms
-                    self._sent.remember(self._connection, delivery, lease_end_ms=lease_end_ms, now_ms=self._clock.monotonic_ms())
+                    self._sent.remember(
+                        self._connection,
+                        delivery,
+                        lease_end_ms=lease_end_ms,
+                        now_ms=self._clock.monotonic_ms(),
+                    )
                     self._ahead.popleft()
                     yield self._response(delivery)
                 else:
@@ -94,12 +102,20 @@ class Consumption:
             self._give_back()
 
     def _claim(self, *, wait: bool) -> None:
-        """What is there now, unstarted; or, when that is nothing, wait for one message, which is written as it comes."""
+        """What is there now, unstarted; or, when that is nothing, wait for one message, which is written as
+        it comes.
+        """
         claimed: list[Delivery] = []
         if self._room > 1:
-            claimed, self._started = self._broker.claim(self._queue, limit=self._room, consumer=self._consumer, started=False), False
+            claimed, self._started = (
+                self._broker.claim(self._queue, limit=self._room, consumer=self._consumer, started=False),
+                False,
+            )
         if not claimed and (wait or self._room == 1):
-            claimed, self._started = self._broker.claim(self._queue, wait=_WAIT if wait else None, consumer=self._consumer), True
+            claimed, self._started = (
+                self._broker.claim(self._queue, wait=_WAIT if wait else None, consumer=self._consumer),
+                True,
+            )
         self._claimed_at_ms, self._claimed_monotonic_ms = self._broker.now_ms(), self._clock.monotonic_ms()
         self._ahead.extend(claimed)
         if claimed:
@@ -107,7 +123,9 @@ class Consumption:
             self._room = max(1, min(AHEAD_MESSAGES, AHEAD_BYTES // max(1, largest)))
 
     def _make_ready(self, delivery: Delivery) -> bool:
-        """Started, and with most of its lease ahead of it; False when its lease was lost while it waited here."""
+        """Started, and with most of its lease ahead of it; False when its lease was lost while it waited
+        here.
+        """
         if self._started:
             return True
         waited_ms = self._clock.monotonic_ms() - self._claimed_monotonic_ms
@@ -122,7 +140,9 @@ class Consumption:
         try:
             self._broker.put_back(self._ahead)
         except FairleadError as error:
-            _log.warning("%d deliveries were not given back and run out by themselves: %s", len(self._ahead), error)
+            _log.warning(
+                "%d deliveries were not given back and run out by themselves: %s", len(self._ahead), error
+            )
 
     def _response(self, delivery: Delivery) -> service_pb2.ConsumeResponse:
         return service_pb2.ConsumeResponse(

@@ -42,10 +42,11 @@ _REFUSING_THREADS = 2
 class FilaDoor:
     """Serves Fila's clients at `address`.
 
-    An open stream keeps a thread. Single calls have `call_threads` of their own, and up to `max_waiting` of them may wait for
-    one. Beyond that, or beyond the `limits` that it shares with other doors, a call is answered with RESOURCE_EXHAUSTED and
-    nothing is carried out. With `trace_headers` the W3C trace context of an enqueue becomes headers of its message. `stop` lets calls
-    in flight take `grace_s` before it cancels them.
+    An open stream keeps a thread. Single calls have `call_threads` of their own, and up to `max_waiting` of
+    them may wait for one. Beyond that, or beyond the `limits` that it shares with other doors, a call is
+    answered with RESOURCE_EXHAUSTED and nothing is carried out. With `trace_headers` the W3C trace context of
+    an enqueue becomes headers of its message. `stop` lets calls in flight take `grace_s` before it cancels
+    them.
     """
 
     name = "grpc"
@@ -68,12 +69,19 @@ class FilaDoor:
         self._certificates = certificates
         self._grace_s = grace_s
         self._limits = limits = limits or Limits()
-        self._stream_threads = ThreadPoolExecutor(limits.max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream")
+        self._stream_threads = ThreadPoolExecutor(
+            limits.max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream"
+        )
         self._starter = Starter(broker)
         self._health = health.HealthServicer()
         consumers = Consumers()
         self.service = FilaService(
-            broker, consumers, self._starter, clock=clock or SystemClock(), stopping=lambda: limits.closed, trace_headers=trace_headers
+            broker,
+            consumers,
+            self._starter,
+            clock=clock or SystemClock(),
+            stopping=lambda: limits.closed,
+            trace_headers=trace_headers,
         )
         self._call_threads = ThreadPoolExecutor(call_threads, thread_name_prefix="fila-call")
         self._server = grpc.server(
@@ -85,7 +93,9 @@ class FilaDoor:
         service_pb2_grpc.add_FilaServiceServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_FilaAdminServicer_to_server(FilaAdmin(consumers), self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        reflection.enable_server_reflection(
+            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
 
     def start(self) -> None:
         host, _ = split_address(self.address, may_pick_port=True)
@@ -123,7 +133,8 @@ class FilaDoor:
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", _MOST_BYTES),
-        # Beyond it a client waits for a call of its own to end. A stream too many is told so, and so needs a place.
+        # Beyond it a client waits for a call of its own to end. A stream too many is told so, and so needs a
+        # place.
         ("grpc.max_concurrent_streams", limits.settings.max_streams_per_connection + _CALLS_PER_CONNECTION),
         ("grpc.server_handshake_timeout_ms", limits.settings.greeting_ms),
         # A connection with no call on it; its client makes another when it needs one.

@@ -12,7 +12,9 @@ Answer = TypeVar("Answer")
 
 
 class _Ticket(Generic[Item, Answer]):
-    """One caller's item. The caller sleeps until it is answered, or until it is its turn to carry out a batch."""
+    """One caller's item. The caller sleeps until it is answered, or until it is its turn to carry out a
+    batch.
+    """
 
     __slots__ = ("answer", "item", "leads", "size", "woken")
 
@@ -25,11 +27,13 @@ class _Ticket(Generic[Item, Answer]):
 
 
 class Gather(Generic[Item, Answer]):
-    """Carries out one batch at a time in each lane: at once when none is under way, else with all that came meanwhile.
+    """Carries out one batch at a time in each lane: at once when none is under way, else with all that came
+    meanwhile.
 
-    No timer and no thread of its own: whoever finds the lane idle carries out its own item there and then; when that is
-    done, the first of those who wait carries out the next batch. So a lone caller pays nothing, and under load batches
-    grow to what came in during the one before. Items of a lane are carried out in the order they came.
+    No timer and no thread of its own: whoever finds the lane idle carries out its own item there and then;
+    when that is done, the first of those who wait carries out the next batch. So a lone caller pays nothing,
+    and under load batches grow to what came in during the one before. Items of a lane are carried out in the
+    order they came.
     """
 
     def __init__(
@@ -45,7 +49,8 @@ class Gather(Generic[Item, Answer]):
         self._most_bytes = most_bytes
         self._size_of = size_of
         self._lock = threading.Lock()
-        #: Who waits in a lane; a lane without work is not here, so that names made up by callers leave nothing behind.
+        #: Who waits in a lane; a lane without work is not here, so that names made up by callers leave
+        #: nothing behind.
         self._lanes: dict[str, deque[_Ticket[Item, Answer]]] = {}
 
     def waiting(self, lane: str) -> int:

@@ -1,8 +1,8 @@
 """Fila's keys and access lists, over ours.
 
-Its superadmin is a flag; ours is what a key with every right on `*` is. Its permissions are three kinds; ours are six rights
-under the same three names and three more, and all six are said here, so that what is set is what is shown, and what is shown
-and set again changes nothing.
+Its superadmin is a flag; ours is what a key with every right on `*` is. Its permissions are three kinds; ours
+are six rights under the same three names and three more, and all six are said here, so that what is set is
+what is shown, and what is shown and set again changes nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ class Keys:
     def create(self, request: pb.CreateApiKeyRequest) -> pb.CreateApiKeyResponse:
         """Without rights, unless a superadmin is asked for: SetAcl gives them."""
         made = self._keys.create(
-            request.name, EVERY_RIGHT if request.is_superadmin else (), expires_at=request.expires_at_ms or None
+            request.name,
+            EVERY_RIGHT if request.is_superadmin else (),
+            expires_at=request.expires_at_ms or None,
         )
-        return pb.CreateApiKeyResponse(key_id=made.info.id, key=made.secret, is_superadmin=request.is_superadmin)
+        return pb.CreateApiKeyResponse(
+            key_id=made.info.id, key=made.secret, is_superadmin=request.is_superadmin
+        )
 
     def revoke(self, request: pb.RevokeApiKeyRequest) -> None:
         self._keys.revoke(_check_id(request.key_id))
@@ -52,7 +56,9 @@ class Keys:
 
     def get_acl(self, request: pb.GetAclRequest) -> pb.GetAclResponse:
         info = self._keys.show(_check_id(request.key_id))
-        return pb.GetAclResponse(key_id=info.id, permissions=list(_permissions(info.grants)), is_superadmin=_is_superadmin(info))
+        return pb.GetAclResponse(
+            key_id=info.id, permissions=list(_permissions(info.grants)), is_superadmin=_is_superadmin(info)
+        )
 
 
 def _check_id(key_id: str) -> str:

@@ -32,11 +32,19 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 class FilaService(service_pb2_grpc.FilaServiceServicer):
     """A single call from each of many callers becomes a few batches of the broker, queue by queue.
 
-    `enqueues` and `settles` are where calls wait for each other; nothing else in here waits but a consumer for messages.
+    `enqueues` and `settles` are where calls wait for each other; nothing else in here waits but a consumer
+    for messages.
     """
 
     def __init__(
-        self, broker: Broker, consumers: Consumers, starter: Starter, *, clock: Clock, stopping: Callable[[], bool], trace_headers: bool
+        self,
+        broker: Broker,
+        consumers: Consumers,
+        starter: Starter,
+        *,
+        clock: Clock,
+        stopping: Callable[[], bool],
+        trace_headers: bool,
     ) -> None:
         self._broker = broker
         self._consumers = consumers
@@ -45,7 +53,9 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         self._stopping = stopping
         self._trace_headers = trace_headers
         self._sent = SentDeliveries()
-        self.enqueues = Gather(self._enqueue, most_bytes=_MOST_BATCH_BYTES, size_of=lambda message: len(message.payload))
+        self.enqueues = Gather(
+            self._enqueue, most_bytes=_MOST_BATCH_BYTES, size_of=lambda message: len(message.payload)
+        )
         self.settles = Gather(self._settle)
 
     def Enqueue(self, request: pb.EnqueueRequest, context: grpc.ServicerContext) -> pb.EnqueueResponse:
@@ -54,19 +64,27 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
             _add_trace(headers, context)
         # Here and not in the batch, which has messages of several callers.
         caller().need(Right.PRODUCE, request.queue)
-        return pb.EnqueueResponse(message_id=self.enqueues.do(request.queue, NewMessage(request.payload, headers)))
+        return pb.EnqueueResponse(
+            message_id=self.enqueues.do(request.queue, NewMessage(request.payload, headers))
+        )
 
-    def Consume(self, request: pb.ConsumeRequest, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
+    def Consume(
+        self, request: pb.ConsumeRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ConsumeResponse]:
         guard, queue = caller(), check_queue_name(request.queue)
         guard.need(Right.CONSUME, queue)
         return self._consume(guard, queue, context)
 
-    def _consume(self, guard: GuardedBroker, queue: str, context: grpc.ServicerContext) -> Iterator[pb.ConsumeResponse]:
+    def _consume(
+        self, guard: GuardedBroker, queue: str, context: grpc.ServicerContext
+    ) -> Iterator[pb.ConsumeResponse]:
         leave = self._consumers.enter(queue)
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
             context.add_callback(leave)
-            yield from Consumption(guard, self._starter, self._sent, self._clock, self._stopping, queue, context).responses()
+            yield from Consumption(
+                guard, self._starter, self._sent, self._clock, self._stopping, queue, context
+            ).responses()
         finally:
             leave()
 
@@ -92,7 +110,9 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         fenced: Callable[[LeaseRef], Settlement],
         unfenced: Callable[[str, str], SettleResult],
     ) -> None:
-        """With the token of what this connection was sent last, or by id alone when it was sent nothing of that message."""
+        """With the token of what this connection was sent last, or by id alone when it was sent nothing of
+        that message.
+        """
         caller().need(Right.CONSUME, queue)
         raw_id = _read_id(message_id)
         connection = context.peer()
@@ -102,7 +122,8 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         else:
             result = self.settles.do(queue, fenced(delivery))
             if result.outcome in ("completed", "dead", "not_found"):
-                # Of anything else the message lives on in this queue, and this connection must stay fenced off from it.
+                # Of anything else the message lives on in this queue, and this connection must stay fenced
+                # off from it.
                 self._sent.forget(connection, raw_id)
         if result.outcome == "lost_lease":
             raise LostLease(result.id)
@@ -114,7 +135,9 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
     # What a batch is
 
     def _enqueue(self, queue: str, messages: list[NewMessage]) -> list[str | Exception]:
-        """All in one commit; if that is refused, nothing was stored, and each goes alone, so that only the guilty fail."""
+        """All in one commit; if that is refused, nothing was stored, and each goes alone, so that only the
+        guilty fail.
+        """
         try:
             return [*self._broker.enqueue_many(queue, messages)]
         except BrokenInvariant:
@@ -126,7 +149,9 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         return [answer for message in messages for answer in self._enqueue(queue, [message])]
 
     def _settle(self, queue: str, items: list[Settlement]) -> list[SettleResult | Exception]:
-        """The broker answers item by item, so that a bad one spoils nothing. What it refuses as a whole, it refuses each."""
+        """The broker answers item by item, so that a bad one spoils nothing. What it refuses as a whole, it
+        refuses each.
+        """
         return [*self._broker.settle(items)]
 
 

@@ -14,9 +14,11 @@ _log = logging.getLogger("fairlead.fila")
 
 
 class Starter:
-    """One thread that tells the broker of all that was posted since it last did: no wait when idle, one commit under load.
+    """One thread that tells the broker of all that was posted since it last did: no wait when idle, one
+    commit under load.
 
-    A `Start` that comes to nothing is not missed: the message was settled meanwhile, or its expiry counts as a release.
+    A `Start` that comes to nothing is not missed: the message was settled meanwhile, or its expiry counts as
+    a release.
     """
 
     def __init__(self, broker: Broker) -> None:

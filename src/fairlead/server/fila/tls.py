@@ -38,4 +38,6 @@ class _News:
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], root_certificates=material.client_ca)
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key, material.cert)], root_certificates=material.client_ca
+    )

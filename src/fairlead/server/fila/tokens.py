@@ -1,4 +1,6 @@
-"""Which delivery each connection was sent last of each message: the lease token that fila.v1 itself does not carry."""
+"""Which delivery each connection was sent last of each message: the lease token that fila.v1 itself does not
+carry.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ class _Sent(NamedTuple):
 class SentDeliveries:
     """Thread-safe, and bounded in number and age: the longest remembered is forgotten first.
 
-    A delivery is remembered past its lease, because that is when the token is needed: to tell a former holder that comes
-    late from whoever holds the message now. What was forgotten is settled by id alone, as Fila does it.
+    A delivery is remembered past its lease, because that is when the token is needed: to tell a former holder
+    that comes late from whoever holds the message now. What was forgotten is settled by id alone, as Fila
+    does it.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -43,7 +46,9 @@ class SentDeliveries:
         with self._lock:
             self._sent[key] = sent
             self._sent.move_to_end(key)
-            while self._sent and (len(self._sent) > self._most or next(iter(self._sent.values())).until_ms < now_ms):
+            while self._sent and (
+                len(self._sent) > self._most or next(iter(self._sent.values())).until_ms < now_ms
+            ):
                 self._sent.popitem(last=False)
 
     def find(self, connection: str, queue: str, raw_id: bytes) -> LeaseRef | None:

@@ -1,8 +1,9 @@
 """`quarantine`: the bad rows of a DataFrame become dead letters of a queue, the good ones flow on.
 
-A narrow transformation like any other: nothing happens until Spark wants the good rows, and then each task looks at the rows of its
-partition. When it has seen the last of them, and before Spark takes the partition for done, it publishes its bad rows (set_aside.py
-says under which token). What was read of a partition that is not read to its end leads to nothing.
+A narrow transformation like any other: nothing happens until Spark wants the good rows, and then each task
+looks at the rows of its partition. When it has seen the last of them, and before Spark takes the partition
+for done, it publishes its bad rows (set_aside.py says under which token). What was read of a partition that
+is not read to its end leads to nothing.
 """
 
 from __future__ import annotations
@@ -60,16 +61,19 @@ def quarantine(
     payload: Column | str | None = None,
     **connection: str,
 ) -> DataFrame:
-    """The good rows of `df`, with its schema; the bad ones become dead letters of `queue` as the good ones are computed.
+    """The good rows of `df`, with its schema; the bad ones become dead letters of `queue` as the good ones
+    are computed.
 
-    `check` is a condition, as a Column or in SQL, where true is good and false and null are bad; or a function of a row (a dict) that returns
-    None or True for a good one, False or a text for a bad one, or raises; or the same for whole batches, where its parameter
-    is annotated as `pa.RecordBatch`, `pa.Table` or `pd.DataFrame`. A row that makes the function raise has the reason `handler_exception`.
+    `check` is a condition, as a Column or in SQL, where true is good and false and null are bad; or a
+    function of a row (a dict) that returns None or True for a good one, False or a text for a bad one, or
+    raises; or the same for whole batches, where its parameter is annotated as `pa.RecordBatch`, `pa.Table` or
+    `pd.DataFrame`. A row that makes the function raise has the reason `handler_exception`.
 
-    A dead letter carries its row as JSON, from which `returned` makes the same row again, or what the column `payload` has.
-    The rows of a partition become dead letters together, once: for a stream per query, micro-batch and partition, for a batch per
-    call of this function or `dedupe_token`, and partition. `name` tells two of one query, or under one token, apart that have the same check.
-    A task whose rows cannot be published fails, and Spark tries it again: no row is lost. `connection` takes the options of
+    A dead letter carries its row as JSON, from which `returned` makes the same row again, or what the column
+    `payload` has. The rows of a partition become dead letters together, once: for a stream per query,
+    micro-batch and partition, for a batch per call of this function or `dedupe_token`, and partition. `name`
+    tells two of one query, or under one token, apart that have the same check. A task whose rows cannot be
+    published fails, and Spark tries it again: no row is lost. `connection` takes the options of
     `format("fairlead")` that say how to reach the server.
     """
     from pyspark.sql import functions as f
@@ -88,8 +92,20 @@ def quarantine(
     else:
         check_rows_fit_json(schema)
     shown = words if len(words) <= _SHOWN_CHARACTERS else words[: _SHOWN_CHARACTERS - 3] + "..."
-    name = check_text(name, "name", _MOST_NAME_BYTES) if name is not None else _name_of(word, words, check, schema)
-    task = Sift(options, judge, schema, tuple(hidden), _run_of(df, dedupe_token), name, _checked_headers(headers, shown))
+    name = (
+        check_text(name, "name", _MOST_NAME_BYTES)
+        if name is not None
+        else _name_of(word, words, check, schema)
+    )
+    task = Sift(
+        options,
+        judge,
+        schema,
+        tuple(hidden),
+        _run_of(df, dedupe_token),
+        name,
+        _checked_headers(headers, shown),
+    )
 
     def sift(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
@@ -125,7 +141,9 @@ class Sift:
                 places = sorted(verdicts)
                 chosen = pa.array(places, pa.int64())
                 keys = texts_in(beside[_KEY].take(chosen)) if _KEY in beside else [None] * len(places)
-                bad.add(self._payloads(rows.take(chosen), beside, chosen), keys, [verdicts[at] for at in places])
+                bad.add(
+                    self._payloads(rows.take(chosen), beside, chosen), keys, [verdicts[at] for at in places]
+                )
                 good = [True] * rows.num_rows
                 for at in places:
                     good[at] = False
@@ -135,8 +153,12 @@ class Sift:
                 check_whole_input()
                 run = token_of_micro_batch() if self.run is None else self.run
                 where = {"fairlead-run": run, "fairlead-partition": str(partition)}
-                # The partition of this transformation, not of the task: in one task there may be several, and one in several.
-                bad.publish(f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}", {**self.headers, **where})
+                # The partition of this transformation, not of the task: in one task there may be several, and
+                # one in several.
+                bad.publish(
+                    f"quarantine/{self.options.queue}/{run}/{self.name}/{partition}",
+                    {**self.headers, **where},
+                )
 
     def _split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
         names = self.schema.names
@@ -144,7 +166,9 @@ class Sift:
         rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
         return rows, dict(zip(self.hidden, batch.columns[len(names) :], strict=True))
 
-    def _payloads(self, rows: pa.RecordBatch, beside: Mapping[str, pa.Array], chosen: pa.Array) -> list[bytes]:
+    def _payloads(
+        self, rows: pa.RecordBatch, beside: Mapping[str, pa.Array], chosen: pa.Array
+    ) -> list[bytes]:
         if _PAYLOAD in beside:
             return [value or b"" for value in beside[_PAYLOAD].take(chosen).to_pylist()]
         return rows_to_json(rows, self.schema)
@@ -169,7 +193,11 @@ def _run_of(df: DataFrame, dedupe_token: str | None) -> str | None:
     """What does not change when the same work is done again: None for a stream, whose tasks know it."""
     if df.isStreaming:
         if dedupe_token is not None:
-            raise InvalidRequest("dedupe_token", "left out for a stream, which has its query and micro-batch for it", dedupe_token)
+            raise InvalidRequest(
+                "dedupe_token",
+                "left out for a stream, which has its query and micro-batch for it",
+                dedupe_token,
+            )
         return None
     if dedupe_token is not None:
         return check_text(dedupe_token, "dedupe_token", _MOST_TOKEN_BYTES)
@@ -188,12 +216,16 @@ def _micro_batch_of_this_thread(df: DataFrame) -> tuple[str | None, str | None]:
 
 
 def _read_connection(connection: Mapping[str, str], *, endpoint: str, queue: str) -> Options:
-    return read_options({**spelled_as_options(connection), "endpoint": endpoint, "queue": queue}).for_direction("quarantine")
+    return read_options(
+        {**spelled_as_options(connection), "endpoint": endpoint, "queue": queue}
+    ).for_direction("quarantine")
 
 
 def _name_of(reason: str, words: str, check: object, schema: StructType) -> str:
     """The same whenever the same program is run."""
-    return sha256("\0".join([reason, words, marks_of(check), schema.simpleString()]).encode()).hexdigest()[:16]
+    return sha256("\0".join([reason, words, marks_of(check), schema.simpleString()]).encode()).hexdigest()[
+        :16
+    ]
 
 
 def _checked_headers(headers: Mapping[str, str] | None, shown: str) -> dict[str, str]:
@@ -221,5 +253,8 @@ def _column_words(check: Column) -> str:
 
 def _function_words(check: Callable[[Any], Any]) -> str:
     function = getattr(check, "func", check)
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", type(function).__qualname__)
+    module, name = (
+        getattr(function, "__module__", None),
+        getattr(function, "__qualname__", type(function).__qualname__),
+    )
     return f"{module}.{name}" if module else name

@@ -1,4 +1,6 @@
-"""`returned`: the rows of dead letters that were brought back to their queue, as a stream that the same job takes."""
+"""`returned`: the rows of dead letters that were brought back to their queue, as a stream that the same job
+takes.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ def returned(
     message: str | None = None,
     **options: str,
 ) -> DataFrame:
-    """The rows that `fairlead redrive` has brought back to `queue`, as a streaming DataFrame with the schema they had.
+    """The rows that `fairlead redrive` has brought back to `queue`, as a streaming DataFrame with the schema
+    they had.
 
-    A message is completed when its micro-batch is in Spark's commit log, as with any stream from a queue; `options` are those of such
-    a stream, and `consumer` is `returned:<queue>` unless it is named. With `message`, a column of that name has the message's
-    id, headers and the like beside the row. What is no row of this schema becomes a dead letter again, as it is, with the
-    reason `serialization_error`, and so ends neither the query nor as a row of nulls.
+    A message is completed when its micro-batch is in Spark's commit log, as with any stream from a queue;
+    `options` are those of such a stream, and `consumer` is `returned:<queue>` unless it is named. With
+    `message`, a column of that name has the message's id, headers and the like beside the row. What is no row
+    of this schema becomes a dead letter again, as it is, with the reason `serialization_error`, and so ends
+    neither the query nor as a row of nulls.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -46,7 +50,9 @@ def returned(
         raise InvalidRequest("message", "a name that the rows have no column of", message)
     given = spelled_as_options(options)
     consumer = consumer or f"returned:{queue}"
-    reader = spark.readStream.format("fairlead").options(**{**given, "endpoint": endpoint, "consumer": consumer})
+    reader = spark.readStream.format("fairlead").options(
+        **{**given, "endpoint": endpoint, "consumer": consumer}
+    )
     written = json_type(wanted)
     assert isinstance(written, StructType)
     # Kept beside what could be read of it: the one way to tell a row of nulls from what is no row.
@@ -70,5 +76,8 @@ def returned(
         headers=None,
         **way,
     )
-    columns = [restored(f.col("row").getField(field.name), field.dataType).alias(field.name) for field in wanted.fields]
+    columns = [
+        restored(f.col("row").getField(field.name), field.dataType).alias(field.name)
+        for field in wanted.fields
+    ]
     return rows.select(*columns, *([f.col("message").alias(message)] if message is not None else []))

@@ -1,9 +1,10 @@
-"""A row as JSON text, and back: in the forms that Spark itself reads, so that `from_json` with the row's schema gives the same row.
+"""A row as JSON text, and back: in the forms that Spark itself reads, so that `from_json` with the row's
+schema gives the same row.
 
-Binary is base64, a decimal a number with all its digits, a time has its microseconds and its offset; what a float has beside
-numbers is text ("NaN", "Infinity"). The names of a JSON object are text, so a map with other keys is a list of its entries; an
-interval has all its fields, from days to seconds. `json_type` says how a type is written, and `restored` makes a column of it
-what it was.
+Binary is base64, a decimal a number with all its digits, a time has its microseconds and its offset; what a
+float has beside numbers is text ("NaN", "Infinity"). The names of a JSON object are text, so a map with other
+keys is a list of its entries; an interval has all its fields, from days to seconds. `json_type` says how a
+type is written, and `restored` makes a column of it what it was.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def check_rows_fit_json(schema: StructType) -> None:
 
 def rows_to_json(rows: pa.RecordBatch, schema: StructType) -> list[bytes]:
     """One text for each row; the columns of `rows` are those of `schema`, in its order."""
-    columns = [_values(column, field.dataType) for column, field in zip(rows.columns, schema.fields, strict=True)]
+    columns = [
+        _values(column, field.dataType) for column, field in zip(rows.columns, schema.fields, strict=True)
+    ]
     if not columns:
         return [b"{}"] * rows.num_rows
     return [_encode(dict(zip(schema.names, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -72,7 +75,14 @@ def json_type(kind: DataType) -> DataType:
         case MapType() if isinstance(kind.keyType, StringType):
             return MapType(kind.keyType, json_type(kind.valueType))
         case MapType():
-            return ArrayType(StructType([StructField("key", json_type(kind.keyType)), StructField("value", json_type(kind.valueType))]))
+            return ArrayType(
+                StructType(
+                    [
+                        StructField("key", json_type(kind.keyType)),
+                        StructField("value", json_type(kind.valueType)),
+                    ]
+                )
+            )
         case DayTimeIntervalType():
             return DayTimeIntervalType()
         case _:
@@ -89,7 +99,10 @@ def restored(column: Column, kind: DataType) -> Column:
         case DayTimeIntervalType():
             return column.cast(kind)
         case StructType():
-            fields = [restored(column.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+            fields = [
+                restored(column.getField(field.name), field.dataType).alias(field.name)
+                for field in kind.fields
+            ]
             return f.when(column.isNotNull(), f.struct(*fields))
         case ArrayType():
             element = kind.elementType
@@ -127,14 +140,19 @@ def _check(kind: DataType, where: str) -> None:
             _check(kind.keyType, where)
             _check(kind.valueType, where)
         case _ if type(kind) not in _READ:
-            raise InvalidRequest(where, "of a type that JSON can carry: cast it, leave it out, or say with payload= what a dead letter is to carry",
-                                 kind.simpleString())  # fmt: skip
+            raise InvalidRequest(
+                where,
+                "of a type that JSON can carry: cast it, leave it out, or say with payload= what a dead letter is to carry",
+                kind.simpleString(),
+            )
 
 
 def _check_names(kind: StructType, what: str) -> None:
     twice = next((name for name in kind.names if kind.names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidRequest(what, "names of their own, since a dead letter carries the row as JSON; rename one of them", twice)
+        raise InvalidRequest(
+            what, "names of their own, since a dead letter carries the row as JSON; rename one of them", twice
+        )
 
 
 def _values(column: pa.Array, kind: DataType) -> list[Any]:
@@ -157,9 +175,14 @@ def _values(column: pa.Array, kind: DataType) -> list[Any]:
 
 def _structs(column: pa.Array, kind: StructType) -> list[Any]:
     valid = column.is_valid().to_pylist()
-    fields = [_values(child, field.dataType) for child, field in zip(column.flatten(), kind.fields, strict=True)]
+    fields = [
+        _values(child, field.dataType) for child, field in zip(column.flatten(), kind.fields, strict=True)
+    ]
     rows = zip(*fields, strict=True) if fields else ((),) * len(valid)
-    return [dict(zip(kind.names, row, strict=True)) if there else None for there, row in zip(valid, rows, strict=True)]
+    return [
+        dict(zip(kind.names, row, strict=True)) if there else None
+        for there, row in zip(valid, rows, strict=True)
+    ]
 
 
 def _between(column: pa.Array, child: pa.Array) -> pa.Array:
@@ -195,7 +218,10 @@ def _dates(column: pa.Array) -> list[Any]:
 def _times(column: pa.Array) -> list[Any]:
     """By Arrow, since Python has no time behind the year 9999."""
     zone = "UTC" if column.type.tz else None
-    return [text and text.replace(" ", "T") for text in column.cast(pa.timestamp("us", zone)).cast(pa.utf8()).to_pylist()]
+    return [
+        text and text.replace(" ", "T")
+        for text in column.cast(pa.timestamp("us", zone)).cast(pa.utf8()).to_pylist()
+    ]
 
 
 def _intervals(column: pa.Array) -> Iterator[str | None]:

@@ -1,7 +1,7 @@
 """What tells one function from another: two lambdas have one name, and so have two partials of a function.
 
-It goes into the token of the bad rows, under which an equal row is published once. So it is the same whenever the same program is
-run, in any process: without addresses, and with sets in an order of their own.
+It goes into the token of the bad rows, under which an equal row is published once. So it is the same whenever
+the same program is run, in any process: without addresses, and with sets in an order of their own.
 """
 
 from __future__ import annotations

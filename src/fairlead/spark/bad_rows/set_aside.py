@@ -1,9 +1,11 @@
-"""The bad rows of one partition on their way to the dead letters: kept until the partition ends, then staged and published at once.
+"""The bad rows of one partition on their way to the dead letters: kept until the partition ends, then staged
+and published at once.
 
-They are published under a token of the run, the partition, and their own content. Whoever does the same work again, be it
-a task that is retried, a speculative copy, a micro-batch that is replayed or a second look at the DataFrame, comes to the same token,
-and the broker does nothing. Work that turns out otherwise comes to another token: what it found bad is then a
-dead letter too, since it is in no good row either. So the content is in the token: a row may come twice, and is never lost.
+They are published under a token of the run, the partition, and their own content. Whoever does the same work
+again, be it a task that is retried, a speculative copy, a micro-batch that is replayed or a second look at
+the DataFrame, comes to the same token, and the broker does nothing. Work that turns out otherwise comes to
+another token: what it found bad is then a dead letter too, since it is in no good row either. So the content
+is in the token: a row may come twice, and is never lost.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _ADVICE = (
     "Leave its largest column out before the check, or say with payload= what a dead letter is to carry; until then the job does not go on, "
     "because a row that is neither good nor a dead letter would be lost"
 )
-_KEPT = pa.schema([("payload", pa.binary()), ("fairness_key", pa.utf8()), ("reason", pa.utf8()), ("error", pa.utf8())])
+_KEPT = pa.schema(
+    [("payload", pa.binary()), ("fairness_key", pa.utf8()), ("reason", pa.utf8()), ("error", pa.utf8())]
+)
 #: From here on rows wait in a file.
 _MOST_IN_MEMORY = 16 * 1024 * 1024
 #: Errors travel beside the rows, up to 2,000 characters of each.
@@ -40,7 +44,9 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class BadRows:
-    """Of one attempt of a task. Nothing leaves the process before `publish`, so that an attempt that is cut short leaves nothing behind."""
+    """Of one attempt of a task. Nothing leaves the process before `publish`, so that an attempt that is cut
+    short leaves nothing behind.
+    """
 
     def __init__(self, options: Options, *, most_in_memory: int = _MOST_IN_MEMORY) -> None:
         self._options = options
@@ -62,7 +68,12 @@ class BadRows:
             self._sum += int.from_bytes(hashlib.sha256(payload).digest(), "big")
             self._bytes += len(payload) + len(verdict.error)
         self.count += len(payloads)
-        columns = [payloads, [_fit_key(key) for key in keys], [one.reason for one in verdicts], [one.error for one in verdicts]]
+        columns = [
+            payloads,
+            [_fit_key(key) for key in keys],
+            [one.reason for one in verdicts],
+            [one.error for one in verdicts],
+        ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _KEPT, strict=True)]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_KEPT))
         if self._bytes > self._most_in_memory:
@@ -74,7 +85,9 @@ class BadRows:
         return f"{self.count}-{self._sum % (1 << 128):032x}"
 
     def publish(self, run: str, headers: dict[str, str]) -> None:
-        """`run` names the work of which this is a part. Returns when all rows are dead letters, now or since an earlier time."""
+        """`run` names the work of which this is a part. Returns when all rows are dead letters, now or since
+        an earlier time.
+        """
         token = f"{run}/{self.content}"
         attempt, staging = this_attempt(), client_for(self._options).staging
         packed = pa.scalar(_pack(headers), pa.binary())
@@ -83,7 +96,9 @@ class BadRows:
 
         def stage(kept: pa.RecordBatch) -> None:
             names.append(f"{attempt.name}-{len(names)}")
-            staging.stage_batch(token, names[-1], self._options.queue, _to_wire(kept, packed), dead=_deaths(kept))
+            staging.stage_batch(
+                token, names[-1], self._options.queue, _to_wire(kept, packed), dead=_deaths(kept)
+            )
 
         for batch in self._kept():
             for chunk in chunker.add(batch, batch):
@@ -123,7 +138,10 @@ def _to_wire(kept: pa.RecordBatch, headers: pa.Scalar) -> pa.RecordBatch:
 
 
 def _deaths(kept: pa.RecordBatch) -> Verdict | list[Verdict]:
-    deaths = [Verdict(*pair) for pair in zip(kept.column("reason").to_pylist(), kept.column("error").to_pylist(), strict=True)]
+    deaths = [
+        Verdict(*pair)
+        for pair in zip(kept.column("reason").to_pylist(), kept.column("error").to_pylist(), strict=True)
+    ]
     return deaths[0] if len(set(deaths)) == 1 else deaths
 
 
@@ -131,4 +149,8 @@ def _fit_key(key: str | None) -> str | None:
     """A bad row may have any key: one that is no fairness key must not keep it from being set aside."""
     if not key:
         return None
-    return key if len(key) * 4 <= MAX_KEY_BYTES else key.encode("utf-8", "replace")[:MAX_KEY_BYTES].decode("utf-8", "ignore")
+    return (
+        key
+        if len(key) * 4 <= MAX_KEY_BYTES
+        else key.encode("utf-8", "replace")[:MAX_KEY_BYTES].decode("utf-8", "ignore")
+    )

@@ -1,7 +1,9 @@
-"""Which rows of a batch are bad, and why: from what Spark has computed, or by asking a function about rows or whole batches.
+"""Which rows of a batch are bad, and why: from what Spark has computed, or by asking a function about rows or
+whole batches.
 
-Whatever a function does to a row is that row's own affair: it raises, says nonsense, or cannot even be shown the row, and only
-that row is bad. What is wrong with the function itself (as many answers as there are rows is the least) ends the task.
+Whatever a function does to a row is that row's own affair: it raises, says nonsense, or cannot even be shown
+the row, and only that row is bad. What is wrong with the function itself (as many answers as there are rows
+is the least) ends the task.
 """
 
 from __future__ import annotations
@@ -79,13 +81,19 @@ class ByRow:
             except Exception as raised:
                 found[at] = _of_raised(raised)
                 continue
-            if answer is not None and answer is not True and (verdict := _read(answer, self._reason)) is not None:
+            if (
+                answer is not None
+                and answer is not True
+                and (verdict := _read(answer, self._reason)) is not None
+            ):
                 found[at] = verdict
         return found
 
 
 class ByBatch:
-    """A function of a whole batch, as what it asks for. Where it raises, the batch is halved until the guilty rows are alone."""
+    """A function of a whole batch, as what it asks for. Where it raises, the batch is halved until the guilty
+    rows are alone.
+    """
 
     def __init__(self, function: Callable[[Any], Any], kind: _Kind, reason: str) -> None:
         self._function = function
@@ -107,7 +115,11 @@ class ByBatch:
                 parts += [(start, part.slice(0, half)), (start + half, part.slice(half))]
                 continue
             for at, answer in enumerate(_listed(answers, part.num_rows)):
-                if answer is not None and answer is not True and (verdict := _read(answer, self._reason)) is not None:
+                if (
+                    answer is not None
+                    and answer is not True
+                    and (verdict := _read(answer, self._reason)) is not None
+                ):
                     found[start + at] = verdict
         return found
 
@@ -133,19 +145,26 @@ def _annotated(function: Callable[[Any], Any]) -> _Kind | None:
     except (TypeError, ValueError):
         return None
     if not parameters:
-        raise InvalidRequest("check", "a function of one row, or of a batch of rows", f"{getattr(function, '__name__', function)}()")
+        raise InvalidRequest(
+            "check",
+            "a function of one row, or of a batch of rows",
+            f"{getattr(function, '__name__', function)}()",
+        )
     wanted = parameters[0].annotation
     if isinstance(wanted, str):
         return next((kind for (_, name), kind in _BATCHES.items() if wanted.rpartition(".")[2] == name), None)
     # Asked by name, so that nobody who uses neither needs to have pandas.
-    return _BATCHES.get((str(getattr(wanted, "__module__", "")).partition(".")[0], getattr(wanted, "__name__", "")))
+    return _BATCHES.get(
+        (str(getattr(wanted, "__module__", "")).partition(".")[0], getattr(wanted, "__name__", ""))
+    )
 
 
 def _shown(rows: pa.RecordBatch) -> Sequence[dict[str, Any] | Verdict]:
     try:
         shown: list[dict[str, Any] | Verdict] = rows.to_pylist(maps_as_pydicts="strict")
     except Exception as raised:
-        # A value that Python has no place for, such as a date behind the year 9999: one by one the others are shown.
+        # A value that Python has no place for, such as a date behind the year 9999: one by one the others are
+        # shown.
         if rows.num_rows == 1:
             return [Verdict("serialization_error", _cut(f"Python cannot hold this row: {_told(raised)}"))]
         return [one for at in range(rows.num_rows) for one in _shown(rows.slice(at, 1))]
@@ -160,7 +179,12 @@ def _read(answer: Any, reason: str) -> Verdict | None:
         return None if answer else Verdict(reason, "the check said no")
     if isinstance(answer, BaseException):
         return _of_raised(answer)
-    return Verdict("handler_exception", _cut(f"the check gave {answer!r}: expected None or True for a good row, False or a text for a bad one"))
+    return Verdict(
+        "handler_exception",
+        _cut(
+            f"the check gave {answer!r}: expected None or True for a good row, False or a text for a bad one"
+        ),
+    )
 
 
 def _listed(answers: Any, count: int) -> Sequence[Any]:
@@ -173,8 +197,16 @@ def _listed(answers: Any, count: int) -> Sequence[Any]:
     elif hasattr(answers, "tolist"):
         answers = answers.tolist()
     if not isinstance(answers, Sequence) or isinstance(answers, (str, bytes)) or len(answers) != count:
-        got = f"{len(answers)} of them" if isinstance(answers, Sequence) and not isinstance(answers, (str, bytes)) else type(answers).__name__
-        raise InvalidRequest("what a check of batches returns", f"one answer for each of its {count} rows, or None when all are good", got)
+        got = (
+            f"{len(answers)} of them"
+            if isinstance(answers, Sequence) and not isinstance(answers, (str, bytes))
+            else type(answers).__name__
+        )
+        raise InvalidRequest(
+            "what a check of batches returns",
+            f"one answer for each of its {count} rows, or None when all are good",
+            got,
+        )
     return answers
 
 

@@ -1,8 +1,9 @@
 """Whether a task has seen the last row of its partition, or only the last that somebody cared to send.
 
-Spark ends a task early when a `limit` has enough, and when what feeds it fails. Then it closes the connection to the Python worker,
-and that looks like the end of the rows: Arrow takes it for one where it falls between two batches. But only behind the real
-end does Spark send a mark of its own, which its worker reads when the function is over. Here it is looked at and left there.
+Spark ends a task early when a `limit` has enough, and when what feeds it fails. Then it closes the connection
+to the Python worker, and that looks like the end of the rows: Arrow takes it for one where it falls between
+two batches. But only behind the real end does Spark send a mark of its own, which its worker reads when the
+function is over. Here it is looked at and left there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _MARK: Final = (-4).to_bytes(4, "big", signed=True)
 
 
 class CutShort(Exception):
-    """There would have been more rows. Nobody reads this but Spark's worker, whose task is over or has failed."""
+    """There would have been more rows. Nobody reads this but Spark's worker, whose task is over or has
+    failed.
+    """
 
 
 def check_whole_input() -> None:

@@ -15,7 +15,9 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class Attempt(NamedTuple):
-    """`name` is of this attempt alone: a retry, a speculative copy, and a task of a driver that is believed dead have others."""
+    """`name` is of this attempt alone: a retry, a speculative copy, and a task of a driver that is believed
+    dead have others.
+    """
 
     partition: int
     name: str
@@ -24,8 +26,11 @@ class Attempt(NamedTuple):
 def this_attempt() -> Attempt:
     context = _context()
     partition = context.partitionId()
-    # Numbers of tasks begin anew with each driver, so by themselves they would not tell a late task of the last one apart.
-    return Attempt(partition, f"{partition:05}-{context.attemptNumber()}-{context.taskAttemptId()}-{uuid4().hex[:12]}")
+    # Numbers of tasks begin anew with each driver, so by themselves they would not tell a late task of the
+    # last one apart.
+    return Attempt(
+        partition, f"{partition:05}-{context.attemptNumber()}-{context.taskAttemptId()}-{uuid4().hex[:12]}"
+    )
 
 
 def token_of_micro_batch() -> str:
@@ -44,5 +49,7 @@ def token_of_micro_batch() -> str:
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise SparkNotReady("a Spark task", "none", "Writers are run by Spark: use df.write or df.writeStream")
+        raise SparkNotReady(
+            "a Spark task", "none", "Writers are run by Spark: use df.write or df.writeStream"
+        )
     return context

@@ -1,8 +1,9 @@
-"""Batch read: looks without claiming, so it changes nothing, and every action on the DataFrame may look again.
+"""Batch read: looks without claiming, so it changes nothing, and every action on the DataFrame may look
+again.
 
-It is no snapshot. A message that is in the queue from the first task's start to the last one's end is seen exactly once,
-wherever it moves meanwhile; one that comes or goes meanwhile may be seen or not. Spark asks for the partitions once per loaded
-DataFrame, so a second action looks anew within the same bounds of ids.
+It is no snapshot. A message that is in the queue from the first task's start to the last one's end is seen
+exactly once, wherever it moves meanwhile; one that comes or goes meanwhile may be seen or not. Spark asks for
+the partitions once per loaded DataFrame, so a second action looks anew within the same bounds of ids.
 """
 
 from __future__ import annotations
@@ -51,9 +52,17 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, Range)
         options = self._options
         is_dead = options.view == "dead" and not is_dead_letter_name(options.queue)
-        rows = Rows(self._schema, dead_letter_name(options.queue) if is_dead else options.queue, headers=options.include_headers)
+        rows = Rows(
+            self._schema,
+            dead_letter_name(options.queue) if is_dead else options.queue,
+            headers=options.include_headers,
+        )
         batches = client_for(options).browse_batches(
-            options.queue, view=options.view, low=partition.low, high=partition.high, payloads=options.include_payload
+            options.queue,
+            view=options.view,
+            low=partition.low,
+            high=partition.high,
+            payloads=options.include_payload,
         )
         for batch in batches:
             yield rows.of(batch)

@@ -1,4 +1,6 @@
-"""Cuts the rows of a task into chunks of one request each: many small batches become one chunk, a large one becomes several."""
+"""Cuts the rows of a task into chunks of one request each: many small batches become one chunk, a large one
+becomes several.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The columns a DataFrame may bring: told apart by name, checked by type before any task runs, and read a column at a time."""
+"""The columns a DataFrame may bring: told apart by name, checked by type before any task runs, and read a
+column at a time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Faults = dict[int, str]
 
 
 class Column(NamedTuple):
-    """`expected` is said to whoever brings another type; a column that is not `needed` may also be there without any type or value."""
+    """`expected` is said to whoever brings another type; a column that is not `needed` may also be there
+    without any type or value.
+    """
 
     expected: str
     types: tuple[DataType, ...]
@@ -27,22 +31,38 @@ class Column(NamedTuple):
 
 
 def check_columns(schema: StructType, known: Mapping[str, Column], purpose: str) -> None:
-    """Raises `InvalidRequest` with the column's name: the first that is unknown, there twice, missing, or of another type."""
+    """Raises `InvalidRequest` with the column's name: the first that is unknown, there twice, missing, or of
+    another type.
+    """
     seen = set()
     for field in schema.fields:
         if field.name not in known:
-            hint = _say_unknown(field.name, known, missing=[name for name, column in known.items() if column.needed and name not in schema.names])
-            raise InvalidRequest("columns", f"among {', '.join(known)} {purpose}", _Bare(f"{field.name!r}{hint}"))
+            hint = _say_unknown(
+                field.name,
+                known,
+                missing=[
+                    name for name, column in known.items() if column.needed and name not in schema.names
+                ],
+            )
+            raise InvalidRequest(
+                "columns", f"among {', '.join(known)} {purpose}", _Bare(f"{field.name!r}{hint}")
+            )
         if field.name in seen:
             raise InvalidRequest("columns", f"each there once {purpose}", field.name)
         seen.add(field.name)
         column = known[field.name]
-        if not any(_same(field.dataType, kind) for kind in column.types) and (column.needed or not isinstance(field.dataType, NullType)):
-            raise InvalidRequest(f"column {field.name!r}", f"{column.expected} {purpose}", _Bare(field.dataType.simpleString()))
+        if not any(_same(field.dataType, kind) for kind in column.types) and (
+            column.needed or not isinstance(field.dataType, NullType)
+        ):
+            raise InvalidRequest(
+                f"column {field.name!r}", f"{column.expected} {purpose}", _Bare(field.dataType.simpleString())
+            )
     for name, column in known.items():
         if column.needed and name not in seen:
             there = ", ".join(seen) or "no column at all"
-            raise InvalidRequest(f"column {name!r}", f"there, as {column.expected}, {purpose}", _Bare(f"only {there}"))
+            raise InvalidRequest(
+                f"column {name!r}", f"there, as {column.expected}, {purpose}", _Bare(f"only {there}")
+            )
 
 
 def _say_unknown(name: str, known: Mapping[str, Column], missing: Sequence[str]) -> str:
@@ -69,7 +89,9 @@ def _same(given: DataType, kind: DataType) -> bool:
     if type(given) is not type(kind):
         return False
     return all(
-        _same(getattr(given, inner), getattr(kind, inner)) for inner in ("elementType", "keyType", "valueType") if hasattr(kind, inner)
+        _same(getattr(given, inner), getattr(kind, inner))
+        for inner in ("elementType", "keyType", "valueType")
+        if hasattr(kind, inner)
     )
 
 
@@ -107,7 +129,9 @@ def read_words(column: pa.Array, read: Callable[[str], int], kind: pa.DataType, 
 
 
 def blame_rows(indices: pa.Array, wrong: Mapping[int, str], faults: Faults) -> None:
-    """For the rows of a column that have one of the wrong values, which are known by their places in its dictionary."""
+    """For the rows of a column that have one of the wrong values, which are known by their places in its
+    dictionary.
+    """
     if wrong:
         for row, at in enumerate(indices.to_pylist()):
             if at in wrong:
@@ -118,7 +142,10 @@ def _interval_ms(column: pa.Array, name: str, faults: Faults) -> pa.Array:
     us = column.cast(pa.duration("us")).cast(pa.int64())
     good = pc.and_(pc.greater_equal(us, 0), pc.less_equal(us, MAX_DURATION_MS * 1000))
     for row in rows_where(pc.invert(good)):
-        faults.setdefault(row, str(InvalidRequest(name, "a duration between 0 and 10 years", _Bare(f"{us[row]} microseconds"))))
+        faults.setdefault(
+            row,
+            str(InvalidRequest(name, "a duration between 0 and 10 years", _Bare(f"{us[row]} microseconds"))),
+        )
     return pc.if_else(good, pc.divide(pc.add(pc.if_else(good, us, None), 500), 1000), None)
 
 
@@ -138,14 +165,23 @@ _SHOWN_CHARACTERS = 60
 
 def show_rows(rows: pa.RecordBatch, errors: Sequence[str]) -> list[str]:
     """The first of them, so that somebody finds them again: never a payload, nor the value of a header."""
-    return [f"{_show_row(row)}: {error}" for row, error in zip(rows.slice(0, _SHOWN_ROWS).to_pylist(), errors, strict=False)]
+    return [
+        f"{_show_row(row)}: {error}"
+        for row, error in zip(rows.slice(0, _SHOWN_ROWS).to_pylist(), errors, strict=False)
+    ]
 
 
 def _show_row(row: Mapping[str, object]) -> str:
     said = []
     for name, value in row.items():
         if name == "payload":
-            said.append(f"payload of {len(value)} bytes" if isinstance(value, bytes) else "payload of text" if value is not None else "no payload")
+            said.append(
+                f"payload of {len(value)} bytes"
+                if isinstance(value, bytes)
+                else "payload of text"
+                if value is not None
+                else "no payload"
+            )
         elif name == "headers" and value:
             said.append("headers " + ", ".join(sorted(_cut(str(key)) for key, _ in value)))  # type: ignore[attr-defined]
         elif value not in (None, "", []):

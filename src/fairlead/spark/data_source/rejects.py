@@ -1,8 +1,9 @@
-"""Rows that the broker will not take, kept as Parquet in a folder of the user's, when the option `rejects` names one.
+"""Rows that the broker will not take, kept as Parquet in a folder of the user's, when the option `rejects`
+names one.
 
-Each task writes its refused rows to a file under `_staged/`, which readers of Parquet pass over. When the rest of the write has
-been published, the driver moves the files of the attempts that counted to `token=.../`. A second commit of the same token finds
-`_SUCCESS` there and changes nothing, so a replay doubles no row.
+Each task writes its refused rows to a file under `_staged/`, which readers of Parquet pass over. When the
+rest of the write has been published, the driver moves the files of the attempts that counted to `token=.../`.
+A second commit of the same token finds `_SUCCESS` there and changes nothing, so a replay doubles no row.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class RejectsFile:
             files.create_dir(place, recursive=True)
             types = StructType([*self._schema.fields]).add(ERROR, StringType())
             self._writer = pq.ParquetWriter(
-                posixpath.join(place, self._name), with_errors.schema.with_metadata({_SPARK_TYPES: types.json()}), filesystem=files
+                posixpath.join(place, self._name),
+                with_errors.schema.with_metadata({_SPARK_TYPES: types.json()}),
+                filesystem=files,
             )
         self._writer.write_batch(with_errors)
 
@@ -72,7 +75,11 @@ class RejectsFolder:
     def check(self, names: Sequence[str]) -> None:
         """Before anything is published: what executors wrote must be in reach."""
         paths = [posixpath.join(self._from, name) for name in names]
-        missing = [found.path for found in self._files.get_file_info(paths) if found.type != fs.FileType.File] if paths else []
+        missing = (
+            [found.path for found in self._files.get_file_info(paths) if found.type != fs.FileType.File]
+            if paths
+            else []
+        )
         if missing:
             shared = f"a folder that driver and executors share; {missing[0]} cannot be seen from the driver"
             raise InvalidRequest("option rejects", shared, self._folder)
@@ -105,9 +112,15 @@ def _staged(token: str) -> str:
 def _open(folder: str) -> tuple[fs.FileSystem, str]:
     """`/shared/rejects`, or a URI of a file system that Arrow knows, such as s3://bucket/rejects."""
     if not folder.startswith("/") and ":/" not in folder:
-        raise InvalidRequest("option rejects", "an absolute path or a URI, since every process has a working directory of its own", folder)
+        raise InvalidRequest(
+            "option rejects",
+            "an absolute path or a URI, since every process has a working directory of its own",
+            folder,
+        )
     try:
         files, root = fs.FileSystem.from_uri(folder)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidRequest("option rejects", f"a folder on a file system that Arrow knows ({error})", folder) from None
+        raise InvalidRequest(
+            "option rejects", f"a folder on a file system that Arrow knows ({error})", folder
+        ) from None
     return files, root

@@ -1,7 +1,7 @@
 """Record batches of the protocol become record batches of Spark's schema, a column at a time.
 
-No payload byte is touched by Python, and most columns are handed on as they came. Only headers and the failures of dead
-letters, which travel packed, are unpacked row by row, in rows that have some.
+No payload byte is touched by Python, and most columns are handed on as they came. Only headers and the
+failures of dead letters, which travel packed, are unpacked row by row, in rows that have some.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _decode_failures = msgspec.msgpack.Decoder(tuple[FailureRecord, ...]).decode
 class Rows:
     """`receipt` is what comes before the lease in each row's receipt; None: rows have none."""
 
-    def __init__(self, schema: StructType, queue: str, *, receipt: str | None = None, headers: bool = True) -> None:
+    def __init__(
+        self, schema: StructType, queue: str, *, receipt: str | None = None, headers: bool = True
+    ) -> None:
         self._schema = arrow_schema(schema)
         self._queue = queue
         self._receipt = receipt
@@ -37,9 +39,15 @@ class Rows:
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Takes DELIVERIES or BROWSED with all their columns."""
         columns = [self._column(name, batch) for name in self._schema.names]
-        fitted = [column if column.type == kind else column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        fitted = [
+            column if column.type == kind else column.cast(kind)
+            for column, kind in zip(columns, self._schema.types, strict=True)
+        ]
         if "hidden" in batch.schema.names and len(batch.column("hidden").flatten()):
-            fitted = [_without(column, name, batch.column("hidden")) for column, name in zip(fitted, self._schema.names, strict=True)]
+            fitted = [
+                _without(column, name, batch.column("hidden"))
+                for column, name in zip(fitted, self._schema.names, strict=True)
+            ]
         return pa.RecordBatch.from_arrays(fitted, schema=self._schema)
 
     def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
@@ -88,13 +96,17 @@ def _ids(batch: pa.RecordBatch, _kind: pa.DataType) -> pa.Array:
 
 
 def _seq(batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
-    return pc.if_else(batch.column("stream").is_valid(), pc.fill_null(batch.column("seq"), 0), pa.scalar(None, kind))
+    return pc.if_else(
+        batch.column("stream").is_valid(), pc.fill_null(batch.column("seq"), 0), pa.scalar(None, kind)
+    )
 
 
 def _headers(batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
     packed = batch.column("headers")
     if packed.null_count == len(packed):
-        return pa.MapArray.from_arrays(pa.array(np.zeros(len(packed) + 1, np.int32)), pa.nulls(0, pa.utf8()), pa.nulls(0, pa.utf8())).cast(kind)
+        return pa.MapArray.from_arrays(
+            pa.array(np.zeros(len(packed) + 1, np.int32)), pa.nulls(0, pa.utf8()), pa.nulls(0, pa.utf8())
+        ).cast(kind)
     maps = [_decode_headers(one) if one else {} for one in packed.to_pylist()]
     offsets = np.zeros(len(maps) + 1, np.int32)
     np.cumsum([len(one) for one in maps], out=offsets[1:])

@@ -1,4 +1,5 @@
-"""The columns of rows read: one table for Spark's schema, for the check of a schema that somebody gives, and for the docs.
+"""The columns of rows read: one table for Spark's schema, for the check of a schema that somebody gives, and
+for the docs.
 
 All columns may be null for Spark, as with other sources; the words say which ever are.
 """
@@ -32,15 +33,17 @@ class ReadColumn(NamedTuple):
     words: str
 
 
-_FAILURE = StructType([
-    StructField("at", TimestampType()),
-    StructField("attempt", IntegerType()),
-    StructField("reason", StringType()),
-    StructField("error", StringType()),
-    StructField("consumer", StringType()),
-    StructField("rule", StringType()),
-    StructField("due", TimestampType()),
-])
+_FAILURE = StructType(
+    [
+        StructField("at", TimestampType()),
+        StructField("attempt", IntegerType()),
+        StructField("reason", StringType()),
+        StructField("error", StringType()),
+        StructField("consumer", StringType()),
+        StructField("rule", StringType()),
+        StructField("due", TimestampType()),
+    ]
+)
 
 COLUMNS: Final = {
     "id": ReadColumn(StringType(), "the message's id, a UUID; ids sort by the time of enqueuing"),
@@ -50,14 +53,22 @@ COLUMNS: Final = {
     "throttle_keys": ReadColumn(ArrayType(StringType()), "its throttle keys; empty when it has none"),
     "stream": ReadColumn(StringType(), "its stream, null when it is in none"),
     "seq": ReadColumn(LongType(), "its place in the stream, null when it is in none"),
-    "payload": ReadColumn(BinaryType(), "what it carries; null with `includePayload` false, and in batch reads where the key may not read it"),
-    "headers": ReadColumn(MapType(StringType(), StringType()), "its headers; empty when it has none, null with `includeHeaders` false"),
+    "payload": ReadColumn(
+        BinaryType(),
+        "what it carries; null with `includePayload` false, and in batch reads where the key may not read it",
+    ),
+    "headers": ReadColumn(
+        MapType(StringType(), StringType()),
+        "its headers; empty when it has none, null with `includeHeaders` false",
+    ),
     "attempts": ReadColumn(IntegerType(), "failed tries so far"),
     "deliveries": ReadColumn(IntegerType(), "how often it was handed out, this time included"),
     "progress": ReadColumn(LongType(), "steps done so far, as bits"),
     "carry": ReadColumn(BinaryType(), "what an earlier try left for the next, null when there is nothing"),
     "enqueued_at": ReadColumn(TimestampType(), "when it was enqueued"),
-    "receipt": ReadColumn(StringType(), "what `operation = settle` needs to say what became of it; null in batch reads"),
+    "receipt": ReadColumn(
+        StringType(), "what `operation = settle` needs to say what became of it; null in batch reads"
+    ),
 }
 
 #: Behind the others, with `view = dead`.
@@ -85,11 +96,21 @@ def check_read_schema(given: StructType, view: str = "messages") -> None:
             raise InvalidRequest("the schema's columns", f"{', '.join(wanted.names)}; {hint}", field.name)
         kind = wanted[field.name].dataType
         if not _alike(field.dataType, kind):
-            raise InvalidRequest(f"column {field.name!r} of the schema", f"{kind.simpleString()}; {hint}", field.dataType.simpleString())
+            raise InvalidRequest(
+                f"column {field.name!r} of the schema",
+                f"{kind.simpleString()}; {hint}",
+                field.dataType.simpleString(),
+            )
         if at >= len(wanted.names) or field.name != wanted.names[at]:
-            raise InvalidRequest(f"column {field.name!r} of the schema", f"there once, at place {wanted.names.index(field.name) + 1}; {hint}", at + 1)
+            raise InvalidRequest(
+                f"column {field.name!r} of the schema",
+                f"there once, at place {wanted.names.index(field.name) + 1}; {hint}",
+                at + 1,
+            )
     if len(given.fields) < len(wanted.fields):
-        raise InvalidRequest(f"column {wanted.names[len(given.fields)]!r}", f"in the schema; {hint}", given.names)
+        raise InvalidRequest(
+            f"column {wanted.names[len(given.fields)]!r}", f"in the schema; {hint}", given.names
+        )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -110,7 +131,9 @@ def _alike(given: DataType, wanted: DataType) -> bool:
     """Whether nulls may be inside is of no account."""
     if isinstance(given, StructType) and isinstance(wanted, StructType):
         pairs = zip(given.fields, wanted.fields, strict=False)
-        return given.names == wanted.names and all(_alike(one.dataType, other.dataType) for one, other in pairs)
+        return given.names == wanted.names and all(
+            _alike(one.dataType, other.dataType) for one, other in pairs
+        )
     if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
         return _alike(given.elementType, wanted.elementType)
     if isinstance(given, MapType) and isinstance(wanted, MapType):

@@ -1,7 +1,9 @@
-"""Rows say what became of messages that a stream has read: tasks record it with the claim, the driver chooses what counts.
+"""Rows say what became of messages that a stream has read: tasks record it with the claim, the driver chooses
+what counts.
 
-What is recorded takes effect when the source closes the claim, after the micro-batch is in Spark's commit log; until then the
-messages stay where they are, and a replay finds them as they were. A message of the claim that no row speaks of is completed.
+What is recorded takes effect when the source closes the claim, after the micro-batch is in Spark's commit
+log; until then the messages stay where they are, and a replay finds them as they were. A message of the claim
+that no row speaks of is completed.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class SettleStreamWriter(DataSourceStreamArrowWriter):
 
 
 def record_rows(options: Options, batches: Iterator[pa.RecordBatch]) -> SettledPart:
-    """In a task. What an attempt that is not chosen has recorded never counts, so there is nothing to take back."""
+    """In a task. What an attempt that is not chosen has recorded never counts, so there is nothing to take
+    back.
+    """
     part = this_attempt().name
     client = client_for(options)
     claims: dict[Receipt, Chunker] = {}
@@ -69,7 +73,12 @@ def record_rows(options: Options, batches: Iterator[pa.RecordBatch]) -> SettledP
         sent, faults = to_settlements(batch)
         if faults:
             rows = sorted(faults)
-            raise RowsRefused(options.queue, len(rows), show_rows(batch.take(pa.array(rows)), [faults[row] for row in rows]), _ADVICE)
+            raise RowsRefused(
+                options.queue,
+                len(rows),
+                show_rows(batch.take(pa.array(rows)), [faults[row] for row in rows]),
+                _ADVICE,
+            )
         for receipt, rows_of_claim in sent:
             for chunk in claims.setdefault(receipt, Chunker()).add(rows_of_claim, rows_of_claim):
                 client.consumers.record_batch(*receipt, chunk.wire, part=part)
@@ -80,8 +89,8 @@ def record_rows(options: Options, batches: Iterator[pa.RecordBatch]) -> SettledP
 
 
 def choose(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """On the driver. Adds to what was chosen: a foreachBatch may settle more than once. The source forgets the choice of a run
-    that is replayed before the replay begins.
+    """On the driver. Adds to what was chosen: a foreachBatch may settle more than once. The source forgets
+    the choice of a run that is replayed before the replay begins.
     """
     parts: dict[Receipt, list[str]] = {}
     for message in messages:
@@ -98,7 +107,15 @@ def _check(options: Options, schema: StructType, overwrite: bool, instead: str) 
     if overwrite:
         raise InvalidRequest("the mode of a write that settles", instead, "overwrite")
     if options.rejects:
-        raise InvalidRequest("option rejects", "left out with operation settle: a row that settles nothing is a mistake in the query", "a folder")
+        raise InvalidRequest(
+            "option rejects",
+            "left out with operation settle: a row that settles nothing is a mistake in the query",
+            "a folder",
+        )
     if options.dedupe_token:
-        raise InvalidRequest("option dedupeToken", "left out with operation settle: to settle twice is to settle once", options.dedupe_token)
+        raise InvalidRequest(
+            "option dedupeToken",
+            "left out with operation settle: to settle twice is to settle once",
+            options.dedupe_token,
+        )
     check_settled(schema)

@@ -7,12 +7,31 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BooleanType, ByteType, DayTimeIntervalType, IntegerType, LongType, ShortType, StringType, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.failure import bounded_error, read_reason
 from fairlead.model.limits import MAX_ERROR_BYTES
-from fairlead.spark.data_source.columns import Column, Faults, as_ms, as_text, blame_rows, check_columns, filled_columns, read_words, rows_where
+from fairlead.spark.data_source.columns import (
+    Column,
+    Faults,
+    as_ms,
+    as_text,
+    blame_rows,
+    check_columns,
+    filled_columns,
+    read_words,
+    rows_where,
+)
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import ACTIONS, SETTLEMENTS
 
@@ -26,7 +45,9 @@ SETTLED: Final[dict[str, Column]] = {
     "outcome": Column("string: complete, fail or release", (StringType(),), needed=True),
     "reason": _TEXT,
     "error": _TEXT,
-    "retry_in": Column('an interval day to second, or text such as "30s"', (DayTimeIntervalType(), StringType())),
+    "retry_in": Column(
+        'an interval day to second, or text such as "30s"', (DayTimeIntervalType(), StringType())
+    ),
     "dead": _YES_OR_NO,
     "progress": Column("bigint", _NUMBERS),
     "keep_order": _YES_OR_NO,
@@ -37,8 +58,13 @@ _ID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 _COMPLETE, _FAIL, _RELEASE = range(3)
 #: Which outcome each further column speaks of.
 _SPEAKS_OF: Final = {
-    "reason": (_FAIL,), "error": (_FAIL,), "retry_in": (_FAIL,), "dead": (_FAIL,), "progress": (_COMPLETE, _FAIL), "keep_order": (_RELEASE,),
-}  # fmt: skip
+    "reason": (_FAIL,),
+    "error": (_FAIL,),
+    "retry_in": (_FAIL,),
+    "dead": (_FAIL,),
+    "progress": (_COMPLETE, _FAIL),
+    "keep_order": (_RELEASE,),
+}
 
 
 class Receipt(NamedTuple):
@@ -50,7 +76,9 @@ class Receipt(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """As a row has it, without the lease. No queue's name has a colon, so it is told from the consumer's name."""
+        """As a row has it, without the lease. No queue's name has a colon, so it is told from the consumer's
+        name.
+        """
         return f"{self.queue}:{self.consumer}/{self.generation}/{self.number}"
 
 
@@ -59,9 +87,13 @@ def check_settled(schema: StructType) -> None:
 
 
 def to_settlements(batch: pa.RecordBatch) -> tuple[list[tuple[Receipt, pa.RecordBatch]], Faults]:
-    """The rows as they travel, apart by claim; all but a replay of old rows have one. With faults, nothing of it should be sent."""
+    """The rows as they travel, apart by claim; all but a replay of old rows have one. With faults, nothing of
+    it should be sent.
+    """
     faults: Faults = {}
-    given = {name: column for name, column in filled_columns(batch) if name not in ("id", "receipt", "outcome")}
+    given = {
+        name: column for name, column in filled_columns(batch) if name not in ("id", "receipt", "outcome")
+    }
     actions = _actions(as_text(batch.column("outcome")), faults)
     ids = _ids(as_text(batch.column("id")), faults)
     claims = _claims(as_text(batch.column("receipt")), faults)
@@ -78,14 +110,18 @@ def to_settlements(batch: pa.RecordBatch) -> tuple[list[tuple[Receipt, pa.Record
 def _actions(outcomes: pa.Array, faults: Faults) -> pa.Array:
     actions = pc.index_in(outcomes, pa.array(_OUTCOMES))
     for row in rows_where(actions.is_null()):
-        faults.setdefault(row, str(InvalidRequest("outcome", "complete, fail or release", outcomes[row].as_py())))
+        faults.setdefault(
+            row, str(InvalidRequest("outcome", "complete, fail or release", outcomes[row].as_py()))
+        )
     return actions.cast(pa.int8())
 
 
 def _ids(ids: pa.Array, faults: Faults) -> pa.Array:
     good = pc.fill_null(pc.match_substring_regex(ids, _ID), False)
     for row in rows_where(pc.invert(good)):
-        faults.setdefault(row, str(InvalidRequest("id", "the id of a message, as it was read", ids[row].as_py())))
+        faults.setdefault(
+            row, str(InvalidRequest("id", "the id of a message, as it was read", ids[row].as_py()))
+        )
     if faults:
         return pa.nulls(len(ids), pa.binary(16))
     # All are of one length: the digits of the whole column are read at once.
@@ -101,7 +137,10 @@ class _Claims(NamedTuple):
 
 def _claims(column: pa.Array, faults: Faults) -> _Claims:
     for row in rows_where(column.is_null()):
-        faults.setdefault(row, "expected receipt to be as a stream read it, got null; a batch read claims nothing, so there is nothing to settle")
+        faults.setdefault(
+            row,
+            "expected receipt to be as a stream read it, got null; a batch read claims nothing, so there is nothing to settle",
+        )
     encoded = column.dictionary_encode()
     receipts, leases, wrong = [], [], {}
     for at, text in enumerate(encoded.dictionary.to_pylist()):
@@ -116,7 +155,9 @@ def _claims(column: pa.Array, faults: Faults) -> _Claims:
     return _Claims(receipts, leases, encoded.indices)
 
 
-def _by_claim(claims: _Claims, length: int, columns: dict[str, pa.Array]) -> Iterator[tuple[Receipt, pa.RecordBatch]]:
+def _by_claim(
+    claims: _Claims, length: int, columns: dict[str, pa.Array]
+) -> Iterator[tuple[Receipt, pa.RecordBatch]]:
     for receipt in dict.fromkeys(claims.receipts):
         columns["lease"] = pa.array(claims.leases, pa.uint64()).take(claims.rows)
         whole = make_batch(SETTLEMENTS, length, columns)
@@ -136,7 +177,9 @@ def _read(name: str, column: pa.Array, faults: Faults) -> pa.Array:
             return as_ms(column, name, faults)
         case "progress":
             for row in rows_where(pc.less(column, 0)):
-                faults.setdefault(row, str(InvalidRequest(name, "64 bit flags, 0 or greater", column[row].as_py())))
+                faults.setdefault(
+                    row, str(InvalidRequest(name, "64 bit flags, 0 or greater", column[row].as_py()))
+                )
             return column.cast(pa.int64())
     return column
 

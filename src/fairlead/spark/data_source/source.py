@@ -12,14 +12,21 @@ from fairlead.spark.data_source.schema import check_read_schema, read_schema
 from fairlead.spark.options import read_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 NAME = "fairlead"
 
 
 class FairleadDataSource(DataSource):
-    """Made by Spark for every `load` and every write, in processes of its own. Raises `InvalidRequest` for what cannot be meant."""
+    """Made by Spark for every `load` and every write, in processes of its own. Raises `InvalidRequest` for
+    what cannot be meant.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         # What was checked is what is pickled and sent on; what was given is not.

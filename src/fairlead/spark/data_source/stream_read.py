@@ -1,11 +1,13 @@
-"""Streaming read: each micro-batch is one numbered claim of a durable consumer, cut into slices for the tasks.
+"""Streaming read: each micro-batch is one numbered claim of a durable consumer, cut into slices for the
+tasks.
 
-Spark writes down which claim a batch is before it reads it, and asks for the next one, with the last as `start`, only when the
-batch is in its commit log. That is the moment when the last claim is closed: in `latestOffset`, also when nothing new is there.
-Spark's own `commit` comes too late for the last batch, and `stop` is no sign that anything is over.
+Spark writes down which claim a batch is before it reads it, and asks for the next one, with the last as
+`start`, only when the batch is in its commit log. That is the moment when the last claim is closed: in
+`latestOffset`, also when nothing new is there. Spark's own `commit` comes too late for the last batch, and
+`stop` is no sign that anything is over.
 
-A claim is the same set in the same order for as long as it is open. So nothing of this process has to survive: a query that
-starts again, hours later, reads what its checkpoint speaks of from the broker.
+A claim is the same set in the same order for as long as it is open. So nothing of this process has to
+survive: a query that starts again, hours later, reads what its checkpoint speaks of from the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, InvalidRequest, Rejected
@@ -34,7 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.spark")
 
-#: Without it Spark would ask ninety times a second; much longer, and the other sources of a query would wait for this one.
+#: Without it Spark would ask ninety times a second; much longer, and the other sources of a query would wait
+#: for this one.
 _IDLE_WAIT = "500ms"
 _LONGEST_BEAT_S = 30.0
 
@@ -48,10 +57,11 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True)
 class Offset:
-    """`number` is of the last claim in hand of `consumer`, which reads `queue`. `resets` counts how often numbers began anew, so that
-    no offset is met twice.
+    """`number` is of the last claim in hand of `consumer`, which reads `queue`. `resets` counts how often
+    numbers began anew, so that no offset is met twice.
 
-    `initial`: the query has none in hand yet, and `number` is where it begins behind. Spark makes a batch up to it where nothing is there.
+    `initial`: the query has none in hand yet, and `number` is where it begins behind. Spark makes a batch up
+    to it where nothing is there.
     """
 
     consumer: str
@@ -71,7 +81,13 @@ class Offset:
             if json.get(option) != given:
                 expected = f"{json.get(option)!r}, whose place this checkpoint has; or give the query a new checkpoint"
                 raise InvalidRequest(f"option {option}", expected, given)
-        return cls(options.consumer, options.queue, int(json["number"]), int(json.get("resets", 0)), bool(json.get("initial", False)))
+        return cls(
+            options.consumer,
+            options.queue,
+            int(json["number"]),
+            int(json.get("resets", 0)),
+            bool(json.get("initial", False)),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,8 +104,9 @@ class Slice(InputPartition):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One lives in a process beside the driver as long as the query; its copies in the tasks only `read`.
 
-    Raises what the broker says: `StaleConsumer` when another query has taken the consumer over, `ClaimReleased` and its like when
-    a claim of the checkpoint is gone, unless `failOnDataLoss` is false. `ServerUnreachable` only after `timeout`.
+    Raises what the broker says: `StaleConsumer` when another query has taken the consumer over,
+    `ClaimReleased` and its like when a claim of the checkpoint is gone, unless `failOnDataLoss` is false.
+    `ServerUnreachable` only after `timeout`.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -119,7 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Beside the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins: behind what is closed. Asked twice, and again until batch 0 is committed."""
+        """Where a query without a checkpoint begins: behind what is closed. Asked twice, and again until
+        batch 0 is committed.
+        """
         if self._initial is None:
             last_closed = self._consumer().last_closed
             self._initial = Offset(self._options.consumer, self._options.queue, last_closed, initial=True)
@@ -131,8 +150,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is released goes back to its place before the ceiling: counting ends a query that would release it again and again."""
-        self._ceiling = self._consumers.ceiling(self._options.consumer, self._options.queue, self._consumer().generation)
+        """What is released goes back to its place before the ceiling: counting ends a query that would
+        release it again and again.
+        """
+        self._ceiling = self._consumers.ceiling(
+            self._options.consumer, self._options.queue, self._consumer().generation
+        )
         there = client_for(self._options).stats(self._options.queue)
         self._left = there.ready + there.leased
 
@@ -145,15 +168,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Up to the ceiling nothing is going to come that is not there already.
         wait = _IDLE_WAIT if self._ceiling is None else None
         claim = self._consumers.claim(
-            self._options.consumer, self._options.queue, self._consumer().generation, number,
-            limit=messages, max_bytes=size, wait=wait, up_to=self._ceiling,
-        )  # fmt: skip
+            self._options.consumer,
+            self._options.queue,
+            self._consumer().generation,
+            number,
+            limit=messages,
+            max_bytes=size,
+            wait=wait,
+            up_to=self._ceiling,
+        )
         if not claim.count:
             return start
         if number != self._in_hand:
             self._left -= claim.count
         self._take_up(number)
-        # A consumer that was made anew counts from 1: its claims must not be taken for those that the checkpoint has seen.
+        # A consumer that was made anew counts from 1: its claims must not be taken for those that the
+        # checkpoint has seen.
         return Offset(at.consumer, at.queue, number, at.resets + (number <= at.number)).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -183,12 +213,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client_for(self._options).consumers
 
     def _consumer(self) -> ConsumerInfo:
-        """Registers when first needed, in the process that stays: planning makes readers too, which must not fence this one off."""
+        """Registers when first needed, in the process that stays: planning makes readers too, which must not
+        fence this one off.
+        """
         if self._known is None:
-            self._known = self._consumers.register(self._options.consumer, self._options.queue, ttl=self._options.consumer_ttl)
+            self._known = self._consumers.register(
+                self._options.consumer, self._options.queue, ttl=self._options.consumer_ttl
+            )
             self._stopped = threading.Event()
             beat_s = min(to_ms(self._options.consumer_ttl, "consumerTtl") / 4000, _LONGEST_BEAT_S)
-            threading.Thread(target=self._beat, args=(self._known.generation, beat_s, self._stopped), name="fairlead-heartbeat", daemon=True).start()
+            threading.Thread(
+                target=self._beat,
+                args=(self._known.generation, beat_s, self._stopped),
+                name="fairlead-heartbeat",
+                daemon=True,
+            ).start()
         return self._known
 
     def _beat(self, generation: int, every_s: float, stopped: threading.Event) -> None:
@@ -200,10 +239,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("no more heartbeats of consumer %s: %s", self._options.consumer, refused)
                 return
             except FairleadError as trouble:
-                log.warning("a heartbeat of consumer %s did not get through: %s", self._options.consumer, trouble)
+                log.warning(
+                    "a heartbeat of consumer %s did not get through: %s", self._options.consumer, trouble
+                )
 
     def _close(self, at: Offset) -> int:
-        """Closes everything up to `at`, whose batch Spark has committed, and gives the number of the next claim."""
+        """Closes everything up to `at`, whose batch Spark has committed, and gives the number of the next
+        claim.
+        """
         if self._settled is not None and self._settled[0] == at:
             return self._settled[1]
         name, queue, generation = self._options.consumer, self._options.queue, self._consumer().generation
@@ -226,13 +269,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last_closed + 1
 
     def _is_open(self, number: int) -> bool:
-        """Of a batch that is read again, after a restart. Not asked by claiming it: that could make another claim of the same number."""
+        """Of a batch that is read again, after a restart. Not asked by claiming it: that could make another
+        claim of the same number.
+        """
         name = self._options.consumer
         now = self._consumers.heartbeat(name, self._options.queue, self._consumer().generation)
         if now.open == number:
             return True
         if now.lost == number:
-            self._lose(ClaimReleased(name, number, "it was released, by an operator or because the consumer was not seen for its time to live"))
+            self._lose(
+                ClaimReleased(
+                    name,
+                    number,
+                    "it was released, by an operator or because the consumer was not seen for its time to live",
+                )
+            )
         elif number <= now.last_closed:
             self._lose(ClaimClosed(name, number, now.last_closed))
         else:
@@ -240,7 +291,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _take_up(self, number: int) -> None:
-        """What was chosen in a run that this one repeats must not count beside what this one is going to choose."""
+        """What was chosen in a run that this one repeats must not count beside what this one is going to
+        choose.
+        """
         known = self._consumer()
         if number != self._in_hand and number == known.open:
             self._consumers.choose(known.name, known.queue, known.generation, number, [])
@@ -270,7 +323,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, Slice)
         claim = Receipt(partition.consumer, self._options.queue, partition.generation, partition.number)
-        rows = Rows(self._schema, self._options.queue, receipt=str(claim), headers=self._options.include_headers)
+        rows = Rows(
+            self._schema, self._options.queue, receipt=str(claim), headers=self._options.include_headers
+        )
         try:
             for batch in self._consumers.read_batches(
                 *claim, slice=partition.slice, slices=partition.slices, payloads=self._options.include_payload
@@ -281,7 +336,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Says why it cannot be one as soon as it is asked for anything. Spark 4.3 buries what making a reader raises under an error of its own."""
+    """Says why it cannot be one as soon as it is asked for anything. Spark 4.3 buries what making a reader
+    raises under an error of its own.
+    """
 
     def __init__(self, refused: InvalidRequest) -> None:
         self._fields = refused.fields

@@ -1,8 +1,9 @@
 """Rows become messages: tasks stage them where nobody sees them, the driver publishes all of them at once.
 
-A write has a token: of query and micro-batch for a stream, the option `dedupeToken` or one made up for a batch. The broker
-publishes a token once, so a commit that is repeated after a crash changes nothing. What a write that failed has staged is
-discarded by `abort` where its token is known, dropped when the token is published after all, or goes with its time to live.
+A write has a token: of query and micro-batch for a stream, the option `dedupeToken` or one made up for a
+batch. The broker publishes a token once, so a commit that is repeated after a crash changes nothing. What a
+write that failed has staged is discarded by `abort` where its token is known, dropped when the token is
+published after all, or goes with its time to live.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class ProduceStreamWriter(DataSourceStreamArrowWriter):
         publish(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Spark may have lost all messages, and with them the token: then the next run of this micro-batch drops what is staged.
+        # Spark may have lost all messages, and with them the token: then the next run of this micro-batch
+        # drops what is staged.
         for token in {message.token for message in messages if isinstance(message, Staged)}:
             discard(self._options, token)
 
@@ -99,7 +101,10 @@ def stage_rows(options: Options, schema: StructType, token: str, batches: Iterat
         name = f"{attempt.name}-{next(numbers)}"
         result = client.staging.stage_batch(token, name, options.queue, chunk.wire, skip_invalid=True)
         if result.refused:
-            refuse(chunk.given.take(pa.array([one.row for one in result.refused])), [one.error for one in result.refused])
+            refuse(
+                chunk.given.take(pa.array([one.row for one in result.refused])),
+                [one.error for one in result.refused],
+            )
         if result.count:
             names.append(name)
 
@@ -118,8 +123,13 @@ def stage_rows(options: Options, schema: StructType, token: str, batches: Iterat
 
 
 def publish(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """On the driver. All or nothing, and once per token: in the order of the partitions, and of the rows in them."""
-    staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.partition)
+    """On the driver. All or nothing, and once per token: in the order of the partitions, and of the rows in
+    them.
+    """
+    staged = sorted(
+        (message for message in messages if isinstance(message, Staged)),
+        key=lambda message: message.partition,
+    )
     if not staged:
         return
     token = staged[0].token
@@ -127,14 +137,22 @@ def publish(options: Options, messages: Sequence[WriterCommitMessage | None]) ->
     folder = RejectsFolder(options.rejects, token) if rejects else None
     if folder is not None:
         folder.check(rejects)
-    client_for(options).staging.publish(token, options.queue, [chunk for message in staged for chunk in message.chunks])
+    client_for(options).staging.publish(
+        token, options.queue, [chunk for message in staged for chunk in message.chunks]
+    )
     if folder is not None:
         folder.keep(rejects)
 
 
 def discard(options: Options, token: str) -> None:
-    """On the driver, after a failure that is told already: what cannot be discarded now goes with its time to live."""
-    hasty = replace(options, timeout=_ABORT_TIMEOUT) if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout") else options
+    """On the driver, after a failure that is told already: what cannot be discarded now goes with its time to
+    live.
+    """
+    hasty = (
+        replace(options, timeout=_ABORT_TIMEOUT)
+        if to_ms(options.timeout, "timeout") > to_ms(_ABORT_TIMEOUT, "timeout")
+        else options
+    )
     with suppress(FairleadError):
         client_for(hasty).staging.discard(token, options.queue)
     if options.rejects:
@@ -143,7 +161,9 @@ def discard(options: Options, token: str) -> None:
 
 
 def _own_token(options: Options) -> str:
-    """With the queue in it: files of refused rows are kept by token, and writes to two queues may share a folder for them."""
+    """With the queue in it: files of refused rows are kept by token, and writes to two queues may share a
+    folder for them.
+    """
     room = MAX_STAGING_NAME_BYTES - len(f"{options.queue}/".encode())
     size = len(options.dedupe_token.encode())
     if size > room:

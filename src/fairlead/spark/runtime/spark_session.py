@@ -1,6 +1,8 @@
-"""A Spark session for the work around a queue: on loopback, quiet, in UTC, with Arrow, and no more shuffle partitions than cores.
+"""A Spark session for the work around a queue: on loopback, quiet, in UTC, with Arrow, and no more shuffle
+partitions than cores.
 
-The same settings serve a builder of your own: `prepare("local[2]")` first, then `SparkSession.builder.config(map=settings("local[2]"))`.
+The same settings serve a builder of your own: `prepare("local[2]")` first, then
+`SparkSession.builder.config(map=settings("local[2]"))`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "2g"
 
-# The gateway class has a line of its own because Spark would set the level of the root logger to warn, and say so, if that class had none.
+# The gateway class has a line of its own because Spark would set the level of the root logger to warn, and
+# say so, if that class had none.
 _LOG_SETTINGS = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -54,13 +57,15 @@ def session(
 ) -> SparkSession:
     """The session of this process, started if there is none.
 
-    `master` is by default that of the session that runs, or of `spark-submit`, else `local[*]`. `memory` is the driver's heap,
-    2g by default. `quiet` leaves only errors on stderr. `class_data` keeps what the JVM learns of Spark's classes in the user's
-    cache: made at the first start, which takes a minute longer, and used by all others. `short_job` makes the JVM compile in
-    haste: half the work at the start, and less speed in jobs of minutes. `config` goes to Spark as it is and wins over all this.
+    `master` is by default that of the session that runs, or of `spark-submit`, else `local[*]`. `memory` is
+    the driver's heap, 2g by default. `quiet` leaves only errors on stderr. `class_data` keeps what the JVM
+    learns of Spark's classes in the user's cache: made at the first start, which takes a minute longer, and
+    used by all others. `short_job` makes the JVM compile in haste: half the work at the start, and less speed
+    in jobs of minutes. `config` goes to Spark as it is and wins over all this.
 
-    Raises `SparkNotReady` if pyspark or a Java is missing, or if the session that runs has another master or settings.
-    JAVA_HOME, SPARK_LOCAL_IP and PYSPARK_PYTHON are set in this process for the JVM that is started, the last two only if unset.
+    Raises `SparkNotReady` if pyspark or a Java is missing, or if the session that runs has another master or
+    settings. JAVA_HOME, SPARK_LOCAL_IP and PYSPARK_PYTHON are set in this process for the JVM that is
+    started, the last two only if unset.
     """
     require_packages()
     from pyspark.sql import SparkSession
@@ -81,7 +86,9 @@ def session(
     if class_data:
         options = map(shlex.quote, use_class_data(java))
         config[_JAVA_OPTIONS] = " ".join([*options, config.get(_JAVA_OPTIONS, "")])
-    chosen = settings(master, memory=memory or DEFAULT_MEMORY, quiet=quiet, short_job=short_job, config=config)
+    chosen = settings(
+        master, memory=memory or DEFAULT_MEMORY, quiet=quiet, short_job=short_job, config=config
+    )
     return builder.config(map={**chosen}).master(master).getOrCreate()
 
 
@@ -93,7 +100,9 @@ def settings(
     short_job: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What `session` sets, without the master and the name. Those of the JVM only take effect if it is not running yet."""
+    """What `session` sets, without the master and the name. Those of the JVM only take effect if it is not
+    running yet.
+    """
     config = dict(config or {})
     options = []
     if quiet:
@@ -102,7 +111,10 @@ def settings(
     if short_job:
         options += _SHORT_JOB
     # Those of the caller come last: the JVM lets the last one win.
-    jvm = {"spark.driver.memory": memory, _JAVA_OPTIONS: " ".join([*map(shlex.quote, options), config.pop(_JAVA_OPTIONS, "")]).strip()}
+    jvm = {
+        "spark.driver.memory": memory,
+        _JAVA_OPTIONS: " ".join([*map(shlex.quote, options), config.pop(_JAVA_OPTIONS, "")]).strip(),
+    }
     return work_settings(master) | {name: value for name, value in jvm.items() if value} | config
 
 
@@ -122,11 +134,14 @@ def work_settings(master: str) -> dict[str, str]:
     return chosen
 
 
-def prepare(master: str = DEFAULT_MASTER, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ) -> Java:
-    """Set what Spark reads from nowhere but the environment, for the JVM that this process starts next; `session` does it by itself.
+def prepare(
+    master: str = DEFAULT_MASTER, *, quiet: bool = True, environ: MutableMapping[str, str] = os.environ
+) -> Java:
+    """Set what Spark reads from nowhere but the environment, for the JVM that this process starts next;
+    `session` does it by itself.
 
-    JAVA_HOME, and for a master on this machine, if unset, SPARK_LOCAL_IP and PYSPARK_PYTHON: without that the workers would
-    run `python3`, which need not be this Python.
+    JAVA_HOME, and for a master on this machine, if unset, SPARK_LOCAL_IP and PYSPARK_PYTHON: without that the
+    workers would run `python3`, which need not be this Python.
     """
     if stays_here(master):
         if "PYSPARK_PYTHON" not in environ:
@@ -147,10 +162,14 @@ def local_cores(master: str) -> int | None:
 
 
 def stays_here(master: str) -> bool:
-    """Whether all executors run on this machine, so that they reach the driver on loopback and have this Python."""
+    """Whether all executors run on this machine, so that they reach the driver on loopback and have this
+    Python.
+    """
     if local_cores(master) is not None:
         return True
-    return master.startswith("spark://") and all(is_loopback(address) for address in master.removeprefix("spark://").split(","))
+    return master.startswith("spark://") and all(
+        is_loopback(address) for address in master.removeprefix("spark://").split(",")
+    )
 
 
 def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str]) -> SparkSession:
@@ -158,12 +177,18 @@ def _joined(running: SparkSession, master: str | None, asked: Mapping[str, str])
     stop = "Stop it first (spark.stop()), or leave this out"
     has_master = running.conf.get("spark.master", None)
     if master is not None and master != has_master:
-        raise SparkNotReady(f"no session, or one with master {master!r}", f"a running one with {has_master!r}", stop)
+        raise SparkNotReady(
+            f"no session, or one with master {master!r}", f"a running one with {has_master!r}", stop
+        )
     for name, value in asked.items():
         if running.conf.isModifiable(name):
             running.conf.set(name, value)
         elif running.conf.get(name, None) != value:
-            raise SparkNotReady(f"no session, or one with {name} = {value!r}", f"a running one with {running.conf.get(name, None)!r}", stop)
+            raise SparkNotReady(
+                f"no session, or one with {name} = {value!r}",
+                f"a running one with {running.conf.get(name, None)!r}",
+                stop,
+            )
     return running
 
 

@@ -1,6 +1,7 @@
 """The training run behind `class_data`: a short life of Spark that loads what jobs around a queue need.
 
-Run as `python -m fairlead.spark.runtime.training OPTION...`, with the options that make the JVM write its class data when it ends.
+Run as `python -m fairlead.spark.runtime.training OPTION...`, with the options that make the JVM write its
+class data when it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.functions import udf
 
 from fairlead.spark.runtime.class_data import class_data_for
@@ -31,8 +38,12 @@ def main(java_options: list[str]) -> None:
     if data is None:
         raise SystemExit("no pyspark, or no place for class data")
     data.prepare(os.environ)
-    config = settings(_MASTER, config={"spark.driver.extraJavaOptions": " ".join(map(shlex.quote, java_options))})
-    spark = SparkSession.builder.appName("fairlead-training").config(map={**config}).master(_MASTER).getOrCreate()
+    config = settings(
+        _MASTER, config={"spark.driver.extraJavaOptions": " ".join(map(shlex.quote, java_options))}
+    )
+    spark = (
+        SparkSession.builder.appName("fairlead-training").config(map={**config}).master(_MASTER).getOrCreate()
+    )
     with tempfile.TemporaryDirectory() as directory:
         work(spark, directory)
     gateway: Any = spark.sparkContext._gateway
@@ -53,8 +64,11 @@ def work(spark: SparkSession, directory: str) -> None:
     spark.read.format("fairlead-training").load().write.format("fairlead-training").mode("append").save()
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     query = (
-        stream.writeStream.format("fairlead-training").option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
-    )  # fmt: skip
+        stream.writeStream.format("fairlead-training")
+        .option("checkpointLocation", f"{directory}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination(_END_S)
 
 

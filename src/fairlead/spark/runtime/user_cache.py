@@ -1,7 +1,8 @@
-"""A directory of this user's own, for what is made once and used by every session: the launcher, log settings, class data.
+"""A directory of this user's own, for what is made once and used by every session: the launcher, log
+settings, class data.
 
-Programs are started from here, so nobody else may be able to put something in: the directory belongs to this user, only he
-can enter it, and it is no link.
+Programs are started from here, so nobody else may be able to put something in: the directory belongs to this
+user, only he can enter it, and it is no link.
 """
 
 from __future__ import annotations
@@ -17,18 +18,26 @@ from fairlead.errors import SparkNotReady
 
 
 def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CACHE_HOME/fairlead`, else `~/.cache/fairlead`, else one in the directory for temporary files; made if need be."""
+    """`$XDG_CACHE_HOME/fairlead`, else `~/.cache/fairlead`, else one in the directory for temporary files;
+    made if need be.
+    """
     refusals = []
     for place in _places(environ):
         try:
             return private_directory(place)
         except OSError as refusal:
             refusals.append(f"{place}: {refusal.strerror or refusal}")
-    raise SparkNotReady("a private cache directory", "; ".join(refusals), "set XDG_CACHE_HOME to a directory that only you can write to")
+    raise SparkNotReady(
+        "a private cache directory",
+        "; ".join(refusals),
+        "set XDG_CACHE_HOME to a directory that only you can write to",
+    )
 
 
 def private_directory(path: Path) -> Path:
-    """Make it with mode 0700, or check that it is one already. Raises OSError if it is not, or cannot become, only ours."""
+    """Make it with mode 0700, or check that it is one already. Raises OSError if it is not, or cannot become,
+    only ours.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
@@ -44,7 +53,9 @@ def private_directory(path: Path) -> Path:
 
 
 def kept_file(directory: Path, name: str, content: str, *, mode: int = 0o600) -> Path:
-    """A file with exactly this content. Whoever opens it sees all of it: it appears under its name when it is complete."""
+    """A file with exactly this content. Whoever opens it sees all of it: it appears under its name when it is
+    complete.
+    """
     path = directory / name
     try:
         if path.read_text() == content and stat.S_IMODE(path.lstat().st_mode) == mode:

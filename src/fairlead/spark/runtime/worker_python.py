@@ -1,7 +1,8 @@
 """The Python that Spark runs its workers with: this one, with pyspark from where it is installed.
 
-Spark puts its own zip of pyspark first on the path of every Python process it starts. What is read from a zip is compiled anew each time,
-which costs each of them more than a second, and a query with a Python data source starts about seven.
+Spark puts its own zip of pyspark first on the path of every Python process it starts. What is read from a zip
+is compiled anew each time, which costs each of them more than a second, and a query with a Python data source
+starts about seven.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PYTHONPATH=$kept exec THIS_PYTHON "$@"
 
 
 def worker_python(environ: Mapping[str, str] = os.environ) -> str:
-    """A command for PYSPARK_PYTHON. Plainly this Python where there is no sh, or pyspark is not to be had but from a zip.
+    """A command for PYSPARK_PYTHON. Plainly this Python where there is no sh, or pyspark is not to be had but
+    from a zip.
 
     With a SPARK_HOME of somebody's own the zips stay too: they go with the Spark that is there.
     """

@@ -1,10 +1,11 @@
 """How many messages the next claim of a Spark worker asks for, and how many of one stream.
 
-A job costs some tenths of a second however little it does, so claims are to be large. But what failed is tried again only when its
-claim is closed, and a stop waits for the one under way, so they are not to take long. A few seconds are a fair middle.
+A job costs some tenths of a second however little it does, so claims are to be large. But what failed is
+tried again only when its claim is closed, and a stop waits for the one under way, so they are not to take
+long. A few seconds are a fair middle.
 
-A stream goes on only when its message before is settled, one round trip to the broker for each; so a claim is quick if it has many
-streams, and short runs of each.
+A stream goes on only when its message before is settled, one round trip to the broker for each; so a claim is
+quick if it has many streams, and short runs of each.
 """
 
 from __future__ import annotations

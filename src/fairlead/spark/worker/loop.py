@@ -1,8 +1,9 @@
 """The driver of a Spark worker: claim, run the pipeline over the claim in one Spark job, close, and again.
 
-All that must outlive the driver is in the broker: the claim that is open, and what was said about its messages. A job that fails is
-run again, and so is one whose driver was killed; what is settled by then is left out. Each run of a job has a generation of its own, so
-that a task of the run before, should it still live, is told that it is no longer wanted.
+All that must outlive the driver is in the broker: the claim that is open, and what was said about its
+messages. A job that fails is run again, and so is one whose driver was killed; what is settled by then is
+left out. Each run of a job has a generation of its own, so that a task of the run before, should it still
+live, is told that it is no longer wanted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from fairlead.errors import ClaimClosed, ClaimNotNext, ClaimReleased, FairleadError, Rejected, SparkNotReady, Unavailable
+from fairlead.errors import (
+    ClaimClosed,
+    ClaimNotNext,
+    ClaimReleased,
+    FairleadError,
+    Rejected,
+    SparkNotReady,
+    Unavailable,
+)
 from fairlead.model.durations import to_ms
 from fairlead.spark.connection import client_for
 from fairlead.spark.options import Options
@@ -45,7 +54,8 @@ DRIVER_TIMEOUT = "5s"
 _POLL = "1s"
 _TICK_S = 0.1
 _LONGEST_BEAT_S = 30.0
-#: By then tasks of the run before, should they live, have noticed that they are no longer wanted, and killed their steps.
+#: By then tasks of the run before, should they live, have noticed that they are no longer wanted, and killed
+#: their steps.
 _FIRST_PAUSE_S = 2 * BEAT_S
 _LONGEST_PAUSE_S = 30.0
 #: How long a cancelled job may take to end; Spark gives its Python workers two seconds.
@@ -57,7 +67,9 @@ _GONE = (ClaimReleased, ClaimClosed, ClaimNotNext)
 
 @dataclass
 class WorkerSummary:
-    """What a run has done. `failed` counts tries that will be repeated, `dead` those after which the message is a dead letter."""
+    """What a run has done. `failed` counts tries that will be repeated, `dead` those after which the message
+    is a dead letter.
+    """
 
     worker: str
     queue: str
@@ -94,11 +106,12 @@ class Progress:
 
 
 class SparkWorker:
-    """`run` works until `stop` is set, or in a burst until nothing is ready; `hurry` ends the job under way at once.
+    """`run` works until `stop` is set, or in a burst until nothing is ready; `hurry` ends the job under way
+    at once.
 
-    `slices` is asked before each job: executors come and go. `changed` is asked between claims for another job to go on with.
-    Raises `StaleConsumer` when another run has taken over, and what makes the work impossible, such as `StepNotLoaded`. However it
-    ends, the next run goes on from there.
+    `slices` is asked before each job: executors come and go. `changed` is asked between claims for another
+    job to go on with. Raises `StaleConsumer` when another run has taken over, and what makes the work
+    impossible, such as `StepNotLoaded`. However it ends, the next run goes on from there.
     """
 
     def __init__(
@@ -189,11 +202,19 @@ class SparkWorker:
         change = self._changed()
         if change is not None:
             self._job, self._shipped = change
-        number = self._info.last_closed + 1  # the claim that is open, if one is; asked for again, it is the same
+        number = (
+            self._info.last_closed + 1
+        )  # the claim that is open, if one is; asked for again, it is the same
         asked, wait = self._size, None if self._burst else _POLL
         claim = self._patiently(
             lambda: self._consumers.claim(
-                self._name, self._info.queue, self._info.generation, number, limit=asked, wait=wait, max_per_stream=self._run
+                self._name,
+                self._info.queue,
+                self._info.generation,
+                number,
+                limit=asked,
+                wait=wait,
+                max_per_stream=self._run,
             )
         )
         if not claim.count:
@@ -208,7 +229,9 @@ class SparkWorker:
         return True
 
     def _learn(self, asked: int, claimed: int, rows: Sequence[SliceRow], took_s: float) -> None:
-        """Sizes go by the longest task. What Spark takes for a job besides is the same however small the claim is."""
+        """Sizes go by the longest task. What Spark takes for a job besides is the same however small the
+        claim is.
+        """
         settled = sum(row.completed + row.failed for row in rows)
         self._rates = [*self._rates[-4:], (settled, took_s)]
         worked_s = max((row.took_ms / 1000 for row in rows), default=took_s)
@@ -231,10 +254,15 @@ class SparkWorker:
             except JobFailed as failed:
                 fields = {"worker": self._job.name, "claim": number, "why": failed.why}
                 if self._is_told:
-                    _log.warning("the job has failed; what it has not settled goes back", extra={"fields": fields})
+                    _log.warning(
+                        "the job has failed; what it has not settled goes back", extra={"fields": fields}
+                    )
                     self._dismiss_tasks()
                     return []
-                _log.warning("the job has failed and is run again; what is settled is left out", extra={"fields": fields})
+                _log.warning(
+                    "the job has failed and is run again; what is settled is left out",
+                    extra={"fields": fields},
+                )
                 reruns += 1
                 self.summary.reruns += 1
                 self._dismiss_tasks()
@@ -243,10 +271,22 @@ class SparkWorker:
                     return []
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 if self._info.open != number:
-                    raise ClaimReleased(self._name, number, "it was let go of while its job was away") from None
+                    raise ClaimReleased(
+                        self._name, number, "it was let go of while its job was away"
+                    ) from None
 
     def _run_job(self, number: int, count: int, slices: int, reruns: int) -> Sequence[SliceRow]:
-        work = RunSlice(self._options, self._name, self._info.queue, self._info.generation, number, slices, self._job, self._shipped, reruns)
+        work = RunSlice(
+            self._options,
+            self._name,
+            self._info.queue,
+            self._info.generation,
+            number,
+            slices,
+            self._job,
+            self._shipped,
+            reruns,
+        )
         self._jobs.start(work, f"claim {number}: {count} messages")
         stop_by: float | None = None
         told = 0.0
@@ -257,9 +297,15 @@ class SparkWorker:
                 raise self._refused
             if self._stop.is_set() and stop_by is None:
                 stop_by = now + self._grace_s
-                _log.info("stopping when the job is done", extra={"fields": {"claim": number, "within_s": round(self._grace_s)}})
+                _log.info(
+                    "stopping when the job is done",
+                    extra={"fields": {"claim": number, "within_s": round(self._grace_s)}},
+                )
             if self._hurry.is_set() or (stop_by is not None and now >= stop_by):
-                _log.warning("the job is cancelled; what it has not settled goes back", extra={"fields": {"claim": number}})
+                _log.warning(
+                    "the job is cancelled; what it has not settled goes back",
+                    extra={"fields": {"claim": number}},
+                )
                 self._jobs.cancel(_CANCEL_S)
                 self._dismiss_tasks()
                 return []
@@ -270,9 +316,13 @@ class SparkWorker:
         return self._jobs.rows()
 
     def _dismiss_tasks(self) -> None:
-        """What may be left of a job hears within a second that it is no longer wanted. Raises `StaleConsumer` if it is we who are not."""
+        """What may be left of a job hears within a second that it is no longer wanted. Raises `StaleConsumer`
+        if it is we who are not.
+        """
         with suppress(Unavailable):
-            self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation))
+            self._patiently(
+                lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
+            )
             self._register()
         time.sleep(_FIRST_PAUSE_S)
 
@@ -283,12 +333,19 @@ class SparkWorker:
             self._hurry.wait(_TICK_S)
 
     def _close(self, number: int, rows: Sequence[SliceRow]) -> None:
-        """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held for them."""
+        """What nobody spoke of goes back. Then errors of the tasks are raised: nothing of the claim is held
+        for them.
+        """
         errors = [error_of(row.error) for row in rows if row.error is not None]
         try:
-            closed = self._patiently(lambda: self._consumers.close(self._name, self._info.queue, self._info.generation, number))
+            closed = self._patiently(
+                lambda: self._consumers.close(self._name, self._info.queue, self._info.generation, number)
+            )
         except Unavailable:
-            _log.warning("the broker is away; the claim stays open for the next run", extra={"fields": {"claim": number}})
+            _log.warning(
+                "the broker is away; the claim stays open for the next run",
+                extra={"fields": {"claim": number}},
+            )
             return
         self._known = msgspec.structs.replace(self._info, open=0, last_closed=closed.last_closed)
         self._count(rows, closed.settled)
@@ -296,7 +353,10 @@ class SparkWorker:
         away = [error for error in errors if isinstance(error, Unavailable)]
         self._reached = self._reached or len(away) < len(rows)
         if away and self._reached:
-            _log.warning("tasks could not reach the broker; their messages went back", extra={"fields": {"claim": number, "why": str(away[0])}})
+            _log.warning(
+                "tasks could not reach the broker; their messages went back",
+                extra={"fields": {"claim": number, "why": str(away[0])}},
+            )
             errors = [error for error in errors if error not in away]
         if errors:
             raise errors[0]
@@ -319,13 +379,20 @@ class SparkWorker:
         if not streams:
             return
         try:
-            if any(queue.config.ordering == "strict" for queue in self._client.queues(self._job.queue) if queue.name == self._job.queue):
+            if any(
+                queue.config.ordering == "strict"
+                for queue in self._client.queues(self._job.queue)
+                if queue.name == self._job.queue
+            ):
                 return
             for stream in streams:
                 self._client.release_stream(self._job.queue, stream)
         except FairleadError as error:
             # What is behind waits for its turn then, as it would without us.
-            _log.warning("a stream could not be let by", extra={"fields": {"queue": self._job.queue, "error": error.code}})
+            _log.warning(
+                "a stream could not be let by",
+                extra={"fields": {"queue": self._job.queue, "error": error.code}},
+            )
 
     # The consumer
 
@@ -345,12 +412,19 @@ class SparkWorker:
     def _register(self) -> None:
         with self._one_voice:
             self._known = self._patiently(
-                lambda: self._consumers.register(self._name, self._job.queue, ttl=self._ttl, unspoken="release")
+                lambda: self._consumers.register(
+                    self._name, self._job.queue, ttl=self._ttl, unspoken="release"
+                )
             )
 
     def _look_again(self, gone: FairleadError) -> None:
-        _log.warning("a claim is gone, going on with the next", extra={"fields": {"worker": self._job.name, "why": str(gone)}})
-        self._known = self._patiently(lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation))
+        _log.warning(
+            "a claim is gone, going on with the next",
+            extra={"fields": {"worker": self._job.name, "why": str(gone)}},
+        )
+        self._known = self._patiently(
+            lambda: self._consumers.heartbeat(self._name, self._info.queue, self._info.generation)
+        )
 
     def _beat(self) -> None:
         every_s = min(to_ms(self._ttl, "ttl") / 4000, _LONGEST_BEAT_S)
@@ -362,15 +436,23 @@ class SparkWorker:
                 self._refused = refused
                 return
             except FairleadError as trouble:
-                _log.warning("a heartbeat did not get through", extra={"fields": {"worker": self._job.name, "error": trouble.code}})
+                _log.warning(
+                    "a heartbeat did not get through",
+                    extra={"fields": {"worker": self._job.name, "error": trouble.code}},
+                )
 
     def _patiently(self, call: Callable[[], T]) -> T:
         def say(error: Unavailable) -> None:
-            _log.warning("the broker cannot be asked now, trying again", extra={"fields": {"worker": self._job.name, "error": error.code}})
+            _log.warning(
+                "the broker cannot be asked now, trying again",
+                extra={"fields": {"worker": self._job.name, "error": error.code}},
+            )
 
         return patiently(call, lambda: not self._is_told, say)
 
     def _tell(self, **where: int) -> None:
         self.summary.elapsed_s = time.monotonic() - self._began
         messages, took_s = (sum(part) for part in zip(*self._rates, strict=True)) if self._rates else (0, 0.0)
-        self._on_progress(Progress(replace(self.summary), per_second=messages / took_s if took_s else 0.0, **where))
+        self._on_progress(
+            Progress(replace(self.summary), per_second=messages / took_s if took_s else 0.0, **where)
+        )

@@ -1,4 +1,5 @@
-"""The Crew of a Python worker of Spark, kept from one task to the next: step processes are dear to start, and claims come every few seconds.
+"""The Crew of a Python worker of Spark, kept from one task to the next: step processes are dear to start, and
+claims come every few seconds.
 
 It dies with its process, and its step processes with it. Spark gives a process one task at a time.
 """
@@ -43,12 +44,15 @@ class Resident:
         self._base = job.base
         self._modules_before = frozenset(sys.modules)
         in_hand = 3 * job.spec.concurrency * job.plan.most_rows
-        self._target = SliceTarget(consumers, lets_by=job.spec.on_stream_failure == "continue", in_hand=in_hand)
+        self._target = SliceTarget(
+            consumers, lets_by=job.spec.on_stream_failure == "continue", in_hand=in_hand
+        )
         self._crew = Crew(self._target, job, consumer=f"{job.name}@slice", grace_s=0.0)
         self._crew.start()
 
     def work(self, part: Slice, most_s: float = math.inf) -> SliceDone:
-        """Returns when every message of the slice is settled, or behind one in its stream that is not done, or `most_s` are over.
+        """Returns when every message of the slice is settled, or behind one in its stream that is not done,
+        or `most_s` are over.
 
         Waits as long as the broker is away. Raises what ended the slice, or the Crew; it is of no use then.
         """
@@ -68,7 +72,9 @@ class Resident:
         self._forget_modules()
 
     def _forget_modules(self) -> None:
-        """Those of steps that ran in threads of this process: the next work may have others of the same name, or the same with other code."""
+        """Those of steps that ran in threads of this process: the next work may have others of the same name,
+        or the same with other code.
+        """
         for name in set(sys.modules) - self._modules_before:
             file = getattr(sys.modules[name], "__file__", None) or ""
             if file.startswith(self._base + os.sep) and "site-packages" not in file:
@@ -81,7 +87,9 @@ class Resident:
 _here: Resident | None = None
 
 
-def work_here(part: Slice, key: object, job: Job, connect: Callable[[], Consumers], most_s: float = math.inf) -> SliceDone:
+def work_here(
+    part: Slice, key: object, job: Job, connect: Callable[[], Consumers], most_s: float = math.inf
+) -> SliceDone:
     """With the Crew of this process, if it is there for this work; one that is there for another is stopped."""
     global _here
     if _here is not None and _here.key != key:
@@ -102,7 +110,11 @@ def dismiss() -> None:
         leaving.stop()
 
 
-def patiently(call: Callable[[], T], goes_on: Callable[[], bool] = lambda: True, say: Callable[[Unavailable], object] = lambda _: None) -> T:
+def patiently(
+    call: Callable[[], T],
+    goes_on: Callable[[], bool] = lambda: True,
+    say: Callable[[Unavailable], object] = lambda _: None,
+) -> T:
     """What cannot be reached now may be there later. Raises `Unavailable` when `goes_on` no longer says so."""
     pause_s = _FIRST_PAUSE_S
     while True:

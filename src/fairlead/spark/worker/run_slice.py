@@ -1,7 +1,9 @@
-"""What a task of a Spark worker does: run the pipeline over its slice of the claim, and tell in one row how it went.
+"""What a task of a Spark worker does: run the pipeline over its slice of the claim, and tell in one row how
+it went.
 
-Payloads do not pass through the JVM: the task reads its slice from the broker, and records the outcomes there. A deliberate error
-is a value in the row, so that the driver raises the same one and Spark does not try the task again; everything else fails the task.
+Payloads do not pass through the JVM: the task reads its slice from the broker, and records the outcomes
+there. A deliberate error is a value in the row, so that the driver raises the same one and Spark does not try
+the task again; everything else fails the task.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from fairlead.spark.worker.slice_target import Slice
 from fairlead.wire.faults import Fault, fault_of
 from fairlead.worker.job import Job
 
-#: A slice hands out nothing more after so long, whatever the size of the claim: what failed is tried again, and a stop is heard, only
-#: when the claim is closed.
+#: A slice hands out nothing more after so long, whatever the size of the claim: what failed is tried again,
+#: and a stop is heard, only when the claim is closed.
 _MOST_S = 20.0
 
 
@@ -45,7 +47,8 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class RunSlice:
-    """Called by Spark with the numbers of slices, one for each task. Pickled by name: an executor has fairlead installed.
+    """Called by Spark with the numbers of slices, one for each task. Pickled by name: an executor has
+    fairlead installed.
 
     `shipped` is the name under which the runbook's folder was sent; "": it is `job.base` there too.
     """
@@ -67,15 +70,33 @@ class RunSlice:
     def _run(self, at: int) -> SliceRow:
         began = time.monotonic()
         job = replace(self.job, base=_base(self.shipped)) if self.shipped else self.job
-        part = Slice(self.consumer, self.queue, self.generation, self.number, at, self.slices, self.reruns + _tries_before())
+        part = Slice(
+            self.consumer,
+            self.queue,
+            self.generation,
+            self.number,
+            at,
+            self.slices,
+            self.reruns + _tries_before(),
+        )
         try:
-            said, worked = work_here(part, (job, self.options), job, lambda: client_for(self.options).consumers, _MOST_S)
+            said, worked = work_here(
+                part, (job, self.options), job, lambda: client_for(self.options).consumers, _MOST_S
+            )
         except FairleadError as error:
             return SliceRow(at, error=fault_of(error))
         return SliceRow(
-            at, said.completed, said.failed, said.released, worked.steps, worked.restarts, worked.lost,
-            dict(said.reasons), tuple(sorted(said.let_by)), round((time.monotonic() - began) * 1000),
-        )  # fmt: skip
+            at,
+            said.completed,
+            said.failed,
+            said.released,
+            worked.steps,
+            worked.restarts,
+            worked.lost,
+            dict(said.reasons),
+            tuple(sorted(said.let_by)),
+            round((time.monotonic() - began) * 1000),
+        )
 
 
 def _tries_before() -> int:

@@ -46,7 +46,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fairlead.spark")
 
-_CONNECTION = ("api_key_file", "api_key_env", "tls", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "timeout")
+_CONNECTION = (
+    "api_key_file",
+    "api_key_env",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_server_name",
+    "timeout",
+)
 _MOST_SLICES = 10_000
 #: As on a cluster.
 _TASK_TRIES = 4
@@ -74,32 +83,48 @@ def run_worker(
     follow: Callable[[], Runbook | None] | None = None,
     **connection: object,
 ) -> WorkerSummary:
-    """Run a worker of a runbook on Spark until `stop` is set, or in a `burst` until nothing is ready any longer.
+    """Run a worker of a runbook on Spark until `stop` is set, or in a `burst` until nothing is ready any
+    longer.
 
-    `runbook` is a file; without one it is the runbook in force of `project`. Modules and commands of its steps are looked for in its
-    folder, or in `base`; on a cluster that folder is sent along. `spark` is a session of yours; without one a session is made for
-    `master` and stopped at the end. Each of the `slices` tasks of a job (by default one for each core of the executors) has as many
-    step processes as the worker's `concurrency`, or this one, says.
+    `runbook` is a file; without one it is the runbook in force of `project`. Modules and commands of its
+    steps are looked for in its folder, or in `base`; on a cluster that folder is sent along. `spark` is a
+    session of yours; without one a session is made for `master` and stopped at the end. Each of the `slices`
+    tasks of a job (by default one for each core of the executors) has as many step processes as the worker's
+    `concurrency`, or this one, says.
 
-    A stop lets the job under way finish within `grace`; `hurry` cancels it. What it had not settled goes back to the queue. Whatever
-    happens to this process, the next run goes on from there; a second run beside this one takes over, and this one ends with
-    `StaleConsumer`. `ttl` after the last sign of life the broker gives back what was claimed. `follow` is asked between claims for a
-    changed runbook. `connection` are the options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca, ...
+    A stop lets the job under way finish within `grace`; `hurry` cancels it. What it had not settled goes back
+    to the queue. Whatever happens to this process, the next run goes on from there; a second run beside this
+    one takes over, and this one ends with `StaleConsumer`. `ttl` after the last sign of life the broker gives
+    back what was claimed. `follow` is asked between claims for a changed runbook. `connection` are the
+    options of the data source in Python's spelling: api_key_file, api_key_env, tls, tls_ca, ...
 
-    Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`, `StepNotLoaded`.
+    Raises `WorkerNotFound`, `RunbookNotFound`, `QueueNotFound`, `EngineNotInstalled`, `SparkNotReady`,
+    `StepNotLoaded`.
     """
     if found_version("pyspark") is None:
         raise EngineNotInstalled(name, "spark")
-    if isinstance(max_messages, bool) or not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_CLAIM:
+    if (
+        isinstance(max_messages, bool)
+        or not isinstance(max_messages, int)
+        or not 1 <= max_messages <= MAX_CLAIM
+    ):
         raise InvalidRequest("max_messages", f"a whole number from 1 to {MAX_CLAIM}", max_messages)
-    if slices is not None and (isinstance(slices, bool) or not isinstance(slices, int) or not 1 <= slices <= _MOST_SLICES):
+    if slices is not None and (
+        isinstance(slices, bool) or not isinstance(slices, int) or not 1 <= slices <= _MOST_SLICES
+    ):
         raise InvalidRequest("slices", f"a whole number from 1 to {_MOST_SLICES}", slices)
     if spark is not None and master is not None:
         raise InvalidRequest("master", "left out where a session is given", master)
     grace_s = to_ms(grace, "grace") / 1000
     to_ms(ttl, "ttl")
     options = _options(endpoint, connection)
-    folder = Path(base) if base is not None else Path(runbook).parent if isinstance(runbook, (str, Path)) else Path()
+    folder = (
+        Path(base)
+        if base is not None
+        else Path(runbook).parent
+        if isinstance(runbook, (str, Path))
+        else Path()
+    )
     folder = folder.resolve()
     found = runbook if isinstance(runbook, Runbook) else _read(runbook, project, options)
     job = _job(found, name, folder, concurrency)
@@ -124,23 +149,41 @@ def run_worker(
             try:
                 fresh = _job(other, name, folder, concurrency)
                 if fresh.queue != job.queue:
-                    raise InvalidRequest(f"the queue of worker {name!r}", f"{job.queue!r} as long as it runs; start it anew for another", fresh.queue)
+                    raise InvalidRequest(
+                        f"the queue of worker {name!r}",
+                        f"{job.queue!r} as long as it runs; start it anew for another",
+                        fresh.queue,
+                    )
                 return fresh, ship(spark, folder)
             except Rejected as error:
-                _log.error("the changed runbook cannot be run, going on with the old one", extra={"fields": {"error": str(error)}})
+                _log.error(
+                    "the changed runbook cannot be run, going on with the old one",
+                    extra={"fields": {"error": str(error)}},
+                )
                 return None
 
         worker = SparkWorker(
-            spark, job, options,
-            consumer=consumer or consumer_name(found.project, name), ttl=str(ttl) if isinstance(ttl, str) else f"{to_ms(ttl, 'ttl')}ms",
-            slices=lambda: slices or spark.sparkContext.defaultParallelism, max_messages=max_messages, burst=burst, grace_s=grace_s,
-            shipped=ship(spark, folder), stop=stop or threading.Event(), hurry=hurry or threading.Event(),
-            on_progress=on_progress or (lambda progress: None), changed=changed,
-        )  # fmt: skip
+            spark,
+            job,
+            options,
+            consumer=consumer or consumer_name(found.project, name),
+            ttl=str(ttl) if isinstance(ttl, str) else f"{to_ms(ttl, 'ttl')}ms",
+            slices=lambda: slices or spark.sparkContext.defaultParallelism,
+            max_messages=max_messages,
+            burst=burst,
+            grace_s=grace_s,
+            shipped=ship(spark, folder),
+            stop=stop or threading.Event(),
+            hurry=hurry or threading.Event(),
+            on_progress=on_progress or (lambda progress: None),
+            changed=changed,
+        )
         try:
             return worker.run()
         except StepNotLoaded as error:
-            error.add_note(f"modules of steps are looked for in {folder} first, and then where the Python of the executors has its packages")
+            error.add_note(
+                f"modules of steps are looked for in {folder} first, and then where the Python of the executors has its packages"
+            )
             raise
         except StaleConsumer as error:
             error.add_note(f"another run of worker {name!r} has taken over; this one leaves the work to it")
@@ -164,7 +207,9 @@ def consumer_name(project: str | None, worker: str) -> str:
 def _options(endpoint: str, connection: dict[str, object]) -> Options:
     unknown = sorted(set(connection) - set(_CONNECTION))
     if unknown:
-        raise InvalidRequest("every option of the connection", f"one of {', '.join(_CONNECTION)}", ", ".join(unknown))
+        raise InvalidRequest(
+            "every option of the connection", f"one of {', '.join(_CONNECTION)}", ", ".join(unknown)
+        )
     names = {field: option for option, field in FIELDS.items()}
     given = {names[name]: str(value) for name, value in connection.items() if value not in (None, "", False)}
     return read_options({"endpoint": endpoint, **given})
@@ -196,7 +241,8 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = tries_tasks_again(master or DEFAULT_MASTER)
     before = signal.getsignal(signal.SIGINT)
-    # The JVM does little here, whatever the steps do: what it would gain from compiling well is less than that costs.
+    # The JVM does little here, whatever the steps do: what it would gain from compiling well is less than
+    # that costs.
     spark = session(f"fairlead worker {name}", master, short_job=True)
     # Spark's own handler would cancel all jobs and raise in the middle of whatever goes on.
     if threading.current_thread() is threading.main_thread():
@@ -208,8 +254,12 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
 
 
 def tries_tasks_again(master: str) -> str:
-    """A local master fails a job with its first task that crashes, and then kills the others in the middle of their work."""
-    return re.sub(r"^local(?:\[\s*(\d+|\*)\s*])?$", lambda found: f"local[{found[1] or 1},{_TASK_TRIES}]", master)
+    """A local master fails a job with its first task that crashes, and then kills the others in the middle of
+    their work.
+    """
+    return re.sub(
+        r"^local(?:\[\s*(\d+|\*)\s*])?$", lambda found: f"local[{found[1] or 1},{_TASK_TRIES}]", master
+    )
 
 
 def _refuse_unfit(spark: Any) -> None:

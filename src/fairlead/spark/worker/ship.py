@@ -1,7 +1,8 @@
 """The runbook's folder on its way to the executors: its steps are modules and commands that live beside it.
 
-A local master has the folder already. Anywhere else it travels as an archive that Spark unpacks on each executor, small as the code of
-steps is: what is large, hidden or made by tools stays here, and packages belong in the executors' environment.
+A local master has the folder already. Anywhere else it travels as an archive that Spark unpacks on each
+executor, small as the code of steps is: what is large, hidden or made by tools stays here, and packages
+belong in the executors' environment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 MOST_FILES = 5_000
 MOST_FILE_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 64 * 1024 * 1024
-_LEFT_OUT = frozenset({"__pycache__", "venv", "env", "node_modules", "site-packages", "build", "dist", "spark-warehouse", "artifacts"})
+_LEFT_OUT = frozenset(
+    {
+        "__pycache__",
+        "venv",
+        "env",
+        "node_modules",
+        "site-packages",
+        "build",
+        "dist",
+        "spark-warehouse",
+        "artifacts",
+    }
+)
 
 
 def ship(spark: SparkSession, folder: Path) -> str:
@@ -37,7 +50,8 @@ def ship(spark: SparkSession, folder: Path) -> str:
 
     files = list(_files(folder))
     name = f"fairlead-steps-{_digest(folder, files)}"
-    # Executors fetch it from where it lies, those that come late too. Spark clears this folder when its context ends.
+    # Executors fetch it from where it lies, those that come late too. Spark clears this folder when its
+    # context ends.
     room = Path(SparkFiles.getRootDirectory()) / "fairlead"
     room.mkdir(exist_ok=True)
     archive = room / f"{name}.tar.gz"
@@ -61,12 +75,21 @@ def _files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(one for one in folders if not _is_left_out(Path(where) / one))
         for name in sorted(names):
             file = Path(where) / name
-            if name.startswith(".") or name.endswith(".pyc") or not file.is_file() or file.stat().st_size > MOST_FILE_BYTES:
+            if (
+                name.startswith(".")
+                or name.endswith(".pyc")
+                or not file.is_file()
+                or file.stat().st_size > MOST_FILE_BYTES
+            ):
                 continue
             count, size = count + 1, size + file.stat().st_size
             if count > MOST_FILES or size > MOST_BYTES:
                 limits = f"at most {MOST_FILES} files and {MOST_BYTES // 1024 // 1024} MiB, because it is sent to every executor"
-                raise InvalidRequest("the folder of the runbook", f"{limits}; give the runbook and its steps a folder of their own", str(folder))
+                raise InvalidRequest(
+                    "the folder of the runbook",
+                    f"{limits}; give the runbook and its steps a folder of their own",
+                    str(folder),
+                )
             yield file
 
 

@@ -1,4 +1,6 @@
-"""The Spark jobs of a worker, one after the other, in a thread of their own: the driver's loop must hear signals meanwhile."""
+"""The Spark jobs of a worker, one after the other, in a thread of their own: the driver's loop must hear
+signals meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class JobFailed(Exception):
 
 
 class SliceJobs:
-    """One job at a time. `spark` must be a classic session: with Spark Connect there is nobody to cancel a job at."""
+    """One job at a time. `spark` must be a classic session: with Spark Connect there is nobody to cancel a
+    job at.
+    """
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
@@ -95,7 +99,8 @@ class SliceJobs:
     def _run(self, work: RunSlice, group: str, words: str) -> Sequence[SliceRow]:
         context = self._spark.sparkContext
         context.setJobGroup(group, f"{group}, {words}", interruptOnCancel=True)
-        # Not a DataFrame: planning one and its Arrow batches cost a tenth of a second more, and each Python worker imports pandas for it.
+        # Not a DataFrame: planning one and its Arrow batches cost a tenth of a second more, and each Python
+        # worker imports pandas for it.
         return context.parallelize(range(work.slices), work.slices).mapPartitions(work).collect()
 
     def _refuse_hopeless(self, error: Exception) -> None:
@@ -109,13 +114,21 @@ class SliceJobs:
             stopped = True
         if stopped:
             advice = "Start the worker again: it goes on with the claim that is open"
-            raise SparkNotReady("a Spark session that runs", "one that has stopped, or whose JVM is gone", advice) from error
+            raise SparkNotReady(
+                "a Spark session that runs", "one that has stopped, or whose JVM is gone", advice
+            ) from error
 
 
 def _in_a_line(error: Exception) -> str:
-    """What matters in the pages that Spark makes of it: the last line of a Python traceback, or the first line that says something."""
+    """What matters in the pages that Spark makes of it: the last line of a Python traceback, or the first
+    line that says something.
+    """
     text = str(error)
-    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)(?:: .*)?$", text.split("Driver stacktrace")[0], re.MULTILINE)
+    raised = re.findall(
+        r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)(?:: .*)?$",
+        text.split("Driver stacktrace")[0],
+        re.MULTILINE,
+    )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reasons = [line for line in lines if "Most recent failure" in line or "Job aborted" in line]
     chosen = (raised[-1:] or reasons[:1] or lines[:1] or [type(error).__name__])[0]

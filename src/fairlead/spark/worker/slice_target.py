@@ -1,8 +1,9 @@
 """What the `Crew` of a task talks to instead of a broker: one slice of a numbered claim after the other.
 
-The claim belongs to the driver and stays until it is closed, so nothing here has a lease of its own to lose: what is said about a
-message is recorded, and takes effect when the driver closes the claim. A slice that is over, because it was done, given up or taken
-away, answers `lost_lease` to whoever still holds something of it, and records nothing more.
+The claim belongs to the driver and stays until it is closed, so nothing here has a lease of its own to lose:
+what is said about a message is recorded, and takes effect when the driver closes the claim. A slice that is
+over, because it was done, given up or taken away, answers `lost_lease` to whoever still holds something of
+it, and records nothing more.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from fairlead.model.settle import Complete, Extend, Fail, Outcome, Release, Sett
 
 #: More than a Crew has in hand of single messages: what came behind them was not there when a crash happened.
 _MOST_IN_HAND = 6000
-#: How often it is asked whether the slice is still ours. Spark takes a task away without telling its Python worker.
+#: How often it is asked whether the slice is still ours. Spark takes a task away without telling its Python
+#: worker.
 BEAT_S = 1.0
-#: What slices together may record of the errors' texts in full; the broker takes no more than twice that of a claim.
+#: What slices together may record of the errors' texts in full; the broker takes no more than twice that of a
+#: claim.
 _ERROR_BYTES = MAX_RECORDED_BYTES // 2
 _SHORT_ERROR = 200
 
@@ -37,19 +40,32 @@ _SHORT_ERROR = 200
 class Consumers(Protocol):
     """The verbs of `client.consumers`, or of a broker's, that a slice needs."""
 
-    def take_up(self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1) -> Any: ...
+    def take_up(
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
+    ) -> Any: ...
 
     def read(
-        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1, unsettled: bool = False
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
     ) -> Iterator[Delivery]: ...
 
-    def record(self, name: str, queue: str, generation: int, number: int, items: Sequence[Any], *, part: str = "") -> None: ...
+    def record(
+        self, name: str, queue: str, generation: int, number: int, items: Sequence[Any], *, part: str = ""
+    ) -> None: ...
 
     def show(self, name: str, queue: str) -> ConsumerInfo: ...
 
 
 class Slice(NamedTuple):
-    """Which part of which claim. `generation` fences: who takes the consumer over ends all slices of the one before.
+    """Which part of which claim. `generation` fences: who takes the consumer over ends all slices of the one
+    before.
 
     `crashes`: how often it was given up before, as far as this run knows.
     """
@@ -65,7 +81,9 @@ class Slice(NamedTuple):
 
 @dataclass
 class SliceTally:
-    """What was said about the messages of a slice. `failed` were tried in vain; whether they are tried again the close decides."""
+    """What was said about the messages of a slice. `failed` were tried in vain; whether they are tried again
+    the close decides.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -76,7 +94,8 @@ class SliceTally:
 
 
 class _Config(NamedTuple):
-    #: A worker lets a stream by itself unless its queue is strict; here that is done when the claim is closed.
+    #: A worker lets a stream by itself unless its queue is strict; here that is done when the claim is
+    #: closed.
     ordering: str = "strict"
     visibility_timeout_ms: int = round(3000 * BEAT_S)
 
@@ -89,8 +108,9 @@ class _Queue(NamedTuple):
 class SliceTarget:
     """A `Target`. `begin` and `end` are for one thread, the verbs for those of the Crew.
 
-    `lets_by`: when a message of a stream fails, those behind it may go on, at once and elsewhere (`on_stream_failure = "continue"`).
-    `in_hand`: how many the Crew may have in hand at once, if that is very many.
+    `lets_by`: when a message of a stream fails, those behind it may go on, at once and elsewhere
+    (`on_stream_failure = "continue"`). `in_hand`: how many the Crew may have in hand at once, if that is very
+    many.
     """
 
     def __init__(self, consumers: Consumers, *, lets_by: bool = False, in_hand: int = 0) -> None:
@@ -103,7 +123,8 @@ class SliceTarget:
     def _forget(self) -> None:
         self._slice: Slice | None = None
         self._tally = SliceTally()
-        #: What can be handed out: a message that no stream orders, or the name of a stream none of whose messages is out.
+        #: What can be handed out: a message that no stream orders, or the name of a stream none of whose
+        #: messages is out.
         self._line: deque[Delivery | str] = deque()
         self._streams: dict[str, deque[Delivery]] = {}
         #: Handed out and not settled, with the stream ("": none).
@@ -117,18 +138,33 @@ class SliceTarget:
     # For the task
 
     def begin(self, part: Slice, most_s: float = math.inf) -> None:
-        """Take the slice up, and read what is left of it. After `most_s` nothing more of it is handed out, and what is left stays unspoken."""
-        taken = self._consumers.take_up(part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices)
+        """Take the slice up, and read what is left of it. After `most_s` nothing more of it is handed out,
+        and what is left stays unspoken.
+        """
+        taken = self._consumers.take_up(
+            part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices
+        )
         found = list(
-            self._consumers.read(part.consumer, part.queue, part.generation, part.number, slice=part.slice, slices=part.slices, unsettled=True)
+            self._consumers.read(
+                part.consumer,
+                part.queue,
+                part.generation,
+                part.number,
+                slice=part.slice,
+                slices=part.slices,
+                unsettled=True,
+            )
         )
         if taken.again:
-            # One of those that were in hand may have killed its process. One that came back without a word is started before it begins, and
-            # so found out the next time; of a batch it goes with few others after the first crash of this run, else alone: a run
-            # that knows of none, and finds the slice taken up, comes after one that did not live to count.
+            # One of those that were in hand may have killed its process. One that came back without a word is
+            # started before it begins, and so found out the next time; of a batch it goes with few others
+            # after the first crash of this run, else alone: a run that knows of none, and finds the slice
+            # taken up, comes after one that did not live to count.
             back = 1 if part.crashes == 1 else 2
             doubtful = found[: self._in_hand]
-            found[: len(doubtful)] = [msgspec.structs.replace(one, deliveries=one.deliveries + back) for one in doubtful]
+            found[: len(doubtful)] = [
+                msgspec.structs.replace(one, deliveries=one.deliveries + back) for one in doubtful
+            ]
         with self._changed:
             self._forget()
             self._slice = part
@@ -150,7 +186,9 @@ class SliceTarget:
     def wait(self, timeout_s: float) -> bool:
         """Until everything of the slice is settled or it is over, or the time is. Raises what ended it."""
         with self._changed:
-            over = self._changed.wait_for(lambda: self._error is not None or not (self._line or self._out), timeout_s)
+            over = self._changed.wait_for(
+                lambda: self._error is not None or not (self._line or self._out), timeout_s
+            )
             if self._error is not None:
                 raise self._error
             return over
@@ -164,7 +202,9 @@ class SliceTarget:
 
     # For the Crew
 
-    def claim(self, queue: str, *, limit: int, wait: str | None, consumer: str, max_per_stream: int, started: bool) -> list[Delivery]:
+    def claim(
+        self, queue: str, *, limit: int, wait: str | None, consumer: str, max_per_stream: int, started: bool
+    ) -> list[Delivery]:
         with self._changed:
             if wait is not None:
                 self._changed.wait_for(lambda: self._line, to_ms(wait, "wait") / 1000)
@@ -175,11 +215,17 @@ class SliceTarget:
         with self._changed:
             part = self._slice
             mine = [item.delivery.raw_id in self._out for item in items]  # type: ignore[attr-defined]
-            said = [self._cut(item) for item, is_mine in zip(items, mine, strict=True) if is_mine and not _is_beat(item)]
+            said = [
+                self._cut(item)
+                for item, is_mine in zip(items, mine, strict=True)
+                if is_mine and not _is_beat(item)
+            ]
             passed = self._pass_on(said)
         if said and part is not None:
             try:
-                self._consumers.record(part.consumer, part.queue, part.generation, part.number, [*said, *passed])
+                self._consumers.record(
+                    part.consumer, part.queue, part.generation, part.number, [*said, *passed]
+                )
             except Unavailable:
                 raise
             except FairleadError as error:
@@ -188,7 +234,10 @@ class SliceTarget:
             # It may have been given up meanwhile.
             is_over = self._slice is not part or self._error is not None
             results = [
-                SettleResult(item.delivery.raw_id, "lost_lease" if is_over or not is_mine else _outcome_of(item))  # type: ignore[attr-defined]
+                SettleResult(
+                    item.delivery.raw_id,  # type: ignore[attr-defined]
+                    "lost_lease" if is_over or not is_mine else _outcome_of(item),
+                )
                 for item, is_mine in zip(items, mine, strict=True)
             ]
             if not is_over:
@@ -253,14 +302,22 @@ class SliceTarget:
         if not isinstance(item, Fail) or self._slice is None:
             return item
         self._error_bytes += len(item.error.encode())
-        return item if self._error_bytes <= _ERROR_BYTES // self._slice.slices else msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR])
+        return (
+            item
+            if self._error_bytes <= _ERROR_BYTES // self._slice.slices
+            else msgspec.structs.replace(item, error=item.error[:_SHORT_ERROR])
+        )
 
     def _pass_on(self, said: Sequence[Settlement]) -> list[Release]:
         """Those behind one that fails now, with leave to pass it."""
         if not self._lets_by:
             return []
         streams = {self._out[item.delivery.raw_id] for item in said if isinstance(item, Fail)}  # type: ignore[attr-defined]
-        return [Release(behind, keep_order=False) for stream in streams for behind in self._streams.get(stream, ())]
+        return [
+            Release(behind, keep_order=False)
+            for stream in streams
+            for behind in self._streams.get(stream, ())
+        ]
 
     def _take_in(self, item: Settlement) -> None:
         if isinstance(item, Start | Extend):

@@ -1,11 +1,11 @@
 """RocksDB through rocksdict: one database, one column family per kind of row, one write batch per commit.
 
-Promises: what `store/port.py` promises, with the settings of docs/decisions/0003-rocksdb-settings.md.
-Must not: decide anything, read a clock, or let bytes, handles and iterators out of this folder.
-Start at `store.py`; keys are made in `layout.py`, values in `codec.py`, and `commit.py` turns facts into rows.
+Promises: what `store/port.py` promises, with the settings of docs/decisions/0003-rocksdb-settings.md. Must
+not: decide anything, read a clock, or let bytes, handles and iterators out of this folder. Start at
+`store.py`; keys are made in `layout.py`, values in `codec.py`, and `commit.py` turns facts into rows.
 
-Numbers are big-endian, so that keys sort by them; `q` is a queue id in 4 bytes, times and places have 8, ids 16.
-The first byte of every value is the version of its record.
+Numbers are big-endian, so that keys sort by them; `q` is a queue id in 4 bytes, times and places have 8, ids
+16. The first byte of every value is the version of its record.
 
 | family         | key                     | value                                                            |
 |----------------|-------------------------|------------------------------------------------------------------|

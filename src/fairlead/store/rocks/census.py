@@ -1,12 +1,14 @@
 """Prove, before RocksDB opens a directory, that it will come to exact data.
 
-RocksDB takes a log record of type 5 to 8 for the end of the log, or reads it again for ever; it skips the rest of a block
-behind a header of zeros; and it takes a newest log that is missing or short for an older state. The census walks the
-headers of the manifest and of every log that will be replayed: types, lengths, and sequence numbers that follow from
-record to record and from log to log, up to the mark at least. Checksums of logs are left to RocksDB, which refuses every
-wrong one once the headers are sound. docs/decisions/0003-rocksdb-settings.md tells what was measured.
+RocksDB takes a log record of type 5 to 8 for the end of the log, or reads it again for ever; it skips the
+rest of a block behind a header of zeros; and it takes a newest log that is missing or short for an older
+state. The census walks the headers of the manifest and of every log that will be replayed: types, lengths,
+and sequence numbers that follow from record to record and from log to log, up to the mark at least. Checksums
+of logs are left to RocksDB, which refuses every wrong one once the headers are sound.
+docs/decisions/0003-rocksdb-settings.md tells what was measured.
 
-`examine` changes nothing. A write that a crash cut short is a `Cut` in its answer, for the caller to carry out.
+`examine` changes nothing. A write that a crash cut short is a `Cut` in its answer, for the caller to carry
+out.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ class Census:
 
 
 def examine(path: Path, mark: Mark) -> Census | None:
-    """What is in the directory, or `StoreCorrupt` with the file's name. None for one in which RocksDB has made nothing yet."""
+    """What is in the directory, or `StoreCorrupt` with the file's name. None for one in which RocksDB has
+    made nothing yet.
+    """
     if not (path / "CURRENT").exists():
         if mark.manifest:
             raise StoreCorrupt(str(path / "CURRENT"), "the file is missing")
@@ -80,7 +84,10 @@ def examine(path: Path, mark: Mark) -> Census | None:
     manifest, manifest_walk = read_manifest(file.read_bytes())
     synced_bytes = mark.manifest_bytes if number == mark.manifest else 0
     if len(manifest_walk.data) < synced_bytes:
-        raise StoreCorrupt(str(file), f"expected at least the {synced_bytes} bytes that were synced, got {len(manifest_walk.data)}")
+        raise StoreCorrupt(
+            str(file),
+            f"expected at least the {synced_bytes} bytes that were synced, got {len(manifest_walk.data)}",
+        )
     cuts = [_judge_end(file, manifest_walk, mark, confirmed=manifest_walk.whole < synced_bytes)]
 
     logs = {int(log.stem): log for log in path.glob("*.log") if log.stem.isdigit()}
@@ -91,7 +98,8 @@ def examine(path: Path, mark: Mark) -> Census | None:
     if must_reach:
         _check_size(path, logs, mark.log, 1)
 
-    # The edit that made earlier logs superfluous has put a sequence number behind all of them into the manifest.
+    # The edit that made earlier logs superfluous has put a sequence number behind all of them into the
+    # manifest.
     following, newest = 0, 0
     live = [log for log in sorted(logs) if log >= manifest.first_log and logs[log].stat().st_size]
     for log in live:
@@ -108,7 +116,8 @@ def examine(path: Path, mark: Mark) -> Census | None:
             cuts.append(_judge_end(logs[log], walk, mark, confirmed=confirmed, following=following))
     if must_reach and following <= must_reach:
         raise StoreCorrupt(
-            str(logs[mark.log]), f"expected rows up to sequence number {must_reach}, which was synced, got {max(0, following - 1)}"
+            str(logs[mark.log]),
+            f"expected rows up to sequence number {must_reach}, which was synced, got {max(0, following - 1)}",
         )
     reached = max(manifest.last_sequence, following - 1)
     return Census(reached, newest, number, manifest_walk.whole, tuple(cut for cut in cuts if cut))
@@ -132,10 +141,15 @@ def current_manifest(path: Path, mark: Mark) -> tuple[Path, int]:
     content = current.read_bytes()
     named = _MANIFEST_NAME.fullmatch(content)
     if named is None:
-        raise StoreCorrupt(str(current), f"expected the name of a manifest and a newline, got {content[:40]!r}")
+        raise StoreCorrupt(
+            str(current), f"expected the name of a manifest and a newline, got {content[:40]!r}"
+        )
     name, number = named[1].decode(), int(named[2])
     if number < mark.manifest:
-        raise StoreCorrupt(str(current), f"expected it to name manifest {mark.manifest} or a later one, got {name}: the file is an older copy")
+        raise StoreCorrupt(
+            str(current),
+            f"expected it to name manifest {mark.manifest} or a later one, got {name}: the file is an older copy",
+        )
     if not (path / name).exists():
         raise StoreCorrupt(str(current), f"expected it to name a file, got {name}, which is missing")
     return path / name, number
@@ -143,10 +157,16 @@ def current_manifest(path: Path, mark: Mark) -> tuple[Path, int]:
 
 def _check_size(path: Path, logs: dict[int, Path], log: int, size: int) -> None:
     if log not in logs:
-        raise StoreCorrupt(str(path / f"{log:06}.log"), f"the file is missing, and with it at least {size} bytes of confirmed changes")
+        raise StoreCorrupt(
+            str(path / f"{log:06}.log"),
+            f"the file is missing, and with it at least {size} bytes of confirmed changes",
+        )
     found = logs[log].stat().st_size
     if found < size:
-        raise StoreCorrupt(str(logs[log]), f"expected at least {size} bytes, got {found}: {size - found} bytes of confirmed changes are gone")
+        raise StoreCorrupt(
+            str(logs[log]),
+            f"expected at least {size} bytes, got {found}: {size - found} bytes of confirmed changes are gone",
+        )
 
 
 def _check_first(log: Path, first: int, following: int, before: Path | None, last_in_tables: int) -> None:
@@ -166,7 +186,9 @@ def _check_first(log: Path, first: int, following: int, before: Path | None, las
 
 
 def _walk_batches(walk: RecordWalk, check_behind: int | None) -> tuple[int | None, int]:
-    """The first sequence number of a log and the one that must follow its last. Checksums are read behind `check_behind`."""
+    """The first sequence number of a log and the one that must follow its last. Checksums are read behind
+    `check_behind`.
+    """
     data, first, following = walk.data, None, 0
     for spans in walk:
         start, end = spans[0]
@@ -176,7 +198,9 @@ def _walk_batches(walk: RecordWalk, check_behind: int | None) -> tuple[int | Non
             head = joined(data, spans[:3])
             sequence, rows = BATCH.unpack_from(head) if len(head) >= BATCH.size else (-1, 0)
         if sequence < 0 or (first is not None and sequence != following):
-            walk.defect = Defect(start, f"expected sequence number {following} in the record at byte {start}, got {sequence}")
+            walk.defect = Defect(
+                start, f"expected sequence number {following} in the record at byte {start}, got {sequence}"
+            )
             break
         if check_behind is not None and sequence > check_behind and not checksums_fit(data, spans):
             walk.defect = Defect(start, f"wrong checksum of the record at byte {start}")
@@ -185,8 +209,12 @@ def _walk_batches(walk: RecordWalk, check_behind: int | None) -> tuple[int | Non
     return first, following
 
 
-def _judge_end(file: Path, walk: RecordWalk, mark: Mark, *, confirmed: bool, following: int = 0) -> Cut | None:
-    """What to cut off so that RocksDB can open strictly. Raises `StoreCorrupt` for a defect that no crash explains."""
+def _judge_end(
+    file: Path, walk: RecordWalk, mark: Mark, *, confirmed: bool, following: int = 0
+) -> Cut | None:
+    """What to cut off so that RocksDB can open strictly. Raises `StoreCorrupt` for a defect that no crash
+    explains.
+    """
     defect = walk.defect
     if defect is None:
         return None
@@ -194,9 +222,13 @@ def _judge_end(file: Path, walk: RecordWalk, mark: Mark, *, confirmed: bool, fol
     if confirmed:
         raise StoreCorrupt(str(file), f"{defect.what}, in changes that were confirmed; {lost}")
     if not mark.restarted and not defect.torn:
-        raise StoreCorrupt(str(file), f"{defect.what}, and no crash explains it: the machine has not restarted since; {lost}")
+        raise StoreCorrupt(
+            str(file), f"{defect.what}, and no crash explains it: the machine has not restarted since; {lost}"
+        )
     if defect.torn and (end := find_true_end(walk.data, defect.at)) is not None:
-        raise StoreCorrupt(str(file), f"{defect.what}, but its checksum says that it ends at byte {end}; {lost}")
+        raise StoreCorrupt(
+            str(file), f"{defect.what}, but its checksum says that it ends at byte {end}; {lost}"
+        )
     # Without a restart every byte is as it was written, so the torn record reaches up to the end of the file.
     if mark.restarted and (behind := _record_behind(walk.data, defect.at, following)) is not None:
         raise StoreCorrupt(str(file), f"{defect.what}, and a whole record follows at byte {behind}; {lost}")
@@ -206,12 +238,15 @@ def _judge_end(file: Path, walk: RecordWalk, mark: Mark, *, confirmed: bool, fol
 def _record_behind(data: Data, at: int, following: int) -> int | None:
     """Where a whole record follows a defect. In a log its sequence number must be possible there.
 
-    A payload may itself hold the bytes of a log, and a power failure may cut it short: those are not records of this log.
-    Each row takes at least a byte, so rows between here and there are bounded by the bytes.
+    A payload may itself hold the bytes of a log, and a power failure may cut it short: those are not records
+    of this log. Each row takes at least a byte, so rows between here and there are bounded by the bytes.
     """
     for found in record_beginnings(data, at + 1):
         start = found + HEADER_BYTES
-        if not following or (start + BATCH.size <= len(data) and 0 <= BATCH.unpack_from(data, start)[0] - following <= found - at):
+        if not following or (
+            start + BATCH.size <= len(data)
+            and 0 <= BATCH.unpack_from(data, start)[0] - following <= found - at
+        ):
             return found
     return None
 

@@ -1,6 +1,8 @@
-"""Records to bytes and back. The first byte is the record's version; what does not decode is `StoreCorrupt`, with family and key.
+"""Records to bytes and back. The first byte is the record's version; what does not decode is `StoreCorrupt`,
+with family and key.
 
-The hot encoders are inlined in `commit.py`: they use the structs below, so that both directions stand in one file.
+The hot encoders are inlined in `commit.py`: they use the structs below, so that both directions stand in one
+file.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from fairlead.model.stream import StreamRecord, StreamRow
 VERSION = 1
 V1 = bytes((VERSION,))
 
-#: version, queue_id, weight, enqueued_ms, place, then the lengths of lane, headers and extras; those three and the payload follow.
+#: version, queue_id, weight, enqueued_ms, place, then the lengths of lane, headers and extras; those three
+#: and the payload follow.
 MESSAGE = struct.Struct(">BIHQQHIH")
 #: version, id, weight, flags, size; the name of the stream follows, if it has one.
 READY = struct.Struct(">B16sHBI")
-#: version, queue_id, claim_id, expires_ms, deliveries, started; the row without its id, the lane and the stream follow.
+#: version, queue_id, claim_id, expires_ms, deliveries, started; the row without its id, the lane and the
+#: stream follow.
 LEASE = struct.Struct(">BIQQIB")
 _LEASE_ROW = LEASE.size
 _LEASE_LANE = LEASE.size + 15
@@ -67,19 +71,35 @@ def encode_message(message: Message) -> bytes:
     extras = encode_extras(message)
     return (
         MESSAGE.pack(
-            VERSION, message.queue_id, message.weight, message.enqueued_ms, message.place, len(message.lane), len(message.headers), len(extras)
+            VERSION,
+            message.queue_id,
+            message.weight,
+            message.enqueued_ms,
+            message.place,
+            len(message.lane),
+            len(message.headers),
+            len(extras),
         )
-        + message.lane + message.headers + extras + message.payload
-    )  # fmt: skip
+        + message.lane
+        + message.headers
+        + extras
+        + message.payload
+    )
 
 
 def encode_extras(message: Message) -> bytes:
     if message.due_ms or message.expires_ms or message.dedup_key or message.stream:
         return encode(
             Extras(
-                message.due_ms, message.expires_ms, message.dedup_key, message.dedup_until_ms, message.live_dedup, message.stream, message.seq
+                message.due_ms,
+                message.expires_ms,
+                message.dedup_key,
+                message.dedup_until_ms,
+                message.live_dedup,
+                message.stream,
+                message.seq,
             )
-        )  # fmt: skip
+        )
     return b""
 
 
@@ -103,10 +123,23 @@ def decode_messages(ids: Sequence[bytes], raws: Sequence[bytes | None]) -> list[
                 e = _read_extras(raw[extras_at:payload_at])
                 found.append(
                     Message(
-                        id, queue_id, lane, weight, headers, payload, enqueued_ms, place,
-                        e.due_ms, e.expires_ms, e.dedup_key, e.dedup_until_ms, e.live_dedup, e.stream, e.seq,
+                        id,
+                        queue_id,
+                        lane,
+                        weight,
+                        headers,
+                        payload,
+                        enqueued_ms,
+                        place,
+                        e.due_ms,
+                        e.expires_ms,
+                        e.dedup_key,
+                        e.dedup_until_ms,
+                        e.live_dedup,
+                        e.stream,
+                        e.seq,
                     )
-                )  # fmt: skip
+                )
             else:
                 found.append(Message(id, queue_id, lane, weight, headers, payload, enqueued_ms, place))
         except (struct.error, ValueError, msgspec.DecodeError) as why:
@@ -116,7 +149,9 @@ def decode_messages(ids: Sequence[bytes], raws: Sequence[bytes | None]) -> list[
 
 def encode_lease(lease: Lease) -> bytes:
     row = lease.row
-    fixed = LEASE.pack(VERSION, lease.queue_id, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started)
+    fixed = LEASE.pack(
+        VERSION, lease.queue_id, lease.claim_id, lease.expires_ms, lease.deliveries, lease.started
+    )
     return fixed + row[:8] + row[24:31] + lease.lane + row[31:]
 
 
@@ -135,7 +170,11 @@ def decode_lease(id: bytes, raw: bytes) -> Lease:
 def decode_fixed(family: str, key: bytes, raw: bytes, shape: struct.Struct) -> tuple[Any, ...]:
     """The fields after the version of a record of fixed size."""
     if len(raw) != shape.size or raw[0] != VERSION:
-        raise undecodable(family, key, f"expected version {VERSION} and {shape.size} bytes, got {raw[:1].hex() or 'none'} and {len(raw)}")
+        raise undecodable(
+            family,
+            key,
+            f"expected version {VERSION} and {shape.size} bytes, got {raw[:1].hex() or 'none'} and {len(raw)}",
+        )
     return shape.unpack(raw)[1:]
 
 
@@ -176,6 +215,8 @@ def decode_members(key: bytes, raw: bytes) -> list[bytes]:
     if raw[:1] != V1 or len(raw) % 16 != 1:
         raise undecodable("claim_members", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
     return [raw[at : at + 16] for at in range(1, len(raw), 16)]
+
+
 decode_chunk = packed_decoder("staged_chunks", StagedChunk)
 decode_publishing = packed_decoder("publishing", Publishing)
 decode_published = packed_decoder("published", Published)

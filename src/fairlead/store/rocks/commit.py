@@ -1,7 +1,7 @@
 """Facts to rows: one `Draft` is one commit, written as one batch or not at all.
 
-The batch forms (`Enqueued`, `Leased`, `Completed`) are the hot path: a loop per family, because naming the family once
-per loop is far cheaper than once per row, with the encoders of `codec.py` inlined.
+The batch forms (`Enqueued`, `Leased`, `Completed`) are the hot path: a loop per family, because naming the
+family once per loop is far cheaper than once per row, with the encoders of `codec.py` inlined.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ READY_AT, WAITING_AT, LEASED_AT, DONE_AT, BYTES_AT = range(5)
 
 
 class Draft:
-    """A commit in the making. Nothing outside it changes until its batch is written and `counters`, `queues` are taken over."""
+    """A commit in the making. Nothing outside it changes until its batch is written and `counters`, `queues`
+    are taken over.
+    """
 
     def __init__(
         self,
@@ -92,7 +94,9 @@ class Draft:
             if counts is None:
                 del batch[queue_key(queue_id)]
             elif min(counts) < 0:
-                raise BrokenInvariant(f"expected the counters of queue id {queue_id} to stay at 0 or above, got {counts}")
+                raise BrokenInvariant(
+                    f"expected the counters of queue id {queue_id} to stay at 0 or above, got {counts}"
+                )
             else:
                 batch[queue_key(queue_id)] = COUNTERS.pack(VERSION, *counts)
         batch.set_default_column_family(self._families["meta"])
@@ -101,8 +105,9 @@ class Draft:
             batch[b"last_queue_id"] = META.pack(VERSION, last_queue_id)
 
     def let_go(self) -> None:
-        """Of the database, when the commit was refused: the error's traceback keeps this draft alive as long as somebody
-        keeps the error, and a database that is referred to cannot be opened again."""
+        """Of the database, when the commit was refused: the error's traceback keeps this draft alive as long
+        as somebody keeps the error, and a database that is referred to cannot be opened again.
+        """
         self.batch.set_default_column_family(None)
 
     def _count(self, queue_id: int) -> list[int]:
@@ -119,7 +124,8 @@ class Draft:
 
     def _put_timed(self, family: str, queue_id: int, key: bytes, value: bytes) -> None:
         self.batch.put(key, value, self._families[family])
-        # Lowered even if this commit fails: a floor that is too low costs a walk, one that is too high hides a row.
+        # Lowered even if this commit fails: a floor that is too low costs a walk, one that is too high hides
+        # a row.
         if key < self._floors.get((family, queue_id), b""):
             self._floors[family, queue_id] = key
 
@@ -140,7 +146,9 @@ class Draft:
                 special.append(m)
             header_bytes = len(headers)
             total += header_bytes + len(payload)
-            fixed = pack(VERSION, m.queue_id, m.weight, m.enqueued_ms, m.place, len(lane), header_bytes, len(extras))
+            fixed = pack(
+                VERSION, m.queue_id, m.weight, m.enqueued_ms, m.place, len(lane), header_bytes, len(extras)
+            )
             batch[m.id] = fixed + lane + headers + extras + payload
         delayed = 0
         for m in special:
@@ -154,7 +162,9 @@ class Draft:
                     batch[prefix + m.lane + m.place.to_bytes(8, "big")] = V1 + m.row(m.place, m.flags)[8:]
         else:
             for m in messages:
-                batch[prefix + m.lane + m.place.to_bytes(8, "big")] = pack(VERSION, m.id, m.weight, 0, len(m.headers) + len(m.payload))
+                batch[prefix + m.lane + m.place.to_bytes(8, "big")] = pack(
+                    VERSION, m.id, m.weight, 0, len(m.headers) + len(m.payload)
+                )
         counts = self._count(queue_id)
         counts[READY_AT] += len(messages) - delayed
         counts[WAITING_AT] += delayed
@@ -162,7 +172,12 @@ class Draft:
 
     def _special(self, queue_id: int, m: Message) -> None:
         if m.due_ms:
-            self._put_timed("waiting", queue_id, timed_key(queue_id, m.due_ms, m.id), _waiting_value(m.row(0, m.flags), m.lane))
+            self._put_timed(
+                "waiting",
+                queue_id,
+                timed_key(queue_id, m.due_ms, m.id),
+                _waiting_value(m.row(0, m.flags), m.lane),
+            )
         if m.expires_ms:
             self._put_timed("ttl", queue_id, timed_key(queue_id, m.expires_ms, m.id), V1)
         if m.dedup_key:
@@ -222,7 +237,12 @@ class Draft:
         for message, state in zip(fact.messages, fact.states, strict=True):
             self._put("messages", message.id, encode_message(message))
             self._put("state", message.id, V1 + encode(state))
-            self._enter(f.InReady(fact.queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)), message.id)
+            self._enter(
+                f.InReady(
+                    fact.queue_id, DEAD_LETTER_LANE, message.row(state.place, message.flags | Flag.STATE)
+                ),
+                message.id,
+            )
 
     def _moved(self, fact: f.Moved) -> None:
         source_id, source_row = self._leave(fact.source, fact.id)
@@ -255,9 +275,16 @@ class Draft:
             self._put("ready", ready_key(queue_id, spot.lane, row), V1 + row[8:])
         elif type(spot) is f.InWaiting:
             queue_id, row, at = spot.queue_id, spot.row, WAITING_AT
-            self._put_timed("waiting", queue_id, timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane))
+            self._put_timed(
+                "waiting", queue_id, timed_key(queue_id, spot.due_ms, id), _waiting_value(row, spot.lane)
+            )
         elif type(spot) is f.InDone:
-            self._put_timed("done", spot.queue_id, timed_key(spot.queue_id, spot.done_ms, id), V1 + spot.row[:8] + spot.row[24:31] + spot.lane)
+            self._put_timed(
+                "done",
+                spot.queue_id,
+                timed_key(spot.queue_id, spot.done_ms, id),
+                V1 + spot.row[:8] + spot.row[24:31] + spot.lane,
+            )
             self._count(spot.queue_id)[DONE_AT] += 1
             return
         else:
@@ -295,7 +322,11 @@ class Draft:
 
     def _extended(self, fact: f.Extended) -> None:
         self._rewrite(fact.leases)
-        self._put("lease_expiry", expiry_key(fact.leases[0].expires_ms, fact.claim.claim_id), V1 + encode(fact.claim))
+        self._put(
+            "lease_expiry",
+            expiry_key(fact.leases[0].expires_ms, fact.claim.claim_id),
+            V1 + encode(fact.claim),
+        )
 
     def _started(self, fact: f.Started) -> None:
         self._rewrite(fact.leases)
@@ -315,7 +346,9 @@ class Draft:
         self._delete("streams", stream_key(fact.queue_id, fact.stream))
 
     def _stream_joined(self, fact: f.StreamJoined) -> None:
-        self._put("stream_rows", stream_row_key(fact.queue_id, fact.stream, fact.row.seq), V1 + encode(fact.row))
+        self._put(
+            "stream_rows", stream_row_key(fact.queue_id, fact.stream, fact.row.seq), V1 + encode(fact.row)
+        )
 
     def _stream_left(self, fact: f.StreamLeft) -> None:
         self._delete("stream_rows", stream_row_key(fact.queue_id, fact.stream, fact.seq))
@@ -360,7 +393,11 @@ class Draft:
 
     def _buckets_saved(self, fact: f.BucketsSaved) -> None:
         for level in fact.levels:
-            self._put("buckets", level.key.encode(), BUCKET.pack(VERSION, level.tokens, level.at_ms, level.rate, level.burst))
+            self._put(
+                "buckets",
+                level.key.encode(),
+                BUCKET.pack(VERSION, level.tokens, level.at_ms, level.rate, level.burst),
+            )
         for key in fact.forgotten:
             self._delete("buckets", key.encode())
 
@@ -386,16 +423,24 @@ class Draft:
         self._delete("consumers", scoped_key(fact.consumer))
 
     def _members_pinned(self, fact: f.MembersPinned) -> None:
-        self._put("claim_members", numbered_key(fact.consumer, fact.number) + number(fact.page), V1 + fact.ids)
+        self._put(
+            "claim_members", numbered_key(fact.consumer, fact.number) + number(fact.page), V1 + fact.ids
+        )
 
     def _outcomes_recorded(self, fact: f.OutcomesRecorded) -> None:
-        self._put("claim_outcomes", numbered_key(fact.consumer, fact.number) + number(fact.at), V1 + encode((fact.part, fact.outcomes)))
+        self._put(
+            "claim_outcomes",
+            numbered_key(fact.consumer, fact.number) + number(fact.at),
+            V1 + encode((fact.part, fact.outcomes)),
+        )
 
     def _parts_chosen(self, fact: f.PartsChosen) -> None:
         self._put("claim_choices", numbered_key(fact.consumer, fact.number), V1 + encode(fact.parts))
 
     def _numbered_claim_forgotten(self, fact: f.NumberedClaimForgotten) -> None:
-        """Key by key: tombstones of ranges, one more with each claim, would be looked through by every later scan."""
+        """Key by key: tombstones of ranges, one more with each claim, would be looked through by every later
+        scan.
+        """
         prefix = numbered_key(fact.consumer, fact.number)
         for page in range(fact.pages):
             self._delete("claim_members", prefix + number(page))

@@ -12,11 +12,22 @@ from fairlead.store.rocks.reserve import REOPEN_BYTES
 
 _FILE = re.compile(r"(\d{6}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json)")
 #: What damaged or missing files say, besides "Corruption". A damaged CURRENT comes as an invalid argument.
-_CORRUPT = ("Corruption", "checksum mismatch", "No such file", "does not exist", "bad record", "Invalid argument")
+_CORRUPT = (
+    "Corruption",
+    "checksum mismatch",
+    "No such file",
+    "does not exist",
+    "bad record",
+    "Invalid argument",
+)
 
 
 def is_full(trouble: BaseException) -> bool:
-    return "No space left" in str(trouble) or "Space limit reached" in str(trouble) or "Disk quota exceeded" in str(trouble)
+    return (
+        "No space left" in str(trouble)
+        or "Space limit reached" in str(trouble)
+        or "Disk quota exceeded" in str(trouble)
+    )
 
 
 def is_refused_after_full(trouble: BaseException) -> bool:
@@ -30,7 +41,12 @@ def named(trouble: BaseException, path: Path, family: str = "") -> FairleadError
     text = str(trouble).replace(str(path), "")
     if is_full(trouble):
         return StoreFull(str(path), free_bytes(path), logs=log_bytes(path), request=REOPEN_BYTES)
-    if "LOCK" in text and ("lock hold" in text or "lock file" in text or "No locks available" in text or "Resource temporarily" in text):
+    if "LOCK" in text and (
+        "lock hold" in text
+        or "lock file" in text
+        or "No locks available" in text
+        or "Resource temporarily" in text
+    ):
         return StoreLocked(str(path))
     if any(word in text for word in _CORRUPT):
         file = _FILE.search(text)

@@ -24,11 +24,15 @@ def make_directory(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     except OSError as trouble:
-        raise InvalidRequest("path", f"a directory that is there or can be made ({trouble.strerror})", str(path)) from trouble
+        raise InvalidRequest(
+            "path", f"a directory that is there or can be made ({trouble.strerror})", str(path)
+        ) from trouble
 
 
 def is_new(path: Path) -> bool:
-    """Whether a data directory can be made here. A directory that holds one, whole or damaged, or anything else, is not new."""
+    """Whether a data directory can be made here. A directory that holds one, whole or damaged, or anything
+    else, is not new.
+    """
     present = set(os.listdir(path))
     if FORMAT_FILE in present:
         return False
@@ -71,7 +75,9 @@ def _holds_data(name: str) -> bool:
 
 
 def mirror(path: Path, into: Path) -> None:
-    """Links to every file. Opened read-only, rocksdict still rewrites its own small file, which must not happen in `path`."""
+    """Links to every file. Opened read-only, rocksdict still rewrites its own small file, which must not
+    happen in `path`.
+    """
     for name in os.listdir(path):
         if name == "rocksdict-config.json":
             shutil.copyfile(path / name, into / name)

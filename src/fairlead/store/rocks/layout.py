@@ -7,12 +7,39 @@ import struct
 from fairlead.model.names import Scoped
 
 FAMILIES = (
-    "messages", "state", "ready", "waiting", "leases", "lease_expiry", "done",
-    "ttl", "dedup", "dedup_end", "streams", "stream_rows", "requests", "queues", "counters", "config", "clock", "buckets", "intents", "meta",
-    "keys", "audit", "runbooks",
-    "consumers", "claim_members", "claim_outcomes", "claim_choices",
-    "staged", "staged_chunks", "publishing", "published", "published_end",
-)  # fmt: skip
+    "messages",
+    "state",
+    "ready",
+    "waiting",
+    "leases",
+    "lease_expiry",
+    "done",
+    "ttl",
+    "dedup",
+    "dedup_end",
+    "streams",
+    "stream_rows",
+    "requests",
+    "queues",
+    "counters",
+    "config",
+    "clock",
+    "buckets",
+    "intents",
+    "meta",
+    "keys",
+    "audit",
+    "runbooks",
+    "consumers",
+    "claim_members",
+    "claim_outcomes",
+    "claim_choices",
+    "staged",
+    "staged_chunks",
+    "publishing",
+    "published",
+    "published_end",
+)
 
 queue_key = struct.Struct(">I").pack
 expiry_key = struct.Struct(">QQ").pack  # expires_ms, claim_id

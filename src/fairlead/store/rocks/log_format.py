@@ -1,7 +1,8 @@
 """The file format that RocksDB's write-ahead logs and manifests share.
 
-A file consists of blocks of 32 KiB, a block of records: checksum (4 bytes), length (2), type (1), data. A record that does
-not fit into its block continues in the next one, in fragments. Fewer than 7 bytes at the end of a block are padding.
+A file consists of blocks of 32 KiB, a block of records: checksum (4 bytes), length (2), type (1), data. A
+record that does not fit into its block continues in the next one, in fragments. Fewer than 7 bytes at the end
+of a block are padding.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _BEGINNING = re.compile(rb"[\x01\x02]")
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Where a walk had to stop. `torn`: the file ends inside a record, as a write that was cut short leaves it."""
+    """Where a walk had to stop. `torn`: the file ends inside a record, as a write that was cut short leaves
+    it.
+    """
 
     at: int
     what: str
@@ -38,10 +41,11 @@ class Defect:
 
 
 class RecordWalk:
-    """Iterates over the whole records of a file, as RocksDB would read them, but accepts only the types 1 to 4, in order.
+    """Iterates over the whole records of a file, as RocksDB would read them, but accepts only the types 1 to
+    4, in order.
 
-    Afterwards `whole` is the end of the last whole record, and `defect` says what follows it, if anything does.
-    Checksums are not read: `checksums_fit` does that.
+    Afterwards `whole` is the end of the last whole record, and `defect` says what follows it, if anything
+    does. Checksums are not read: `checksums_fit` does that.
     """
 
     __slots__ = ("data", "defect", "whole")
@@ -79,7 +83,9 @@ class RecordWalk:
                 yield spans
                 spans, self.whole = [], at
         if spans:
-            self.defect = Defect(size, f"the file ends inside the record at byte {spans[0][0] - HEADER_BYTES}", torn=True)
+            self.defect = Defect(
+                size, f"the file ends inside the record at byte {spans[0][0] - HEADER_BYTES}", torn=True
+            )
 
 
 def checksums_fit(data: Data, spans: Spans) -> bool:
@@ -91,7 +97,9 @@ def joined(data: Data, spans: Spans) -> bytes:
 
 
 def record_beginnings(data: Data, start: int) -> Iterator[int]:
-    """The position of every header behind `start` that begins a record and has a right checksum, at any alignment."""
+    """The position of every header behind `start` that begins a record and has a right checksum, at any
+    alignment.
+    """
     for found in _BEGINNING.finditer(data, start + HEADER_BYTES - 1):
         at = found.start() - (HEADER_BYTES - 1)
         length = HEADER.unpack_from(data, at)[1]
@@ -101,7 +109,9 @@ def record_beginnings(data: Data, start: int) -> Iterator[int]:
 
 
 def find_true_end(data: Data, at: int) -> int | None:
-    """Where the record at `at` ends if its length is wrong and all else in it is right; None if its checksum fits no length."""
+    """Where the record at `at` ends if its length is wrong and all else in it is right; None if its checksum
+    fits no length.
+    """
     if at + HEADER_BYTES > len(data):
         return None
     stored = HEADER.unpack_from(data, at)[0]
@@ -115,7 +125,8 @@ def find_true_end(data: Data, at: int) -> int | None:
 
 
 def next_beginning(data: Data, defect: int) -> int | None:
-    """The header from which a walk can go on behind a defect: the first one of a later block that begins a record.
+    """The header from which a walk can go on behind a defect: the first one of a later block that begins a
+    record.
 
     A block begins with a header in any case. Inside a block only a payload's bytes might look like one.
     """
@@ -132,7 +143,9 @@ def next_beginning(data: Data, defect: int) -> int | None:
 
 
 def restored_header(data: Data, at: int) -> bytes | None:
-    """The header at `at` with the one type and length that its checksum allows, if another whole header or an end follows."""
+    """The header at `at` with the one type and length that its checksum allows, if another whole header or an
+    end follows.
+    """
     room = min(len(data), at + BLOCK_BYTES - at % BLOCK_BYTES) - at - HEADER_BYTES
     if room < 0:
         return None

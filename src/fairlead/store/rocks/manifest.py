@@ -1,4 +1,6 @@
-"""RocksDB's manifest: the edits that say which tables and logs a database needs and up to which sequence number it was written."""
+"""RocksDB's manifest: the edits that say which tables and logs a database needs and up to which sequence
+number it was written.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,30 @@ from fairlead.store.rocks.log_format import Data, Defect, RecordWalk, checksums_
 
 #: The fields behind each tag: a number, a text, or pairs of both that end with the number 1.
 _FIELDS = {
-    1: "t", 2: "n", 3: "n", 4: "n", 5: "nt", 6: "nn", 9: "n", 10: "n", 103: "nnnttnn*", 200: "n", 201: "t", 202: "", 203: "n", 300: "n",
-}  # fmt: skip
-_COMPARATOR, _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _DELETED_TABLE, _PREVIOUS_LOG, _MIN_LOG_TO_KEEP = 1, 2, 3, 4, 6, 9, 10
+    1: "t",
+    2: "n",
+    3: "n",
+    4: "n",
+    5: "nt",
+    6: "nn",
+    9: "n",
+    10: "n",
+    103: "nnnttnn*",
+    200: "n",
+    201: "t",
+    202: "",
+    203: "n",
+    300: "n",
+}
+_COMPARATOR, _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _DELETED_TABLE, _PREVIOUS_LOG, _MIN_LOG_TO_KEEP = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    9,
+    10,
+)
 _NEW_TABLE, _FAMILY, _ADD_FAMILY, _DROP_FAMILY = 103, 200, 201, 202
 #: RocksDB skips unknown tags from here on, so each of them has exactly one text.
 _FIRST_OPTIONAL = 1 << 13
@@ -43,7 +66,9 @@ class Manifest:
 
 
 def read_manifest(data: Data) -> tuple[Manifest, RecordWalk]:
-    """Apply all edits up to the first defect. Checksums are checked too: RocksDB reads its manifest in a tolerant mode."""
+    """Apply all edits up to the first defect. Checksums are checked too: RocksDB reads its manifest in a
+    tolerant mode.
+    """
     manifest, walk = Manifest(), RecordWalk(data)
     for spans in walk:
         at = spans[0][0]
@@ -99,18 +124,34 @@ def _apply(manifest: Manifest, edit: bytes) -> None:
     elif _LOG_NUMBER in numbers:
         manifest.family_logs[family] = max(numbers[_LOG_NUMBER], manifest.family_logs.get(family, 0))
     if _LOGS_DELETED in numbers:
-        manifest.closed_logs = {log: size for log, size in manifest.closed_logs.items() if log >= numbers[_LOGS_DELETED]}
+        manifest.closed_logs = {
+            log: size for log, size in manifest.closed_logs.items() if log >= numbers[_LOGS_DELETED]
+        }
 
 
 def packed_manifest(manifest: Manifest, table_sizes: dict[int, int]) -> Iterator[bytes]:
-    """The bytes of a manifest for a database that is only read: all tables on the first level, whatever their keys."""
+    """The bytes of a manifest for a database that is only read: all tables on the first level, whatever their
+    keys.
+    """
     next_file = max([*table_sizes, *manifest.family_logs.values(), 1]) + 1_000_000
-    numbers = {_NEXT_FILE: next_file, _LAST_SEQUENCE: _ANY_SEQUENCE, _PREVIOUS_LOG: 0, _MIN_LOG_TO_KEEP: manifest.min_log_to_keep}
-    edits = [_text_field(_COMPARATOR, _BYTEWISE) + b"".join(_packed(tag, value) for tag, value in numbers.items())]
+    numbers = {
+        _NEXT_FILE: next_file,
+        _LAST_SEQUENCE: _ANY_SEQUENCE,
+        _PREVIOUS_LOG: 0,
+        _MIN_LOG_TO_KEEP: manifest.min_log_to_keep,
+    }
+    edits = [
+        _text_field(_COMPARATOR, _BYTEWISE) + b"".join(_packed(tag, value) for tag, value in numbers.items())
+    ]
     edits[0] += _packed(_LOG_NUMBER, manifest.family_logs.get(0, 0))
     for family, name in manifest.families.items():
         log = _packed(_LOG_NUMBER, manifest.family_logs.get(family, 0))
-        edits.append(_text_field(_COMPARATOR, _BYTEWISE) + log + _packed(_FAMILY, family) + _text_field(_ADD_FAMILY, name.encode()))
+        edits.append(
+            _text_field(_COMPARATOR, _BYTEWISE)
+            + log
+            + _packed(_FAMILY, family)
+            + _text_field(_ADD_FAMILY, name.encode())
+        )
     for table, size in table_sizes.items():
         bounds = _text(_LOWEST_KEY) + _text(_HIGHEST_KEY) + _packed(0, _ANY_SEQUENCE, _END_OF_PAIRS)
         edits.append(_packed(_NEW_TABLE, 0, table, size) + bounds + _packed(_FAMILY, manifest.tables[table]))

@@ -1,7 +1,8 @@
 """How far the logs and the manifest of a directory must reach, in a small file beside them.
 
-RocksDB takes a log that is missing, or shorter than it was, for an older state of the database. The marks say what was
-synced, so that the census before the next open can tell an older state from a write that no sync confirmed.
+RocksDB takes a log that is missing, or shorter than it was, for an older state of the database. The marks say
+what was synced, so that the census before the next open can tell an older state from a write that no sync
+confirmed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MARKS_FILE = "FAIRLEAD_SYNCED"
 #: The sequence number of a batch's first row, and its number of rows: the beginning of every record in a log.
 BATCH = struct.Struct("<QI")
 
-#: A mark in the page cache survives a killed process. Only a power failure can lose it, so it is synced this rarely.
+#: A mark in the page cache survives a killed process. Only a power failure can lose it, so it is synced this
+#: rarely.
 SYNC_EVERY_S = 1.0
 #: How often a commit that nobody synced leaves a mark. Such a mark counts until the machine restarts.
 WRITTEN_EVERY_S = 0.01
@@ -45,7 +47,9 @@ _NO_BOOT = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Reached at least: the row with this sequence number, in this log (0: in tables), and so much of this manifest."""
+    """Reached at least: the row with this sequence number, in this log (0: in tables), and so much of this
+    manifest.
+    """
 
     log: int = 0
     sequence: int = 0
@@ -60,13 +64,17 @@ class Mark:
 
 
 class Marks:
-    """The marks of a directory that is open for writing, and the lock that keeps other processes from opening it.
+    """The marks of a directory that is open for writing, and the lock that keeps other processes from opening
+    it.
 
-    Two slots take turns for what was synced, so that a torn write leaves the other. A third holds what was only written.
+    Two slots take turns for what was synced, so that a torn write leaves the other. A third holds what was
+    only written.
     """
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        """Raises `StoreLocked` if another broker has the directory, `StoreCorrupt` if it has no marks and none may be made."""
+        """Raises `StoreLocked` if another broker has the directory, `StoreCorrupt` if it has no marks and
+        none may be made.
+        """
         self._path = path
         self._boot = boot_id() or _NO_BOOT
         self._turn = 0
@@ -107,7 +115,9 @@ class Marks:
             self._synced_at = now
 
     def keep_written(self, sequence: int) -> None:
-        """Note what was written and not synced, unless the last such note is recent. Never fails: the write has happened."""
+        """Note what was written and not synced, unless the last such note is recent. Never fails: the write
+        has happened.
+        """
         now = time.monotonic()
         # A sync that is under way may hold it for as long as the disk takes; the next commit tries again.
         if now - self._written_at < WRITTEN_EVERY_S or not self._finding.acquire(blocking=False):
@@ -133,7 +143,9 @@ class Marks:
         self.forget()
 
     def forget(self) -> None:
-        """Close the file and leave its content alone: the process was forked, or the directory was not opened."""
+        """Close the file and leave its content alone: the process was forked, or the directory was not
+        opened.
+        """
         if self in _held:
             _held.discard(self)
             os.close(self._file)
@@ -142,7 +154,8 @@ class Marks:
         try:
             os.pwrite(self._file, _packed(mark), slot * _SLOT_BYTES)
         except OSError as trouble:
-            # A file system that copies on write may have no room. An older mark asks for less, and refuses nothing.
+            # A file system that copies on write may have no room. An older mark asks for less, and refuses
+            # nothing.
             if trouble.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
@@ -158,14 +171,17 @@ class Marks:
         return Mark(self._log, sequence, self._manifest, self._manifest_whole, self._boot)
 
     def _find_log(self, sequence: int) -> None:
-        """Which log holds the row. RocksDB starts a log at most a few times a second, and the directory's time tells."""
+        """Which log holds the row. RocksDB starts a log at most a few times a second, and the directory's
+        time tells.
+        """
         changed_ns = os.stat(self._path).st_mtime_ns
         now = time.monotonic()
         if changed_ns != self._changed_ns:
             self._changed_ns, self._settled_at = changed_ns, now + _FILE_TICK_S
         elif now >= self._settled_at and sequence >= self._log_starts_at:
             return
-        # A manifest counts once CURRENT names it: RocksDB writes a new one first, and a crash may come in between.
+        # A manifest counts once CURRENT names it: RocksDB writes a new one first, and a crash may come in
+        # between.
         manifest = int((self._path / "CURRENT").read_bytes()[len("MANIFEST-") :])
         if manifest != self._manifest:
             self._manifest, self._manifest_whole, self._manifest_synced = manifest, 0, 0
@@ -178,7 +194,9 @@ class Marks:
                 return
 
     def _measure_manifest(self, *, synced: bool) -> None:
-        """RocksDB may be in the middle of a write to its manifest: only whole records count, and only synced ones."""
+        """RocksDB may be in the middle of a write to its manifest: only whole records count, and only synced
+        ones.
+        """
         file = f"{self._path}/MANIFEST-{self._manifest:06}"
         if os.stat(file).st_size > self._manifest_whole:
             with open(file, "rb") as manifest:
@@ -221,9 +239,14 @@ def read_mark(path: Path) -> Mark:
         data = (path / MARKS_FILE).read_bytes()
     except FileNotFoundError:
         raise _missing(path) from None
-    marks = {slot: mark for slot in (*_SYNCED_SLOTS, _WRITTEN_SLOT) if (mark := _unpacked(data, slot)) is not None}
+    marks = {
+        slot: mark for slot in (*_SYNCED_SLOTS, _WRITTEN_SLOT) if (mark := _unpacked(data, slot)) is not None
+    }
     if not any(slot in marks for slot in _SYNCED_SLOTS):
-        raise StoreCorrupt(str(path / MARKS_FILE), "neither of its two marks can be read, so nothing says how far the logs must reach")
+        raise StoreCorrupt(
+            str(path / MARKS_FILE),
+            "neither of its two marks can be read, so nothing says how far the logs must reach",
+        )
     counted = [mark for slot, mark in marks.items() if slot != _WRITTEN_SLOT or not mark.restarted]
     return max(counted, key=lambda mark: (mark.sequence, mark.manifest, mark.manifest_bytes))
 
@@ -239,7 +262,9 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 def _write_first(file: int, mark: Mark) -> None:
     # All slots at once: later writes change bytes in place and need no room on a full disk.
-    os.pwrite(file, b"".join(_packed(mark).ljust(_SLOT_BYTES, b"\0") for _ in (*_SYNCED_SLOTS, _WRITTEN_SLOT)), 0)
+    os.pwrite(
+        file, b"".join(_packed(mark).ljust(_SLOT_BYTES, b"\0") for _ in (*_SYNCED_SLOTS, _WRITTEN_SLOT)), 0
+    )
     os.fsync(file)
 
 
@@ -250,7 +275,9 @@ def _packed(mark: Mark) -> bytes:
 
 def _unpacked(data: bytes, slot: int) -> Mark | None:
     raw = data[slot * _SLOT_BYTES :][: _SLOT.size + _CHECKSUM.size]
-    if len(raw) < _SLOT.size + _CHECKSUM.size or _CHECKSUM.unpack_from(raw, _SLOT.size)[0] != zlib.crc32(raw[: _SLOT.size]):
+    if len(raw) < _SLOT.size + _CHECKSUM.size or _CHECKSUM.unpack_from(raw, _SLOT.size)[0] != zlib.crc32(
+        raw[: _SLOT.size]
+    ):
         return None
     return Mark(*_SLOT.unpack_from(raw))
 
@@ -266,10 +293,13 @@ def _first_sequence(log: Path) -> int | None:
 
 
 def _missing(path: Path) -> StoreCorrupt:
-    return StoreCorrupt(str(path / MARKS_FILE), "the file is missing, so nothing says how far the logs must reach")
+    return StoreCorrupt(
+        str(path / MARKS_FILE), "the file is missing, so nothing says how far the logs must reach"
+    )
 
 
-#: A forked child inherits the lock with the file: left open there, it would keep the directory locked after the parent's end.
+#: A forked child inherits the lock with the file: left open there, it would keep the directory locked after
+#: the parent's end.
 _held: weakref.WeakSet[Marks] = weakref.WeakSet()
 
 

@@ -16,9 +16,16 @@ WAL_BYTES = 256 * MIB
 #: Over all families: beyond it the largest memtable is flushed.
 MEMTABLE_BYTES = 64 * MIB
 #: Families with a write per message get room for rows to be written and deleted before they are flushed.
-_WRITE_BUFFER = {"messages": 32 * MIB, "ready": 16 * MIB, "leases": 16 * MIB, "waiting": 16 * MIB, "state": 16 * MIB}
+_WRITE_BUFFER = {
+    "messages": 32 * MIB,
+    "ready": 16 * MIB,
+    "leases": 16 * MIB,
+    "waiting": 16 * MIB,
+    "state": 16 * MIB,
+}
 _SMALL_WRITE_BUFFER = 4 * MIB
-#: Small tables and levels, so that one compaction needs little space: it writes its output before its input goes.
+#: Small tables and levels, so that one compaction needs little space: it writes its output before its input
+#: goes.
 _TABLE_BYTES = 8 * MIB
 _FIRST_LEVEL_BYTES = 64 * MIB
 _FIRST_LEVEL_TRIGGER = 4
@@ -26,7 +33,10 @@ _FIRST_LEVEL_TRIGGER = 4
 COMPACTION_BYTES = _FIRST_LEVEL_TRIGGER * max(_WRITE_BUFFER.values()) + _FIRST_LEVEL_BYTES
 #: How a family is compacted: as usual, after each flush, or not at all.
 COMPACTION_MODES = {
-    "usual": {"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": str(_FIRST_LEVEL_TRIGGER)},
+    "usual": {
+        "disable_auto_compactions": "false",
+        "level0_file_num_compaction_trigger": str(_FIRST_LEVEL_TRIGGER),
+    },
     "eager": {"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": "1"},
     "off": {"disable_auto_compactions": "true"},
 }
@@ -69,7 +79,9 @@ def family_options(cache: Cache, *, compacts: bool = True) -> dict[str, Options]
 
 
 def _tracking_options() -> Options:
-    """RocksDB then notes in its manifest which closed logs must exist. rocksdict can set this only by reading a file."""
+    """RocksDB then notes in its manifest which closed logs must exist. rocksdict can set this only by reading
+    a file.
+    """
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
         Path(folder, "OPTIONS-000001").write_text(_TRACKING)
         Path(folder, "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
@@ -86,7 +98,9 @@ def _family_options(name: str, cache: Cache, options: Options) -> Options:
     options.set_level_zero_file_num_compaction_trigger(_FIRST_LEVEL_TRIGGER)
     # One thread writes at a time, so there is nothing to gain from the slower concurrent skip list.
     options.set_allow_concurrent_memtable_write(False)
-    options.set_compression_per_level([DBCompressionType.none(), DBCompressionType.none(), DBCompressionType.lz4()])
+    options.set_compression_per_level(
+        [DBCompressionType.none(), DBCompressionType.none(), DBCompressionType.lz4()]
+    )
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_block_size(16 * 1024 if name == "messages" else 8 * 1024)

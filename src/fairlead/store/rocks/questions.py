@@ -44,9 +44,12 @@ _WALKED = 100_000
 
 
 class Questions:
-    """Answers from the rows themselves. All that is kept between two questions are the floors of rows that go by time."""
+    """Answers from the rows themselves. All that is kept between two questions are the floors of rows that go
+    by time.
+    """
 
-    #: (family, queue id) -> a key below which no row is left, so that no scan walks over what is already deleted.
+    #: (family, queue id) -> a key below which no row is left, so that no scan walks over what is already
+    #: deleted.
     _floors: dict[tuple[str, int], bytes]
 
     def _family(self, name: str) -> Rdict:
@@ -58,7 +61,10 @@ class Questions:
     def config(self, prefix: str = "") -> dict[str, str]:
         raw = prefix.encode()
         rows = self._scan("config", raw, after_prefix(raw) if raw else None, EVERYTHING)
-        return {codec.decode_text("config", key, b"\1" + key): codec.decode_text("config", key, value) for key, value in rows}
+        return {
+            codec.decode_text("config", key, b"\1" + key): codec.decode_text("config", key, value)
+            for key, value in rows
+        }
 
     def clock_mark(self) -> ClockMark | None:
         rows = self._scan("clock", CLOCK_MARK, None, 1)
@@ -74,7 +80,9 @@ class Questions:
         return [codec.decode_key(key, raw) for key, raw in self._scan("keys", b"", None, EVERYTHING)]
 
     def audit(self, after: int, limit: int) -> list[AuditRecord]:
-        return [codec.decode_audit(key, raw) for key, raw in self._scan("audit", number(after + 1), None, limit)]
+        return [
+            codec.decode_audit(key, raw) for key, raw in self._scan("audit", number(after + 1), None, limit)
+        ]
 
     def last_audit(self) -> int:
         table, options = self._bounded("audit", None)
@@ -89,17 +97,24 @@ class Questions:
 
     def runbooks(self) -> dict[str, str]:
         rows = self._scan("runbooks", b"", None, EVERYTHING)
-        return {codec.decode_text("runbooks", key, b"\1" + key): codec.decode_text("runbooks", key, value) for key, value in rows}
+        return {
+            codec.decode_text("runbooks", key, b"\1" + key): codec.decode_text("runbooks", key, value)
+            for key, value in rows
+        }
 
     def consumers(self) -> list[ConsumerRecord]:
-        return [codec.decode_consumer(key, raw) for key, raw in self._scan("consumers", b"", None, EVERYTHING)]
+        return [
+            codec.decode_consumer(key, raw) for key, raw in self._scan("consumers", b"", None, EVERYTHING)
+        ]
 
     def claim_members(self, consumer: Scoped, number: int) -> list[bytes]:
         prefix = numbered_key(consumer, number)
         pages = self._scan("claim_members", prefix, after_prefix(prefix), EVERYTHING)
         return [member for key, raw in pages for member in codec.decode_members(key, raw)]
 
-    def claim_outcomes(self, consumer: Scoped, number: int, start: int, limit: int) -> list[tuple[str, bytes]]:
+    def claim_outcomes(
+        self, consumer: Scoped, number: int, start: int, limit: int
+    ) -> list[tuple[str, bytes]]:
         prefix = numbered_key(consumer, number)
         rows = self._scan("claim_outcomes", prefix + start.to_bytes(8, "big"), after_prefix(prefix), limit)
         return [codec.decode_outcomes(key, raw) for key, raw in rows]
@@ -139,8 +154,13 @@ class Questions:
 
     def ready(self, queue_id: int, lane_prefix: bytes, after: InReady | None, limit: int) -> list[InReady]:
         prefix = queue_key(queue_id) + lane_prefix
-        start = prefix if after is None else max(prefix, queue_key(queue_id) + after.lane + after.row[:8] + b"\0")
-        return [InReady(queue_id, key[4:-8], self._row(key, raw)) for key, raw in self._scan("ready", start, after_prefix(prefix), limit)]
+        start = (
+            prefix if after is None else max(prefix, queue_key(queue_id) + after.lane + after.row[:8] + b"\0")
+        )
+        return [
+            InReady(queue_id, key[4:-8], self._row(key, raw))
+            for key, raw in self._scan("ready", start, after_prefix(prefix), limit)
+        ]
 
     def waiting(self, queue_id: int, after: InWaiting | None, limit: int) -> list[InWaiting]:
         prefix = queue_key(queue_id)
@@ -148,7 +168,9 @@ class Questions:
         return self._waiting_rows(self._scan("waiting", start, after_prefix(prefix), limit))
 
     def due(self, queue_id: int, until_ms: int, limit: int) -> list[InWaiting]:
-        return self._waiting_rows(self._from_floor("waiting", queue_id, timed_prefix(queue_id, min(until_ms + 1, HELD)), limit))
+        return self._waiting_rows(
+            self._from_floor("waiting", queue_id, timed_prefix(queue_id, min(until_ms + 1, HELD)), limit)
+        )
 
     def next_due(self, queue_id: int) -> int | None:
         return self._first_time("waiting", queue_id, HELD)
@@ -173,7 +195,14 @@ class Questions:
 
     def dedup_over(self, queue_id: int, until_ms: int, limit: int) -> list[tuple[int, str, int]]:
         rows = self._from_floor("dedup_end", queue_id, timed_prefix(queue_id, until_ms + 1), limit)
-        return [(queue_id, codec.decode_text("dedup_end", key, b"\1" + key[12:]), int.from_bytes(key[4:12], "big")) for key, _ in rows]
+        return [
+            (
+                queue_id,
+                codec.decode_text("dedup_end", key, b"\1" + key[12:]),
+                int.from_bytes(key[4:12], "big"),
+            )
+            for key, _ in rows
+        ]
 
     def next_dedup_end(self, queue_id: int) -> int | None:
         return self._first_time("dedup_end", queue_id)
@@ -195,7 +224,9 @@ class Questions:
         if after is None:
             rows = self._from_floor("done", queue_id, end, limit)
         else:
-            rows = self._scan("done", timed_key(queue_id, after.done_ms, row_id(after.row)) + b"\0", end, limit)
+            rows = self._scan(
+                "done", timed_key(queue_id, after.done_ms, row_id(after.row)) + b"\0", end, limit
+            )
         return [self._done_row(key, raw) for key, raw in rows]
 
     def next_done(self, queue_id: int) -> int | None:
@@ -212,24 +243,35 @@ class Questions:
 
     def streams(self, queue_id: int, names: Sequence[str]) -> list[StreamRecord | None]:
         keys = [stream_key(queue_id, name) for name in names]
-        return [None if raw is None else codec.decode_stream(key, raw) for key, raw in zip(keys, self._get("streams", keys), strict=True)]
+        return [
+            None if raw is None else codec.decode_stream(key, raw)
+            for key, raw in zip(keys, self._get("streams", keys), strict=True)
+        ]
 
     def streams_after(self, queue_id: int, name: str, limit: int) -> list[tuple[str, StreamRecord]]:
         prefix = queue_key(queue_id)
         start = stream_key(queue_id, name) + b"\0" if name else prefix
         rows = self._scan("streams", start, after_prefix(prefix), limit)
-        return [(codec.decode_text("streams", key, b"\1" + key[6:]), codec.decode_stream(key, raw)) for key, raw in rows]
+        return [
+            (codec.decode_text("streams", key, b"\1" + key[6:]), codec.decode_stream(key, raw))
+            for key, raw in rows
+        ]
 
     def stream_rows(self, queue_id: int, name: str, after_seq: int, limit: int) -> list[StreamRow]:
         prefix = stream_key(queue_id, name)
-        rows = self._scan("stream_rows", prefix + (after_seq + 1).to_bytes(8, "big"), prefix + LAST_PLACE, limit)
+        rows = self._scan(
+            "stream_rows", prefix + (after_seq + 1).to_bytes(8, "big"), prefix + LAST_PLACE, limit
+        )
         return [codec.decode_stream_row(key, raw) for key, raw in rows]
 
     def messages(self, ids: Sequence[bytes]) -> list[Message | None]:
         return codec.decode_messages(ids, self._get("messages", ids))
 
     def states(self, ids: Sequence[bytes]) -> list[MessageState | None]:
-        return [None if raw is None else codec.decode_state(id, raw) for id, raw in zip(ids, self._get("state", ids), strict=True)]
+        return [
+            None if raw is None else codec.decode_state(id, raw)
+            for id, raw in zip(ids, self._get("state", ids), strict=True)
+        ]
 
     def ids_between(self, low: bytes, high: bytes, limit: int) -> list[bytes]:
         table, options = self._bounded("messages", high + b"\0")
@@ -241,13 +283,17 @@ class Questions:
         except Exception as trouble:
             raise self._fault(trouble, "messages") from trouble
 
-    def messages_from(self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int) -> tuple[list[Message], bytes]:
+    def messages_from(
+        self, queue_id: int, low: bytes, high: bytes, limit: int, max_bytes: int
+    ) -> tuple[list[Message], bytes]:
         table, options = self._bounded("messages", high)
         wanted, size, walked, last = queue_key(queue_id), 0, 0, b""
         ids: list[bytes] = []
         raws: list[bytes | None] = []
         try:
-            for last, raw in cast("Iterator[tuple[bytes, bytes]]", table.items(from_key=low, read_opt=options)):
+            for last, raw in cast(
+                "Iterator[tuple[bytes, bytes]]", table.items(from_key=low, read_opt=options)
+            ):
                 walked += 1
                 if raw[1:5] == wanted:
                     ids.append(last)
@@ -264,7 +310,9 @@ class Questions:
         return [message for message in codec.decode_messages(ids, raws) if message is not None], low
 
     def staged_chunks(self) -> list[StagedChunk]:
-        return [codec.decode_chunk(key, raw) for key, raw in self._scan("staged_chunks", b"", None, EVERYTHING)]
+        return [
+            codec.decode_chunk(key, raw) for key, raw in self._scan("staged_chunks", b"", None, EVERYTHING)
+        ]
 
     def staged_body(self, write: Scoped, chunk: str) -> bytes | None:
         key = chunk_key(write, chunk)
@@ -274,7 +322,9 @@ class Questions:
         return None if raw is None else raw[1:]
 
     def publishing(self) -> list[Publishing]:
-        return [codec.decode_publishing(key, raw) for key, raw in self._scan("publishing", b"", None, EVERYTHING)]
+        return [
+            codec.decode_publishing(key, raw) for key, raw in self._scan("publishing", b"", None, EVERYTHING)
+        ]
 
     def published(self, write: Scoped) -> Published | None:
         key = scoped_key(write)
@@ -282,7 +332,9 @@ class Questions:
         return None if raw is None else codec.decode_published(key, raw)
 
     def last_published(self, limit: int, before: tuple[int, Scoped] | None = None) -> list[Published]:
-        table, options = self._bounded("published_end", None if before is None else published_end_key(*before))
+        table, options = self._bounded(
+            "published_end", None if before is None else published_end_key(*before)
+        )
         keys: list[bytes] = []
         try:
             rows = table.iter(options)
@@ -298,7 +350,9 @@ class Questions:
 
     def published_over(self, until_ms: int, limit: int) -> list[tuple[int, Scoped]]:
         rows = self._from_floor("published_end", 0, number(until_ms + 1), limit)
-        return [(int.from_bytes(key[:8], "big"), codec.decode_scoped("published_end", key[8:])) for key, _ in rows]
+        return [
+            (int.from_bytes(key[:8], "big"), codec.decode_scoped("published_end", key[8:])) for key, _ in rows
+        ]
 
     def next_published_end(self) -> int | None:
         head = self._from_floor("published_end", 0, LAST_PLACE, 1)
@@ -308,16 +362,23 @@ class Questions:
         return [codec.decode_lease(key, raw) for key, raw in self._scan("leases", b"", None, EVERYTHING)]
 
     def claims(self) -> list[tuple[int, Claim]]:
-        return [(read_expiry_key(key)[0], codec.decode_claim(key, raw)) for key, raw in self._scan("lease_expiry", b"", None, EVERYTHING)]
+        return [
+            (read_expiry_key(key)[0], codec.decode_claim(key, raw))
+            for key, raw in self._scan("lease_expiry", b"", None, EVERYTHING)
+        ]
 
     def _waiting_rows(self, rows: list[tuple[bytes, bytes]]) -> list[InWaiting]:
         found = []
         for key, raw in rows:
             queue_id, due_ms, id = self._timed("waiting", key)
             if len(raw) < 8 or raw[0] != codec.VERSION:
-                raise codec.undecodable("waiting", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+                raise codec.undecodable(
+                    "waiting", key, f"version {raw[:1].hex() or 'none'}, {len(raw)} bytes"
+                )
             lane_to = lane_end(raw, 8)
-            found.append(InWaiting(queue_id, due_ms, raw[8:lane_to], b"\0" * 8 + id + raw[1:8] + raw[lane_to:]))
+            found.append(
+                InWaiting(queue_id, due_ms, raw[8:lane_to], b"\0" * 8 + id + raw[1:8] + raw[lane_to:])
+            )
         return found
 
     def _done_row(self, key: bytes, raw: bytes) -> InDone:
@@ -332,7 +393,9 @@ class Questions:
         return int.from_bytes(head[0][0][4:12], "big") if head else None
 
     def _from_floor(self, family: str, queue_id: int, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The queue's first rows of a family whose rows are deleted from the front; remembers where they now begin."""
+        """The queue's first rows of a family whose rows are deleted from the front; remembers where they now
+        begin.
+        """
         start = max(queue_key(queue_id), self._floors.get((family, queue_id), b""))
         if start >= end:
             return []
@@ -360,7 +423,10 @@ class Questions:
         """Rows from `start` up to but not including `end`."""
         table, options = self._bounded(family, end)
         try:
-            rows = cast("list[tuple[bytes, bytes]]", list(islice(table.items(from_key=start, read_opt=options), limit)))
+            rows = cast(
+                "list[tuple[bytes, bytes]]",
+                list(islice(table.items(from_key=start, read_opt=options), limit)),
+            )
             if len(rows) < limit:
                 self._check_end(table, options, start, rows[-1][0] if rows else None)
             return rows
@@ -374,7 +440,9 @@ class Questions:
         return self._family(family), options
 
     def _check_end(self, table: Rdict, options: ReadOptions, start: bytes, last: bytes | None) -> None:
-        """`items` and `keys` are fast but end quietly at a damaged block; an iterator's status tells that from the end of the rows."""
+        """`items` and `keys` are fast but end quietly at a damaged block; an iterator's status tells that
+        from the end of the rows.
+        """
         rest = table.iter(options)
         rest.seek(start if last is None else last)
         if last is not None and rest.valid():

@@ -1,4 +1,6 @@
-"""Every record of every family, read with checksums and decoded: what `verify` needs beyond the questions of the port."""
+"""Every record of every family, read with checksums and decoded: what `verify` needs beyond the questions of
+the port.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _OF_A_CLAIM = ("claim_members", "claim_outcomes", "claim_choices")
 
 
 def check_records(store: Questions) -> list[str]:
-    """What does not decode, belongs to no queue, or stands beside no message. Bounded memory: pages, and look-ups by key."""
+    """What does not decode, belongs to no queue, or stands beside no message. Bounded memory: pages, and
+    look-ups by key.
+    """
     problems: list[str] = []
     queues = {key for key, _ in store._scan("queues", b"", None, 1 << 60)}
     for family in FAMILIES:
@@ -36,27 +40,45 @@ def check_records(store: Questions) -> list[str]:
     return problems
 
 
-def _check_page(store: Questions, family: str, page: list[tuple[bytes, bytes]], queues: set[bytes], problems: list[str]) -> None:
+def _check_page(
+    store: Questions, family: str, page: list[tuple[bytes, bytes]], queues: set[bytes], problems: list[str]
+) -> None:
     for key, raw in page:
         try:
             _DECODE[family](key, raw)
         except StoreCorrupt as damage:
             problems.append(damage.message)
         if family in _OF_A_QUEUE and key[:4] not in queues:
-            problems.append(f"{family} {key.hex()} belongs to queue id {int.from_bytes(key[:4], 'big')}, which does not exist")
+            problems.append(
+                f"{family} {key.hex()} belongs to queue id {int.from_bytes(key[:4], 'big')}, which does not exist"
+            )
     if family in ("state", "leases"):
         keys = [key for key, _ in page]
-        problems += [f"{family} {key.hex()} has no message" for key, body in zip(keys, store._get("messages", keys), strict=True) if body is None]
+        problems += [
+            f"{family} {key.hex()} has no message"
+            for key, body in zip(keys, store._get("messages", keys), strict=True)
+            if body is None
+        ]
     if family == "dedup":
         _check_dedup(store, page, problems)
     if family in _OF_A_CLAIM:
-        in_hand = {numbered_key(record.key, record.number) for record in store.consumers() if record.phase != "idle"}
+        in_hand = {
+            numbered_key(record.key, record.number) for record in store.consumers() if record.phase != "idle"
+        }
         claims = [(key, key[: 10 + int.from_bytes(key[:2], "big")]) for key, _ in page]
-        problems += [f"{family} {key.hex()} belongs to a claim that is over" for key, claim in claims if claim not in in_hand]
+        problems += [
+            f"{family} {key.hex()} belongs to a claim that is over"
+            for key, claim in claims
+            if claim not in in_hand
+        ]
     if family in _TWINS:
         twin, twin_key = _TWINS[family]
         found = store._get(twin, [twin_key(key, raw) for key, raw in page])
-        problems += [f"{family} {key.hex()} has no row in {twin}" for (key, _), row in zip(page, found, strict=True) if row is None]
+        problems += [
+            f"{family} {key.hex()} has no row in {twin}"
+            for (key, _), row in zip(page, found, strict=True)
+            if row is None
+        ]
 
 
 #: A row of the family has one in another, under a key that follows from it.
@@ -94,7 +116,9 @@ def _fixed(family: str, shape: struct.Struct) -> Callable[[bytes, bytes], object
 def _at_least(family: str, key_bytes: int, value_bytes: int) -> Callable[[bytes, bytes], object]:
     def check(key: bytes, raw: bytes) -> None:
         if len(key) < key_bytes or len(raw) < value_bytes or raw[0] != codec.VERSION:
-            raise codec.undecodable(family, key, f"a key of {len(key)} bytes, version {raw[:1].hex() or 'none'}, {len(raw)} bytes")
+            raise codec.undecodable(
+                family, key, f"a key of {len(key)} bytes, version {raw[:1].hex() or 'none'}, {len(raw)} bytes"
+            )
 
     return check
 

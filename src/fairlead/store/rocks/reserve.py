@@ -1,7 +1,8 @@
 """How much disk space is kept free, and what for. The numbers follow from the settings in `options.py`.
 
-Above the reserve everything is allowed. In the upper part of the reserve only requests whose growth is bounded by the live
-messages go on, and compactions as far as they fit. The floor is left to requests that free space, and to opening.
+Above the reserve everything is allowed. In the upper part of the reserve only requests whose growth is
+bounded by the live messages go on, and compactions as far as they fit. The floor is left to requests that
+free space, and to opening.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ REOPEN_BYTES = 4 * MIB
 FREEING_BATCH_BYTES = 10 * MIB
 #: A step of logs and the largest commit, each written twice, to a log and to tables; then opening.
 FLOOR_BYTES = 2 * (LOG_STEP_BYTES + FREEING_BATCH_BYTES) + REOPEN_BYTES
-#: As much again for what is bounded by the live messages: leases, the ends of leases, the audit of requests that free space.
+#: As much again for what is bounded by the live messages: leases, the ends of leases, the audit of requests
+#: that free space.
 MIN_DISK_RESERVE_BYTES = 2 * FLOOR_BYTES
-#: With room for the largest compaction too, space that was freed comes back at once, however large the store is.
+#: With room for the largest compaction too, space that was freed comes back at once, however large the store
+#: is.
 DISK_RESERVE_BYTES = MIN_DISK_RESERVE_BYTES + COMPACTION_BYTES
 #: Logs are never longer: with so much more free than needed, nobody looks how long they are.
 MAX_LOG_BYTES = WAL_BYTES + MEMTABLE_BYTES
@@ -30,11 +33,15 @@ MAX_LOG_BYTES = WAL_BYTES + MEMTABLE_BYTES
 def check_reserve(reserve_bytes: int) -> None:
     if reserve_bytes < MIN_DISK_RESERVE_BYTES:
         parts = f"{FLOOR_BYTES} for requests that free space and for opening, {FLOOR_BYTES} for leases and the audit"
-        raise InvalidRequest("disk_reserve_bytes", f"at least {MIN_DISK_RESERVE_BYTES}: {parts}", reserve_bytes)
+        raise InvalidRequest(
+            "disk_reserve_bytes", f"at least {MIN_DISK_RESERVE_BYTES}: {parts}", reserve_bytes
+        )
 
 
 def live_bytes(table_bytes: int, properties: str) -> int:
-    """What is left of a family's tables when all deletions in them take effect: `properties` are RocksDB's, of all tables."""
+    """What is left of a family's tables when all deletions in them take effect: `properties` are RocksDB's,
+    of all tables.
+    """
     entries, deletions = _number("# entries", properties), _number("# deletions", properties)
     return table_bytes * max(0, entries - 2 * deletions) // entries if entries else 0
 

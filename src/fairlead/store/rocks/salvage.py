@@ -1,6 +1,7 @@
 """Read every row of a damaged directory that can be read, without writing into it.
 
-A `Salvage` makes a database of its own in a scratch directory and lets RocksDB merge what is left by sequence number:
+A `Salvage` makes a database of its own in a scratch directory and lets RocksDB merge what is left by sequence
+number:
 
 * Logs are written anew, under their numbers, with the records that are whole and have right checksums. Behind a defect the
   walk goes on at the next record, or, if the defect's length cannot be trusted, at the next block.
@@ -25,7 +26,16 @@ from rocksdict import AccessType, Cache, Options, Rdict, RdictIter, ReadOptions
 
 from fairlead.errors import StoreCorrupt
 from fairlead.store.rocks.layout import FAMILIES
-from fairlead.store.rocks.log_format import HEADER_BYTES, RecordWalk, Spans, checksums_fit, joined, next_beginning, packed_records, restored_header
+from fairlead.store.rocks.log_format import (
+    HEADER_BYTES,
+    RecordWalk,
+    Spans,
+    checksums_fit,
+    joined,
+    next_beginning,
+    packed_records,
+    restored_header,
+)
 from fairlead.store.rocks.manifest import Manifest, packed_manifest, read_manifest, read_number
 from fairlead.store.rocks.marks import BATCH, MARKS_FILE, Mark, read_mark
 from fairlead.store.rocks.options import CACHE_BYTES, MIB, family_options
@@ -45,7 +55,9 @@ _NO_MANIFEST = "nothing says which tables belong to the data: some may be gone, 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A part of a file that is missing or cannot be read. `end` 0: the file's end. `harmless`: no row is lost with it."""
+    """A part of a file that is missing or cannot be read. `end` 0: the file's end. `harmless`: no row is lost
+    with it.
+    """
 
     file: str
     start: int
@@ -181,7 +193,9 @@ class Salvage:
             except Exception as trouble:
                 refused[table] = str(trouble).partition(" in /")[0]
         if not refused:
-            raise StoreCorrupt(str(self._path), f"RocksDB opens each table, but not all of them with the logs: {first}") from first
+            raise StoreCorrupt(
+                str(self._path), f"RocksDB opens each table, but not all of them with the logs: {first}"
+            ) from first
         for table, why in refused.items():
             self.damages.append(Damage(f"{table:06}.sst", 0, 0, f"the table cannot be opened: {why}"))
         return frozenset(refused)
@@ -193,9 +207,20 @@ class Salvage:
             if not file.exists():
                 family = families.get(tables.pop(table), "?")
                 self.damages.append(Damage(file.name, 0, 0, f"the file is missing, a table of {family}"))
-            elif (found := _family_of(file)) is not None and found[0] != tables[table] and families.get(found[0]) == found[1]:
+            elif (
+                (found := _family_of(file)) is not None
+                and found[0] != tables[table]
+                and families.get(found[0]) == found[1]
+            ):
                 expected, tables[table] = families.get(tables[table], "?"), found[0]
-                self.damages.append(Damage(file.name, 0, 0, f"expected a table of {expected}, found one of {found[1]}: it is another file"))
+                self.damages.append(
+                    Damage(
+                        file.name,
+                        0,
+                        0,
+                        f"expected a table of {expected}, found one of {found[1]}: it is another file",
+                    )
+                )
 
     def _find_tables(self) -> None:
         """Without a manifest: every table of the directory, with the family that stands in the table itself."""
@@ -211,7 +236,9 @@ class Salvage:
                 manifest.tables[int(file.stem)] = found[0]
         missing = set(FAMILIES) - set(manifest.families.values())
         if missing:
-            what = f"the numbers of {len(missing)} families are not known; their rows in the logs cannot be read"
+            what = (
+                f"the numbers of {len(missing)} families are not known; their rows in the logs cannot be read"
+            )
             self.damages.append(Damage("MANIFEST", 0, 0, what))
             free = iter(range(10_000, 20_000))
             manifest.families |= {next(free): family for family in sorted(missing)}
@@ -242,15 +269,21 @@ class Salvage:
         manifest, walk = read_manifest(file.read_bytes())
         synced = mark.manifest_bytes if mark is not None and int(file.name[9:]) == mark.manifest else 0
         if walk.defect is not None and (walk.whole < synced or not walk.defect.torn):
-            self.damages.append(Damage(file.name, walk.whole, len(walk.data), f"{walk.defect.what}; {_NO_MANIFEST}"))
+            self.damages.append(
+                Damage(file.name, walk.whole, len(walk.data), f"{walk.defect.what}; {_NO_MANIFEST}")
+            )
             return manifest, False
         if walk.whole < synced:
-            self.damages.append(Damage(file.name, walk.whole, synced, f"the file is cut short; {_NO_MANIFEST}"))
+            self.damages.append(
+                Damage(file.name, walk.whole, synced, f"the file is cut short; {_NO_MANIFEST}")
+            )
             return manifest, False
         return manifest, True
 
     def _find_manifest(self, mark: Mark | None) -> Path | None:
-        present = {int(file.name[9:]): file for file in self._path.glob("MANIFEST-*") if file.name[9:].isdigit()}
+        present = {
+            int(file.name[9:]): file for file in self._path.glob("MANIFEST-*") if file.name[9:].isdigit()
+        }
         try:
             named = _CURRENT.fullmatch((self._path / "CURRENT").read_bytes())
         except OSError:
@@ -258,7 +291,9 @@ class Salvage:
         number = int(named[1]) if named else -1
         if number in present and (mark is None or number >= mark.manifest):
             return present[number]
-        self.damages.append(Damage("CURRENT", 0, 0, "the file does not name the manifest", harmless=bool(present)))
+        self.damages.append(
+            Damage("CURRENT", 0, 0, "the file does not name the manifest", harmless=bool(present))
+        )
         return present[max(present)] if present else None
 
     # Logs
@@ -388,7 +423,8 @@ def _deleted_keys(batch: bytes, family: int) -> Iterator[bytes]:
             size, at = read_number(batch, at)
             at += size
         else:
-            # The meaning of the rest is not known. Without it a message may be listed as gone that was completed.
+            # The meaning of the rest is not known. Without it a message may be listed as gone that was
+            # completed.
             return
 
 
@@ -407,16 +443,22 @@ class _View:
     """A private database, open for reading."""
 
     def __init__(self, folder: Path) -> None:
-        # All tables are opened at once, as RocksDB does by default: one that cannot be opened shows itself here, not at a read.
+        # All tables are opened at once, as RocksDB does by default: one that cannot be opened shows itself
+        # here, not at a read.
         options = Options(raw_mode=True)
         self._db = Rdict(
-            str(folder), options=options, column_families=family_options(Cache(CACHE_BYTES)), access_type=AccessType.read_only(False)
+            str(folder),
+            options=options,
+            column_families=family_options(Cache(CACHE_BYTES)),
+            access_type=AccessType.read_only(False),
         )
 
     def close(self) -> None:
         self._db.close()
 
-    def page(self, family: str, start: bytes, end: bytes | None) -> tuple[list[tuple[bytes, bytes]], _BadBlock | None]:
+    def page(
+        self, family: str, start: bytes, end: bytes | None
+    ) -> tuple[list[tuple[bytes, bytes]], _BadBlock | None]:
         """The next rows, up to the end or to a block that cannot be read."""
         page: list[tuple[bytes, bytes]] = []
         size = 0
@@ -433,7 +475,9 @@ class _View:
         return page, None
 
     def end_of(self, bad: _BadBlock, family: str, start: bytes, end: bytes | None) -> bytes | None:
-        """The first key behind a block that cannot be read: a search for the greatest key whose search meets the block."""
+        """The first key behind a block that cannot be read: a search for the greatest key whose search meets
+        the block.
+        """
         if not bad.size:
             return None
 

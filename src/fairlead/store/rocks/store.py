@@ -21,10 +21,23 @@ from fairlead.store.port import NO_EPOCHS
 from fairlead.store.rocks import codec, faults
 from fairlead.store.rocks.census import Census, examine, find_bad_checksum
 from fairlead.store.rocks.commit import Draft
-from fairlead.store.rocks.format import check_format, is_new, make_directory, mirror, sync_directory, write_format
+from fairlead.store.rocks.format import (
+    check_format,
+    is_new,
+    make_directory,
+    mirror,
+    sync_directory,
+    write_format,
+)
 from fairlead.store.rocks.layout import FAMILIES
 from fairlead.store.rocks.marks import Mark, Marks, read_mark, write_mark
-from fairlead.store.rocks.options import CACHE_BYTES, COMPACTION_BYTES, COMPACTION_MODES, database_options, family_options
+from fairlead.store.rocks.options import (
+    CACHE_BYTES,
+    COMPACTION_BYTES,
+    COMPACTION_MODES,
+    database_options,
+    family_options,
+)
 from fairlead.store.rocks.questions import EVERYTHING, Questions
 from fairlead.store.rocks.reserve import (
     DISK_RESERVE_BYTES,
@@ -43,10 +56,11 @@ _log = logging.getLogger("fairlead.store")
 
 
 class RocksStore(Questions):
-    """One directory, one process. `open` makes it; two threads may `sync` or read bodies beside the one that commits.
+    """One directory, one process. `open` makes it; two threads may `sync` or read bodies beside the one that
+    commits.
 
-    A commit that finds the disk full opens the database again and is written once more, or raises `StoreFull` and changes
-    nothing; a later commit tries again. Any other failed write or sync is final: `StoreFailed`.
+    A commit that finds the disk full opens the database again and is written once more, or raises `StoreFull`
+    and changes nothing; a later commit tries again. Any other failed write or sync is final: `StoreFailed`.
     """
 
     def __init__(self, path: Path, disk_reserve_bytes: int, cache_bytes: int, marks: Marks | None) -> None:
@@ -65,7 +79,8 @@ class RocksStore(Questions):
         self._synced = 0
         #: How many syncs reached the disk: callers of `sync` that came together share one.
         self.syncs = 0
-        #: Bytes written since the families were last flushed, and the count at which the free space is looked at next.
+        #: Bytes written since the families were last flushed, and the count at which the free space is looked
+        #: at next.
         self._unflushed_writes, self._next_look = 0, LOG_STEP_BYTES
         self._live_at_flush = 0
         #: How each family is compacted now; empty: all as usual.
@@ -81,12 +96,18 @@ class RocksStore(Questions):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, cache_bytes: int = CACHE_BYTES, read_only: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+        read_only: bool = False,
     ) -> RocksStore:
-        """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`, `InvalidRequest`.
+        """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`,
+        `InvalidRequest`.
 
-        Read-only answers questions from what a crash left, without a boot number and without changing the directory; it
-        is for a directory that nobody writes to.
+        Read-only answers questions from what a crash left, without a boot number and without changing the
+        directory; it is for a directory that nobody writes to.
         """
         directory = Path(path).absolute()
         check_reserve(disk_reserve_bytes)
@@ -129,8 +150,8 @@ class RocksStore(Questions):
         except StoreFull:
             if not self._needs_reopen:
                 raise
-            # The reserve is kept for commits that must fit, but a compaction may have taken it for its output. Closing the
-            # database ends the compaction and gives its output back.
+            # The reserve is kept for commits that must fit, but a compaction may have taken it for its
+            # output. Closing the database ends the compaction and gives its output back.
             self._make_writable()
             return self._write(facts)
 
@@ -192,7 +213,11 @@ class RocksStore(Questions):
 
     def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
         # A byte is written twice: to the log, and from there to a table, before the log goes.
-        free, reserve, twice = faults.free_bytes(self._path), self._reserve_for(in_reserve), 2 * incoming_bytes
+        free, reserve, twice = (
+            faults.free_bytes(self._path),
+            self._reserve_for(in_reserve),
+            2 * incoming_bytes,
+        )
         if free - twice > reserve + MAX_LOG_BYTES:
             return
         unflushed = self._unflushed_bytes()
@@ -206,7 +231,9 @@ class RocksStore(Questions):
         return FLOOR_BYTES if in_reserve else self._reserve
 
     def _check_batch(self, size: int) -> None:
-        """Before a write: refuse a batch that cannot fit, and keep the logs short while the disk is below its reserve."""
+        """Before a write: refuse a batch that cannot fit, and keep the logs short while the disk is below its
+        reserve.
+        """
         self._unflushed_writes += size
         if self._unflushed_writes < self._next_look and size < LOG_STEP_BYTES:
             return
@@ -241,7 +268,8 @@ class RocksStore(Questions):
         self._regulate_compaction(faults.free_bytes(self._path))
 
     def _regulate_compaction(self, free: int) -> None:
-        """A compaction that runs out of space takes it from the commits that must fit, so only those run that fit.
+        """A compaction that runs out of space takes it from the commits that must fit, so only those run that
+        fit.
 
         While the disk is below its reserve they run after every flush, because then they bring space back.
         """
@@ -253,7 +281,13 @@ class RocksStore(Questions):
             if spare < COMPACTION_BYTES:
                 tables = table.property_int_value("rocksdb.total-sst-files-size") or 0
                 live = live_bytes(tables, table.property_value("rocksdb.aggregated-table-properties") or "")
-                mode = "off" if min(live, COMPACTION_BYTES) > spare else "eager" if is_low and tables > LOG_STEP_BYTES else "usual"
+                mode = (
+                    "off"
+                    if min(live, COMPACTION_BYTES) > spare
+                    else "eager"
+                    if is_low and tables > LOG_STEP_BYTES
+                    else "usual"
+                )
             if self._compaction.get(name, "usual") != mode:
                 self._set_options(table, COMPACTION_MODES[mode])
                 self._compaction[name] = mode
@@ -277,7 +311,9 @@ class RocksStore(Questions):
                 raise InvalidRequest("path", "a path that does not exist yet", str(path))
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as trouble:
-            raise InvalidRequest("path", f"a path that can be made ({trouble.strerror})", str(path)) from trouble
+            raise InvalidRequest(
+                "path", f"a path that can be made ({trouble.strerror})", str(path)
+            ) from trouble
         if os.stat(target.parent).st_dev == os.stat(self._path).st_dev:
             self.check_room(0)
         # RocksDB makes a directory that everybody may enter: here nobody gets to it before that is mended.
@@ -336,7 +372,9 @@ class RocksStore(Questions):
         if not isinstance(fault, StoreCorrupt) or fault.where != str(self._path):
             return fault
         if damage := find_bad_checksum(self._path):
-            return StoreCorrupt(str(damage[0]), f"wrong checksum of the record at byte {damage[1]}; {trouble}")
+            return StoreCorrupt(
+                str(damage[0]), f"wrong checksum of the record at byte {damage[1]}; {trouble}"
+            )
         logs = ", ".join(sorted(log.name for log in self._path.glob("*.log")))
         return StoreCorrupt(str(self._path), f"{trouble}, in one of its logs ({logs})")
 
@@ -357,15 +395,26 @@ class RocksStore(Questions):
             # Or a compaction would begin before anybody has looked whether it fits.
             compacts = faults.free_bytes(self._path) - FLOOR_BYTES >= COMPACTION_BYTES
             families = family_options(cache, compacts=compacts)
-            missing = set(FAMILIES) - set(Rdict.list_cf(opened, database_options(cache))) if read_only else set()
+            missing = (
+                set(FAMILIES) - set(Rdict.list_cf(opened, database_options(cache))) if read_only else set()
+            )
             known = {name: options for name, options in families.items() if name not in missing}
-            self._db = Rdict(opened, options=database_options(cache), column_families=known, access_type=access)
+            self._db = Rdict(
+                opened, options=database_options(cache), column_families=known, access_type=access
+            )
             self._handles = {name: self._db.get_column_family_handle(name) for name in known}
             self._tables = {name: self._db.get_column_family(name) for name in known}
             if missing:
-                # Written before there were such rows, and nothing may be added to it: they are answered from an empty database.
-                empty = Rdict(opened + "/empty", options=database_options(cache), column_families={name: families[name] for name in missing})
-                self._tables |= {name: empty.get_column_family(name) for name in missing} | {"default of the empty": empty}
+                # Written before there were such rows, and nothing may be added to it: they are answered from
+                # an empty database.
+                empty = Rdict(
+                    opened + "/empty",
+                    options=database_options(cache),
+                    column_families={name: families[name] for name in missing},
+                )
+                self._tables |= {name: empty.get_column_family(name) for name in missing} | {
+                    "default of the empty": empty
+                }
         except Exception as trouble:
             self._drop_mirror()
             raise self._open_fault(trouble) from trouble
@@ -382,16 +431,28 @@ class RocksStore(Questions):
     def _check_reached(self, census: Census | None) -> None:
         reached = self._db.latest_sequence_number()
         if census is not None and reached != census.sequence:
-            raise StoreCorrupt(str(self._path), f"expected RocksDB to come to sequence number {census.sequence}, got {reached}")
+            raise StoreCorrupt(
+                str(self._path),
+                f"expected RocksDB to come to sequence number {census.sequence}, got {reached}",
+            )
 
     def _load(self) -> None:
         self._floors.clear()
-        meta = {key: codec.decode_fixed("meta", key, raw, codec.META)[0] for key, raw in self._scan("meta", b"", None, EVERYTHING)}
+        meta = {
+            key: codec.decode_fixed("meta", key, raw, codec.META)[0]
+            for key, raw in self._scan("meta", b"", None, EVERYTHING)
+        }
         self._boot = meta.get(b"boot", 0)
         self._last_commit = meta.get(b"last_commit", 0)
         self._last_queue_id = meta.get(b"last_queue_id", 0)
-        counted, queues = self._scan("counters", b"", None, EVERYTHING), self._scan("queues", b"", None, EVERYTHING)
-        self._counters = {int.from_bytes(key, "big"): list(codec.decode_fixed("counters", key, raw, codec.COUNTERS)) for key, raw in counted}
+        counted, queues = (
+            self._scan("counters", b"", None, EVERYTHING),
+            self._scan("queues", b"", None, EVERYTHING),
+        )
+        self._counters = {
+            int.from_bytes(key, "big"): list(codec.decode_fixed("counters", key, raw, codec.COUNTERS))
+            for key, raw in counted
+        }
         self._queues = {int.from_bytes(key, "big"): codec.decode_queue(key, raw) for key, raw in queues}
 
     def continue_after(self, *, boot: int, commit: int) -> None:
@@ -419,9 +480,11 @@ class RocksStore(Questions):
         self._synced = self._last_commit
 
     def _disconnect(self) -> None:
-        """RocksDB lets go of the directory only when nothing refers to it any more: tables, handles and database.
+        """RocksDB lets go of the directory only when nothing refers to it any more: tables, handles and
+        database.
 
-        The handles are cleared in place, because the traceback of an error somebody keeps may still hold the mapping.
+        The handles are cleared in place, because the traceback of an error somebody keeps may still hold the
+        mapping.
         """
         self._compaction.clear()
         tables = [*self._tables.values(), *([self.__dict__.pop("_db")] if "_db" in self.__dict__ else [])]
@@ -462,7 +525,12 @@ class RocksStore(Questions):
 
     def _sync_to_close(self) -> int | None:
         """The sequence number that the closed directory has to reach; None when the store cannot tell."""
-        if self._marks is None or self._failure is not None or self._needs_reopen or "_db" not in self.__dict__:
+        if (
+            self._marks is None
+            or self._failure is not None
+            or self._needs_reopen
+            or "_db" not in self.__dict__
+        ):
             return None
         try:
             sequence = self._db.latest_sequence_number()
@@ -475,7 +543,12 @@ class RocksStore(Questions):
     def _failed_write(self, trouble: Exception) -> FairleadError:
         if faults.is_full(trouble):
             self._needs_reopen = True
-            return StoreFull(str(self._path), faults.free_bytes(self._path), reserve=REOPEN_BYTES, logs=self._unflushed_bytes())
+            return StoreFull(
+                str(self._path),
+                faults.free_bytes(self._path),
+                reserve=REOPEN_BYTES,
+                logs=self._unflushed_bytes(),
+            )
         self._failure = StoreFailed(str(trouble))
         return self._failure
 
@@ -497,7 +570,9 @@ class RocksStore(Questions):
             raise StoreFull(str(self._path), free, reserve=REOPEN_BYTES, logs=logs)
 
     def _reopen(self) -> None:
-        """After a full disk RocksDB refuses writes until it is opened again; everything confirmed is in its log."""
+        """After a full disk RocksDB refuses writes until it is opened again; everything confirmed is in its
+        log.
+        """
         confirmed = self._last_commit
         with self._sync_mutex, self._swapping:
             logs = faults.log_bytes(self._path) if self._mirror is not None else self._unflushed_bytes()
@@ -513,7 +588,9 @@ class RocksStore(Questions):
                 self._failure = StoreFailed(f"could not be opened again after a full disk: {trouble}")
                 raise self._failure from trouble
             if self._last_commit != confirmed:
-                self._failure = StoreFailed(f"expected commit {confirmed} to be the last after a full disk, found {self._last_commit}")
+                self._failure = StoreFailed(
+                    f"expected commit {confirmed} to be the last after a full disk, found {self._last_commit}"
+                )
                 raise self._failure
             self._needs_reopen = False
             self._unflushed_writes, self._next_look = 0, LOG_STEP_BYTES
@@ -528,9 +605,14 @@ class RocksStore(Questions):
             raise self._failure from trouble
 
     def _unflushed_bytes(self) -> int:
-        """What opening again may have to write: it turns the log, as far as it is not in tables yet, into tables."""
+        """What opening again may have to write: it turns the log, as far as it is not in tables yet, into
+        tables.
+        """
         in_log = faults.log_bytes(self._path)
-        in_memory = sum(table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for table in self._tables.values())
+        in_memory = sum(
+            table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+            for table in self._tables.values()
+        )
         return min(in_log, in_memory) if in_memory else in_log
 
 
@@ -552,7 +634,11 @@ def _hold(path: Path) -> Marks:
 
 def _cut_unfinished(census: Census) -> None:
     for cut in census.cuts:
-        _log.warning("dropped %d bytes at the end of %s: a write that a crash cut short, confirmed by no sync", cut.drop_bytes, cut.file)
+        _log.warning(
+            "dropped %d bytes at the end of %s: a write that a crash cut short, confirmed by no sync",
+            cut.drop_bytes,
+            cut.file,
+        )
         cut.carry_out()
 
 

@@ -1,7 +1,8 @@
 """Makes the classes of fila.v1 anew: `python -m fairlead.server.fila.proto.generate [FOLDER]`.
 
-Needs grpcio-tools. The file names inside the descriptors stay Fila's own (`fila/v1/...`), so that a program may import a
-published Fila client beside this server: Protocol Buffers take the same file twice, but not two files that differ.
+Needs grpcio-tools. The file names inside the descriptors stay Fila's own (`fila/v1/...`), so that a program
+may import a published Fila client beside this server: Protocol Buffers take the same file twice, but not two
+files that differ.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ def generate(into: Path) -> None:
     """Write the modules and their stubs into a folder that exists."""
     with tempfile.TemporaryDirectory() as scratch:
         outputs = [f"--{kind}_out={scratch}" for kind in ("python", "pyi", "grpc_python")]
-        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={SOURCES}", *outputs, *_FILES], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={SOURCES}", *outputs, *_FILES],
+            check=True,
+        )
         for made in sorted((Path(scratch) / "fila" / "v1").iterdir()):
             # protoc takes a file's path for its Python package.
             text = made.read_text().replace("from fila.v1 import", "from fairlead.server.fila.v1 import")
