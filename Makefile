@@ -59,6 +59,7 @@ walk: $(STAMP) ## Count the calls and files that one enqueue, claim, fail and co
 
 torture: $(STAMP) ## Damage every file in every way; kill a loaded broker KILLS times (1000), then queries and workers, most on Spark, in SPARK_ROUNDS rounds (10); audit what is left
 	@$(RUN) -m tests.crash.damage
+	@$(RUN) -m tests.crash.damage --of tables --sample 2000
 	@$(RUN) -m tests.crash.damage --of checkpoint --sample 2000
 	@$(RUN) -m tests.crash.damage --power restarted
 	@$(RUN) -m tests.crash.damage --power no-boot-id

@@ -45,9 +45,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--of",
-        choices=("synced", "checkpoint"),
+        choices=("synced", "tables", "checkpoint"),
         default="synced",
-        help="a killed broker's directory, or a checkpoint",
+        help="a killed broker's directory, the tables of one that has many, or a checkpoint",
     )
     parser.add_argument(
         "--power",
@@ -97,6 +97,8 @@ def _draw_cases(base: Path, options: argparse.Namespace) -> list[Case]:
     if options.power:
         return power_cases(base, options.sample or POWER_CUTS, options.seed)
     cases = all_cases(base, base.with_name("older"), options.seed)
+    if options.of == "tables":
+        cases = [case for case in cases if case.kind == "sst"]
     return cases if options.sample is None else sample(cases, options.sample, options.seed)
 
 

@@ -13,6 +13,8 @@ BLOCK_BYTES, HEADER_BYTES = 32 * 1024, 7
 UNNEEDED = ("IDENTITY", "LOCK", "OPTIONS", "rocksdict")
 #: Random bits per file, beside those of its record headers.
 RANDOM_BITS = {"log": 150, "sst": 120, "MANIFEST": 300, "FAIRLEAD_SYNCED": 100, "CURRENT": 0, "OPTIONS": 20}
+#: Index, properties, metaindex and footer of a table, which RocksDB reads when it opens it.
+TABLE_END_BYTES = 1200
 ODD_TYPES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130, 131, 200)
 
 
@@ -138,12 +140,20 @@ def _cases_of(file: Path, older: Path, names: list[str], chance: random.Random) 
         yield Case(name, "zeros behind", "zeros", (count,))
     if (older / name).exists():
         yield Case(name, "older copy", "older")
+    if kind_of(name) == "sst":
+        for _ in range(RANDOM_BITS["sst"]):
+            at = chance.randrange(max(0, size - TABLE_END_BYTES), size)
+            yield Case(name, "bit of its end", "flip", (at * 8 + chance.randrange(8),))
     if kind_of(name) in ("log", "sst"):
-        yield from (
-            Case(name, "sibling", "copy", (other,))
-            for other in names
-            if other != name and kind_of(other) == kind_of(name)
-        )
+        yield from _siblings(file, names)
+
+
+def _siblings(file: Path, names: list[str]) -> Iterator[Case]:
+    for other in names:
+        if other != file.name and kind_of(other) == kind_of(file.name):
+            same_size = file.with_name(other).stat().st_size == file.stat().st_size
+            how = "sibling of its size" if same_size else "sibling"
+            yield Case(file.name, how, "copy", (other,))
 
 
 def _record_cases(file: Path, chance: random.Random) -> Iterator[Case]:

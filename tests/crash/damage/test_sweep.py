@@ -21,6 +21,11 @@ def test_a_damaged_file_of_a_checkpoint_gives_exact_data_or_a_refusal_that_names
     sweep("--of", "checkpoint", "--sample", str(count))
 
 
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.rounds)])
+def test_a_damaged_table_of_many_gives_exact_data_or_a_refusal_that_names_it(count: int) -> None:
+    sweep("--of", "tables", "--sample", str(count))
+
+
 @pytest.mark.parametrize("system", ["restarted", "no-boot-id"])
 @pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.rounds)])
 def test_after_a_power_cut_only_what_no_sync_covered_is_missing(count: int, system: str) -> None:

@@ -1,7 +1,8 @@
 """Makes a data directory and dies: `python -m tests.crash.damage.victim KIND PARENT`.
 
 `synced`: several live logs and tables in `PARENT/data`, every commit synced, and in `PARENT/older` a copy of
-an earlier moment. `checkpoint`: a checkpoint of such a directory in `PARENT/data`. `unsynced`: one log in
+an earlier moment. `tables`: the same with more tables than RocksDB opens at once. `checkpoint`: a checkpoint
+of a `synced` directory in `PARENT/data`. `unsynced`: one log in
 `PARENT/data` with commits that no sync has covered; `PARENT/synced` says how far the sync went.
 """
 
@@ -67,6 +68,21 @@ def leave_synced(parent: Path) -> fairlead.Broker:
     return broker
 
 
+def leave_tables(parent: Path) -> None:
+    """At its start RocksDB opens 16 tables, and the others when it first reads them."""
+    broker = fairlead.open(parent / "data", durability="fsync", clock=ManualClock())
+    for queue in ("work", "other"):
+        broker.create_queue(queue, visibility_timeout="10m")
+    # Fewer tables in each family than start a compaction.
+    for turn in range(3):
+        fill_log(broker, turn)
+        for family in list(broker._core.store._tables):  # type: ignore[attr-defined]
+            start_new_log(broker, family)
+        if turn == 1:
+            shutil.copytree(parent / "data", parent / "older")
+    fill_log(broker, 3)
+
+
 def leave_unsynced(parent: Path) -> None:
     """Messages are numbered. The file `synced` holds the size of the log when the first `SYNCED` of them were
     synced.
@@ -103,6 +119,7 @@ def leave_closed_together(parent: Path) -> None:
 
 KINDS = {
     "synced": leave_synced,
+    "tables": leave_tables,
     "unsynced": leave_unsynced,
     "checkpoint": leave_checkpoint,
     "closed_together": leave_closed_together,

@@ -8,9 +8,12 @@ import re
 from pathlib import Path
 
 from fairlead.errors import FairleadError, StoreCorrupt, StoreFailed, StoreFull, StoreLocked
+from fairlead.store.rocks.private import find_refused_in
 from fairlead.store.rocks.reserve import REOPEN_BYTES
 
-_FILE = re.compile(r"(\d{6}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json)")
+_FILE = re.compile(r"\d{6,}\.(?:sst|log|blob)|MANIFEST-\d+|CURRENT|OPTIONS-\d+|rocksdict-config\.json")
+#: How RocksDB names a table that is another file than its manifest describes.
+_OTHER_TABLE = re.compile(r"unique ID on table file (\d+)")
 #: What damaged or missing files say, besides "Corruption". A damaged CURRENT comes as an invalid argument.
 _CORRUPT = (
     "Corruption",
@@ -49,9 +52,24 @@ def named(trouble: BaseException, path: Path, family: str = "") -> FairleadError
     ):
         return StoreLocked(str(path))
     if any(word in text for word in _CORRUPT):
-        file = _FILE.search(text)
-        return StoreCorrupt(str(path / file[1]) if file else family or str(path), str(trouble))
+        return _corrupt(text, path, family)
     return StoreFailed(str(trouble))
+
+
+def _corrupt(text: str, path: Path, family: str) -> StoreCorrupt:
+    # RocksDB appends a remark about the manifest to whatever it says of a table that it opens at its start.
+    said, _, _ = text.partition("  The file ")
+    if other := _OTHER_TABLE.search(said):
+        return StoreCorrupt(str(path / f"{int(other[1]):06}.sst"), said)
+    if file := _FILE.search(said):
+        return StoreCorrupt(str(path / file[0]), said)
+    if refused := find_refused_in(path):
+        first, *others = sorted(refused)
+        also = "".join(f"; also {other.name}: {refused[other]}" for other in others)
+        return StoreCorrupt(str(first), refused[first] + also)
+    if file := _FILE.search(text):
+        return StoreCorrupt(str(path / file[0]), text)
+    return StoreCorrupt(family or str(path), text)
 
 
 def free_bytes(path: Path) -> int:

@@ -15,14 +15,12 @@ number:
 from __future__ import annotations
 
 import mmap
-import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rocksdict import AccessType, Cache, Options, Rdict, RdictIter, ReadOptions
+from rocksdict import Rdict, RdictIter, ReadOptions
 
 from fairlead.errors import StoreCorrupt
 from fairlead.store.rocks.layout import FAMILIES
@@ -36,9 +34,10 @@ from fairlead.store.rocks.log_format import (
     packed_records,
     restored_header,
 )
-from fairlead.store.rocks.manifest import Manifest, packed_manifest, read_manifest, read_number
+from fairlead.store.rocks.manifest import Manifest, read_manifest, read_number
 from fairlead.store.rocks.marks import BATCH, MARKS_FILE, Mark, read_mark
-from fairlead.store.rocks.options import CACHE_BYTES, MIB, family_options
+from fairlead.store.rocks.options import MIB
+from fairlead.store.rocks.private import find_refused, open_private
 
 _BLOCK_OF_TABLE = re.compile(r"(\d{6,})\.sst(?: offset (\d+) size (\d+))?")
 _FAMILY_OF_TABLE = re.compile(rb"column\.family\.id(.)\x16\x04(.)name", re.DOTALL)
@@ -161,37 +160,25 @@ class Salvage:
     def _view(self, excluded: frozenset[int]) -> _View:
         if excluded not in self._views:
             tables = [table for table in self._manifest.tables if table not in excluded]
-            self._views[excluded] = self._make_view(tables, with_logs=True)
+            self._views[excluded] = self._make_view(tables)
         return self._views[excluded]
 
-    def _make_view(self, tables: list[int], *, with_logs: bool) -> _View:
-        folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        sizes = {table: (self._path / f"{table:06}.sst").stat().st_size for table in tables}
-        for table in tables:
-            os.symlink(self._path / f"{table:06}.sst", folder / f"{table:06}.sst")
-        if with_logs:
-            for log in (self._scratch / "logs").iterdir():
-                os.symlink(log, folder / log.name)
-        with open(folder / "MANIFEST-000001", "wb") as file:
-            file.writelines(packed_manifest(self._manifest, sizes))
-        (folder / "CURRENT").write_bytes(b"MANIFEST-000001\n")
-        (folder / "rocksdict-config.json").write_text('{"raw_mode":true,"prefix_extractors":{}}')
-        return _View(folder)
+    def _make_view(self, tables: list[int]) -> _View:
+        logs = (self._scratch / "logs").iterdir()
+        return _View(open_private(self._scratch, self._manifest, self._files(tables), logs))
+
+    def _files(self, tables: Iterable[int]) -> dict[int, Path]:
+        return {table: self._path / f"{table:06}.sst" for table in tables}
 
     def _find_unopenable(self) -> frozenset[int]:
-        """Tables that RocksDB refuses to open. Each is opened alone only if all together cannot be opened."""
+        """Tables that RocksDB refuses to open. They are looked for only if not all together can be opened."""
         try:
             self._view(frozenset())
         except Exception as trouble:
             first = trouble
         else:
             return frozenset()
-        refused: dict[int, str] = {}
-        for table in self._manifest.tables:
-            try:
-                self._make_view([table], with_logs=False).close()
-            except Exception as trouble:
-                refused[table] = str(trouble).partition(" in /")[0]
+        refused = find_refused(self._scratch, self._manifest, self._files(self._manifest.tables))
         if not refused:
             raise StoreCorrupt(
                 str(self._path), f"RocksDB opens each table, but not all of them with the logs: {first}"
@@ -442,16 +429,8 @@ def _family_of(table: Path) -> tuple[int, str] | None:
 class _View:
     """A private database, open for reading."""
 
-    def __init__(self, folder: Path) -> None:
-        # All tables are opened at once, as RocksDB does by default: one that cannot be opened shows itself
-        # here, not at a read.
-        options = Options(raw_mode=True)
-        self._db = Rdict(
-            str(folder),
-            options=options,
-            column_families=family_options(Cache(CACHE_BYTES)),
-            access_type=AccessType.read_only(False),
-        )
+    def __init__(self, db: Rdict) -> None:
+        self._db = db
 
     def close(self) -> None:
         self._db.close()
