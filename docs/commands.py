@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fairlead.cli.app import app
+from fairlead.cli.repair import SAVED_IN_PART
 from fairlead.wire.statuses import STATUSES
 
 #: What the codes have in common that several errors share; 0, 1, 2 and the signals are not in the table of
@@ -27,6 +28,7 @@ EXIT_CODES = {
     10: "something is broken; whoever runs the broker must act",
     11: "the server asks for an API key, and none that is valid was given",
     12: "the API key may not do that",
+    SAVED_IN_PART: "`fairlead repair` saved a part into the new directory; something that was confirmed is gone",
     130: "ended by Ctrl-C",
     141: "whoever read the output went away",
 }

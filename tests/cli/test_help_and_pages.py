@@ -8,6 +8,7 @@ import pytest
 
 from docs.commands import EXIT_CODES, leaf_commands
 from fairlead.cli import main
+from fairlead.cli.repair import SAVED_IN_PART
 from fairlead.wire.statuses import STATUSES
 from tests.cli.conftest import Commands
 from tests.docs.pages import ROOT
@@ -58,7 +59,9 @@ def test_the_commands_of_the_issue_are_there() -> None:
 
 
 def test_every_exit_code_of_the_table_of_errors_has_a_meaning() -> None:
-    assert {status.exit_code for status in STATUSES.values()} <= set(EXIT_CODES)
+    codes = {status.exit_code for status in STATUSES.values()}
+    assert codes <= set(EXIT_CODES)
+    assert SAVED_IN_PART not in codes, "a repair that failed must not look like one that saved a part"
 
 
 def alike(text: str) -> str:

@@ -30,10 +30,10 @@ def fill(data: Path) -> None:
 def test_repair_lists_what_is_gone_and_says_so_by_its_exit_code(run: Run, data: Path, place: Path) -> None:
     fill(data)
     damage(data)
-    found = run("repair", data, place / "new", code=10)
+    found = run("repair", data, place / "new", code=13)
     assert "something is gone" in found.stdout
     assert "a block has a wrong checksum" in found.stdout
-    again = run("-o", "json", "repair", data, place / "other", code=10)
+    again = run("-o", "json", "repair", data, place / "other", code=13)
     report = json.loads(again.stdout)
     assert not report["ok"]
     with fairlead.open(place / "other", durability="os") as broker:
@@ -42,6 +42,16 @@ def test_repair_lists_what_is_gone_and_says_so_by_its_exit_code(run: Run, data: 
             with pytest.raises(MessageNotFound):
                 broker.find(gone["id"])
         assert broker.stats("bodies").ready == 100 - len(report["gone"])
+
+
+def test_a_repair_that_fails_has_another_exit_code_and_leaves_no_directory(
+    run: Run, data: Path, place: Path
+) -> None:
+    fill(data)
+    damage(data)
+    found = run("repair", data, place / "new", "--cut-unsynced", code=10)
+    assert "corrupt" in found.stderr
+    assert not (place / "new").exists()
 
 
 def test_repair_of_a_sound_directory_says_that_all_is_there(run: Run, data: Path, place: Path) -> None:

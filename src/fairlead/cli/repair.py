@@ -15,12 +15,12 @@ from rich.text import Text
 from fairlead.cli.chosen import wants_json
 from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.cli.output import clean, console, count_of, show
-from fairlead.errors import StoreCorrupt
 from fairlead.salvage.repair import repair as repair_directory
 from fairlead.salvage.report import DroppedEnd, RepairReport
 from fairlead.store.rocks.salvage import Damage, Gap
-from fairlead.wire.statuses import STATUSES
 
+#: The exit code when something is gone and the rest was saved. A repair that fails has the code of its error.
+SAVED_IN_PART = 13
 #: More ids than this are only counted; `-o json` has all of them.
 _MOST_LINES = 50
 
@@ -47,8 +47,8 @@ def repair(
     """Save what can be read of a damaged data directory into a new one, and list what is gone.
 
     The new directory gets its name when it is complete and checked: interrupted or killed, there is none. The
-    exit code is 0 if nothing that was confirmed is gone, else that of a corrupt store, also when the rest was
-    saved.
+    exit code is 0 if nothing that was confirmed is gone, and 13 if something is gone and the rest was saved.
+    With any other code there is no new directory.
     """
     refuse_if_open(damaged)
     out = console(stderr=True)
@@ -74,7 +74,7 @@ def repair(
         lambda: _view(damaged, new, report),
     )
     if not report.ok:
-        raise typer.Exit(STATUSES[StoreCorrupt].exit_code)
+        raise typer.Exit(SAVED_IN_PART)
 
 
 def _view(damaged: Path, new: Path, report: RepairReport) -> RenderableType:
