@@ -25,6 +25,7 @@ from fairlead.salvage.report import RepairReport
 from fairlead.store.rocks import RocksStore, codec
 from fairlead.store.rocks.log_format import HEADER_BYTES, RecordWalk
 from fairlead.store.rocks.marks import MARKS_FILE, read_mark, write_mark
+from fairlead.store.rocks.mend import read_footer
 from fairlead.store.verify import verify
 from fairlead.testing import ManualClock
 from tests.conformance.repair_scene import all_rows, fingerprint, flush, make_rich, payloads
@@ -92,6 +93,16 @@ def flip(file: Path, at: int, mask: int = 0x10) -> None:
     file.write_bytes(content)
 
 
+def flip_text(file: Path, text: bytes) -> None:
+    flip(file, file.read_bytes().rindex(text))
+
+
+def index_of(table: Path) -> int:
+    places = read_footer(table.read_bytes())
+    assert places is not None
+    return places[2]
+
+
 def flip_two(file: Path) -> None:
     for part in (1, 2):
         flip(file, file.stat().st_size * part // 4)
@@ -156,8 +167,9 @@ DAMAGES: dict[str, Change] = {
     "a log is cut": lambda path: os.truncate(logs(path)[1], 20_000),
     "a wrong byte in a table": lambda path: flip(bodies(path)[-1], bodies(path)[-1].stat().st_size // 2),
     "two wrong bytes in a table": lambda path: flip_two(bodies(path)[-1]),
-    "a wrong byte in the index of a table": lambda path: flip(
-        bodies(path)[-1], bodies(path)[-1].stat().st_size - 1200
+    "a wrong byte in the index of a table": lambda path: flip(bodies(path)[-1], index_of(bodies(path)[-1])),
+    "a wrong byte in the metaindex of a table": lambda path: flip_text(
+        bodies(path)[-1], b"rocksdb.properties"
     ),
     "a table is missing": lose(lambda path: bodies(path)[-1]),
     "the manifest is missing": lose(lambda path: next(path.glob("MANIFEST-*"))),
@@ -176,6 +188,11 @@ HARMLESS: dict[str, Change] = {
     "CURRENT is missing": lose(lambda path: path / "CURRENT"),
     "CURRENT is damaged": lambda path: flip(path / "CURRENT", 3),
     "the format file is missing": lose(lambda path: path / "FAIRLEAD_FORMAT"),
+    "a wrong byte in the properties of a table": lambda path: flip_text(
+        bodies(path)[-1], b"leveldb.BytewiseComparator"
+    ),
+    "properties of a table out of order": lambda path: flip_text(bodies(path)[-1], b"column.family.id"),
+    "a wrong magic number of a table": lambda path: flip(bodies(path)[-1], -3),
 }
 
 
@@ -212,6 +229,15 @@ def test_damage_in_a_table_costs_only_the_rows_of_the_damaged_blocks(
     assert (
         0 < sum(len(made[1].payload[id]) for id in lost) <= sum(block.end - block.start for block in blocks)
     )
+
+
+def test_repair_saves_every_row_of_a_table_whose_metaindex_is_damaged(
+    damage: Callable[[Change], Path], made: tuple[Path, Ledger], directory: Path
+) -> None:
+    report = check(damage(DAMAGES["a wrong byte in the metaindex of a table"]), directory / "new", made[1])
+    assert report.messages == len(made[1].payload.keys() - made[1].completed)
+    (hurt,) = report.damages
+    assert "deleted as a range" in hurt.what
 
 
 @pytest.mark.parametrize("how", HARMLESS)

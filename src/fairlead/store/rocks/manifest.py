@@ -141,32 +141,37 @@ def packed_manifest(manifest: Manifest, table_sizes: dict[int, int]) -> Iterator
         _MIN_LOG_TO_KEEP: manifest.min_log_to_keep,
     }
     edits = [
-        _text_field(_COMPARATOR, _BYTEWISE) + b"".join(_packed(tag, value) for tag, value in numbers.items())
+        _text_field(_COMPARATOR, _BYTEWISE)
+        + b"".join(packed_numbers(tag, value) for tag, value in numbers.items())
     ]
-    edits[0] += _packed(_LOG_NUMBER, manifest.family_logs.get(0, 0))
+    edits[0] += packed_numbers(_LOG_NUMBER, manifest.family_logs.get(0, 0))
     for family, name in manifest.families.items():
-        log = _packed(_LOG_NUMBER, manifest.family_logs.get(family, 0))
+        log = packed_numbers(_LOG_NUMBER, manifest.family_logs.get(family, 0))
         edits.append(
             _text_field(_COMPARATOR, _BYTEWISE)
             + log
-            + _packed(_FAMILY, family)
+            + packed_numbers(_FAMILY, family)
             + _text_field(_ADD_FAMILY, name.encode())
         )
     for table, size in table_sizes.items():
-        bounds = _text(_LOWEST_KEY) + _text(_HIGHEST_KEY) + _packed(0, _ANY_SEQUENCE, _END_OF_PAIRS)
-        edits.append(_packed(_NEW_TABLE, 0, table, size) + bounds + _packed(_FAMILY, manifest.tables[table]))
+        bounds = _text(_LOWEST_KEY) + _text(_HIGHEST_KEY) + packed_numbers(0, _ANY_SEQUENCE, _END_OF_PAIRS)
+        edits.append(
+            packed_numbers(_NEW_TABLE, 0, table, size)
+            + bounds
+            + packed_numbers(_FAMILY, manifest.tables[table])
+        )
     return packed_records(edits)
 
 
 def _text_field(tag: int, text: bytes) -> bytes:
-    return _packed(tag) + _text(text)
+    return packed_numbers(tag) + _text(text)
 
 
 def _text(text: bytes) -> bytes:
-    return _packed(len(text)) + text
+    return packed_numbers(len(text)) + text
 
 
-def _packed(*numbers: int) -> bytes:
+def packed_numbers(*numbers: int) -> bytes:
     packed = bytearray()
     for number in numbers:
         while number >= 128:

@@ -6,8 +6,9 @@ number:
 * Logs are written anew, under their numbers, with the records that are whole and have right checksums. Behind a defect the
   walk goes on at the next record, or, if the defect's length cannot be trusted, at the next block.
 * The manifest is written anew. It names the tables that the damaged one names, or, if that one cannot be read, all tables.
-* Tables are links. A table that cannot be opened is left out. Where a block of a table cannot be read, the rows of that
-  key range come from the other tables and the logs: they may be older than the rows that are gone.
+* Tables are links. A table with damaged properties is a copy that is read by its index (`mend.py`). A table that cannot be
+  opened even so is left out. Where a block of a table cannot be read, the rows of that key range come from the other tables
+  and the logs: they may be older than the rows that are gone.
 
 `damages` says which files could not be read, and where. `gaps` says which commits are in no log any more.
 """
@@ -36,6 +37,7 @@ from fairlead.store.rocks.log_format import (
 )
 from fairlead.store.rocks.manifest import Manifest, read_manifest, read_number
 from fairlead.store.rocks.marks import BATCH, MARKS_FILE, Mark, read_mark
+from fairlead.store.rocks.mend import has_no_ranges, mend_table
 from fairlead.store.rocks.options import MIB
 from fairlead.store.rocks.private import find_refused, open_private
 
@@ -101,6 +103,8 @@ class Salvage:
         #: The greatest commit number in the logs.
         self.last_commit = 0
         self._noted: set[_BadBlock] = set()
+        #: Copies of tables that RocksDB cannot open otherwise.
+        self._mended: dict[int, Path] = {}
         self._views: dict[frozenset[int], _View] = {}
         mark = self._read_mark()
         self._manifest, known = self._read_manifest(mark)
@@ -168,7 +172,7 @@ class Salvage:
         return _View(open_private(self._scratch, self._manifest, self._files(tables), logs))
 
     def _files(self, tables: Iterable[int]) -> dict[int, Path]:
-        return {table: self._path / f"{table:06}.sst" for table in tables}
+        return {table: self._mended.get(table, self._path / f"{table:06}.sst") for table in tables}
 
     def _find_unopenable(self) -> frozenset[int]:
         """Tables that RocksDB refuses to open. They are looked for only if not all together can be opened."""
@@ -183,9 +187,24 @@ class Salvage:
             raise StoreCorrupt(
                 str(self._path), f"RocksDB opens each table, but not all of them with the logs: {first}"
             ) from first
-        for table, why in refused.items():
-            self.damages.append(Damage(f"{table:06}.sst", 0, 0, f"the table cannot be opened: {why}"))
-        return frozenset(refused)
+        unopenable = {table for table, why in refused.items() if not self._mend(table, why)}
+        for table in sorted(unopenable):
+            what = f"the table cannot be opened: {refused[table]}"
+            self.damages.append(Damage(f"{table:06}.sst", 0, 0, what))
+        return frozenset(unopenable)
+
+    def _mend(self, table: int, why: str) -> bool:
+        """Read a table without its properties, if its index is sound."""
+        file = self._path / f"{table:06}.sst"
+        mended = mend_table(file, self._scratch / f"mended-{table:06}")
+        if mended is None or find_refused(self._scratch, self._manifest, {table: mended}):
+            return False
+        self._mended[table] = mended
+        harmless = has_no_ranges(file)
+        lost = "" if harmless else "; rows may be back that were deleted as a range"
+        what = f"the properties of the table cannot be read: {why}{lost}"
+        self.damages.append(Damage(file.name, 0, 0, what, harmless=harmless))
+        return True
 
     def _check_tables(self) -> None:
         tables, families = self._manifest.tables, self._manifest.families
