@@ -84,6 +84,7 @@ LIMITS = {
     "STEP_MESSAGES": "messages that one call of an operator's verb changes, and ids that it takes",
     "HOLD_MESSAGES": "messages that one hold of the engine lock reads or changes: in a scan by filter, a view, a step of a purge or redrive",
     "HOLD_BYTES": "payloads, headers and failure records that one such hold reads or changes, which has at least one message",
+    "HOLD_MS": "after this time a hold that changes messages takes no more of them; the rest is for its next hold",
     "COUNT_LIMIT": "how far counting on request goes before it says *more*",
     "SCAN_LIMIT": "messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what waits of one key",
     "MAX_STAGING_NAME_BYTES": "the token of a staged write, or the name of one of its chunks, in UTF-8; each belongs to its queue",

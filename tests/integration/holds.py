@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fairlead import Broker
+from fairlead.broker.engine_lock import EngineLock
 from fairlead.model.facts import Fact, Moved
 
 #: Questions that are asked about a list of ids; of the others the rows of the answer count.
@@ -18,7 +19,7 @@ _BY_IDS = ("messages", "states")
 
 
 class _MeteredLock:
-    def __init__(self, inner: threading.Lock, meter: HoldMeter) -> None:
+    def __init__(self, inner: EngineLock, meter: HoldMeter) -> None:
         self._inner = inner
         self._meter = meter
 

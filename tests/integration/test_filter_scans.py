@@ -4,6 +4,8 @@ again before a change.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Fail, NewMessage
 from fairlead.broker.intents import choose_for_background_steps
+from fairlead.broker.scan import TAKE_AT_ONCE
 from fairlead.errors import BrokerClosed, MessageNotFound, ServerStopping, StoreFull
-from fairlead.model.limits import HOLD_MESSAGES
+from fairlead.model.facts import Enqueued, Moved
+from fairlead.model.limits import HOLD_MESSAGES, HOLD_MS
 from tests.integration.holds import metered
 from tests.integration.world import World
 
@@ -120,6 +124,71 @@ def test_a_verb_holds_the_lock_for_a_bounded_number_of_messages(
 ) -> None:
     all_over(memory_world)
     assert most_per_hold(memory_world, call) == {}
+
+
+# The turns of steps and other callers
+
+BY_STEPS: dict[str, Callable[[Broker], Any]] = {
+    "hold": lambda broker: broker.hold("q", filter=DeadFilter()),
+    "bury": lambda broker: broker.bury("q", filter=DeadFilter()),
+    "done": lambda broker: broker.done("q", filter=DeadFilter()),
+    "drop": lambda broker: broker.drop("q", filter=DeadFilter()),
+    "retry": lambda broker: broker.retry("q", filter=DeadFilter()),
+    "unhold": lambda broker: broker.unhold("q", filter=DeadFilter()),
+    "fail": lambda broker: broker.fail("q", filter=DeadFilter()),
+    "redrive": lambda broker: broker.redrive("q"),
+    "redrive by ids": CHANGES["redrive by ids"],
+    "drain": lambda broker: broker.drain("q"),
+    "prune": lambda broker: broker.prune("q", older_than="0s", which="done"),
+    "purge": lambda broker: broker.purge("q"),
+}
+
+
+@pytest.mark.parametrize("call", BY_STEPS.values(), ids=BY_STEPS.keys())
+def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
+    memory_world: World, call: Callable[[Broker], Any]
+) -> None:
+    all_over(memory_world)
+    world, order = memory_world, list[str]()
+    caller = threading.Thread(target=lambda: world.broker.enqueue("other", b"waited"))
+    world.broker.create_queue("other")
+
+    def note(facts: Any) -> None:
+        """During the second step, under the lock, a caller comes and waits."""
+        is_caller = any(type(fact) is Enqueued for fact in facts)
+        order.append("caller" if is_caller else "step")
+        if len(order) == 2:
+            caller.start()
+            give_up_at = time.monotonic() + 30
+            while not world.broker._core.lock.waiting and time.monotonic() < give_up_at:
+                time.sleep(0.001)
+
+    world.store.on_commit = note
+    call(world.broker)
+    caller.join()
+    assert order[:4] == ["step", "step", "caller", "step"]
+
+
+@pytest.mark.parametrize("verb", ["hold", "bury", "drop", "redrive", "redrive by ids", "drain"])
+def test_a_step_that_has_used_its_time_leaves_the_rest_to_the_next(memory_world: World, verb: str) -> None:
+    """Whatever a read takes: with a slow disk, a step changes few messages."""
+    world = memory_world
+    if verb.startswith("redrive"):
+        dead_letters(world, HOLD_MESSAGES)
+    else:
+        world.fill("q", count=HOLD_MESSAGES)
+    read, changed = world.store.inner.states, list[int]()
+
+    def slow_states(ids: Any) -> Any:
+        if world.broker._core.lock.locked():
+            # Not `advance`: it runs due work, which needs the lock that the step holds.
+            world.clock._monotonic_ms += HOLD_MS
+        return read(ids)
+
+    world.store.states = slow_states  # type: ignore[attr-defined]
+    world.store.on_commit = lambda facts: changed.append(sum(type(fact) is Moved for fact in facts))
+    BY_STEPS[verb](world.broker)
+    assert (max(changed), sum(changed)) == (TAKE_AT_ONCE, HOLD_MESSAGES)
 
 
 # What changes between the scan and the commit

@@ -682,6 +682,9 @@ def test_the_lock_is_let_go_between_steps(world: World) -> None:
     seen = commits(world)
 
     class Between:
+        def let_waiters_pass(self) -> None:
+            lock.let_waiters_pass()
+
         def __enter__(self) -> None:
             lock.acquire()
 

@@ -47,7 +47,7 @@ def browse(
     start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0")
     end = _bound(high, "high", _BEHIND_ALL)
     while True:
-        with core.lock:
+        with core.step():
             core.check_scan()
             queue = _viewed(core, name, view)
             gathered = _gather(core, queue.queue_id) if _has_few(core, queue) else None
@@ -163,7 +163,7 @@ def _parts(messages: list[Message]) -> Iterator[list[Message]]:
 
 def _shown(core: Core, queue: QueueState, messages: list[Message]) -> list[MessageInfo]:
     states = core.store.states([message.id for message in messages])
-    with core.lock:
+    with core.step():
         core.check_scan()
         part = _Part(core, queue, messages, states)
     return part.infos()

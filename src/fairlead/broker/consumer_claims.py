@@ -71,7 +71,7 @@ def claim(core: Core, wanted: Wanted, wait_ms: int) -> NumberedClaim:
             filling.touch()
         commit = core.store.last_commit
     while record.phase != "open":
-        with core.lock:
+        with core.step():
             core.check_open()
             record = filling.piece() or record
             commit = core.store.last_commit

@@ -145,7 +145,7 @@ def run_left_alone(core: Core) -> bool:
 
 def run_step(core: Core, consumer: Scoped) -> bool:
     """Without the lock: one bounded commit; False when nothing is under way for the consumer."""
-    with core.lock:
+    with core.step():
         core.check_open()
         state = core.consumer_book.find(consumer)
         if state is None or not state.record.under_way:
@@ -159,7 +159,7 @@ def run_step(core: Core, consumer: Scoped) -> bool:
             _close_step(core, step, {})
             return True
     answers = ask_hooks(core, failures, closing=step.record.claim_id)
-    with core.lock:
+    with core.step():
         core.check_open()
         state = core.consumer_book.find(consumer)
         # Somebody else may have done the step meanwhile.

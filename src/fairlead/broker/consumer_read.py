@@ -78,7 +78,7 @@ def _touch(core: Core, state: ConsumerState) -> None:
 
 def _pages(core: Core, wanted: Slice, at: int) -> Iterator[list[Delivery]]:
     while True:
-        with core.lock:
+        with core.step():
             page = _Page(core, wanted.find(core), at, wanted)
         at, ended, deliveries = page.next, page.ended, page.deliveries(core, wanted)
         # Whoever reads may take their time: meanwhile the bodies are held once, and by them.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from fairlead.broker.answered import Answered
 from fairlead.broker.bodies import BodyCache
 from fairlead.broker.consumer_book import ConsumerBook
+from fairlead.broker.engine_lock import EngineLock
 from fairlead.broker.leases import LeaseBook
 from fairlead.broker.look_budget import LookBudget
 from fairlead.broker.observers import Observer, Observers, TimingObserver
@@ -75,7 +76,7 @@ class Core:
         self.clock = clock
         self.settings = settings
         self.synced = synced
-        self.lock = threading.Lock()
+        self.lock = EngineLock()
         self.ids = IdSource()
         self.bodies = BodyCache(settings.body_cache_bytes)
         self.hooks = Hooks(settings.lua, clock)
@@ -87,7 +88,7 @@ class Core:
         self.rng = random.Random()
         self._breakers: dict[tuple[int, FailureReason], BreakerState] = {}
         self.epochs: dict[int, int] = {}
-        self.timer = threading.Condition(self.lock)
+        self.timer = threading.Condition(self.lock)  # type: ignore[arg-type]
         self.timer_wakes_ms = NEVER_MS
         self.closed = False
         #: The server of this broker stops: a claim that finds nothing returns at once, and scans end.
@@ -116,6 +117,13 @@ class Core:
         self.staged = StagedBook()
         self.observers = Observers()
         self.tally = Tally()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """The lock for one step of a long operation: callers that wait for it already go first."""
+        self.lock.let_waiters_pass()
+        with self.lock:
+            yield
 
     # Queues
 
@@ -300,7 +308,7 @@ class Core:
 
     def disown(self) -> None:
         """In a forked child: every call is told. Whoever held the lock at the fork is not here to let it go."""
-        self.lock = threading.Lock()
+        self.lock = EngineLock()
         self.closed = True
         self._broken = BrokerForked()
 

@@ -13,7 +13,7 @@ from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
 from fairlead.broker.room import MESSAGE_BYTES
-from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected
+from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_record
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, ServerStopping, SourceQueueGone
 from fairlead.model.facts import InReady, Intent, IntentSaved
@@ -111,9 +111,12 @@ def _redrive_ids(
     try:
         for part in in_holds(chosen):
             lanes = _ask_hook(core, queue_id, part)
-            with core.lock:
-                moved += _redrive_part(core, name, part, clear_progress, lanes)
-                commit = core.store.last_commit
+            while part:
+                with core.step():
+                    taken, now_moved = _redrive_part(core, name, part, clear_progress, lanes)
+                    commit = core.store.last_commit
+                moved += now_moved
+                part = part[taken:]
     except ServerStopping:
         # What was moved must be told; who asks again goes on with the rest.
         if not moved:
@@ -126,7 +129,7 @@ def _spots(core: Core, queue_id: int, ids: Sequence[bytes]) -> list[InReady]:
     """Where those of the ids are that are ready in this queue."""
     found: list[InReady] = []
     for part in in_holds(named(core, ids)):
-        with core.lock:
+        with core.step():
             core.check_scan()
             located = locate_all(core, [candidate.id for candidate in part])
         spots = [one.spot for one in located if one is not None]
@@ -138,7 +141,7 @@ def _ask_hook(core: Core, queue_id: int, part: Sequence[Candidate]) -> Lanes | N
     """Without the lock: a redrive goes through the enqueue flow of the source, hook included. None: it has no
     hook.
     """
-    with core.lock:
+    with core.step():
         core.check_open()
         dead_letters = core.by_id.get(queue_id)
         source = core.by_id.get(dead_letters.record.source_id) if dead_letters is not None else None
@@ -152,12 +155,15 @@ def _ask_hook(core: Core, queue_id: int, part: Sequence[Candidate]) -> Lanes | N
 
 def _redrive_part(
     core: Core, name: str, part: Sequence[Candidate], clear_progress: bool, lanes: Lanes | None
-) -> int:
-    """Under the lock: those that are still where and what they were when they were chosen."""
+) -> tuple[int, int]:
+    """Under the lock: those that are still where and what they were when they were chosen. Returns how many
+    candidates the hold came to, and how many it moved.
+    """
     dead_letters = _dead_letters_of(core, name)
     source = core.by_id[dead_letters.record.source_id]
-    moves, moved = Moves(core, core.now_ms(), grows=True), 0
-    for candidate, one in zip(part, locate_all(core, [candidate.id for candidate in part]), strict=True):
+    moves, taken, moved = Moves(core, core.now_ms(), grows=True), 0, 0
+    for candidate, one in take_in_time(core, part):
+        taken += 1
         if (
             one is None
             or one.state is None
@@ -178,14 +184,14 @@ def _redrive_part(
             )
             moved += 1
     moves.commit()
-    return moved
+    return taken, moved
 
 
 def _count_selected(core: Core, intent: Intent, test: DeadLetterTest) -> int:
     """Exact; what is leased just now does not count."""
     count, place = 0, 0
     while True:
-        with core.lock:
+        with core.step():
             core.check_scan()
             rows = core.store.rows_after(intent.queue_id, DEAD_LETTER_LANE, place, HOLD_MESSAGES)
         spots = [

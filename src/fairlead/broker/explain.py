@@ -55,7 +55,7 @@ def _count_ahead(core: Core, raw_id: bytes) -> int:
         return 0
     own_place, place, count = row_place(spot.row), 0, 0
     while count <= COUNT_LIMIT:
-        with core.lock:
+        with core.step():
             core.check_scan()
             rows = core.store.rows_after(spot.queue_id, spot.lane, place, HOLD_MESSAGES)
         ahead = [row for row in rows if row_place(row) < own_place]

@@ -113,7 +113,7 @@ def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
     found: list[BlockedStream] = []
     records = dict(held_up)
     for part in bounded([record.first for _, record in held_up]):
-        with core.lock:
+        with core.step():
             core.check_scan()
             for first in part:
                 name = row_stream(first.row)
@@ -125,7 +125,7 @@ def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
 def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:
     name = ""
     while True:
-        with core.lock:
+        with core.step():
             core.check_scan()
             page = core.store.streams_after(queue_id, name, HOLD_MESSAGES)
         yield from page

@@ -21,7 +21,7 @@ from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.room import step_of
-from fairlead.broker.scan import Candidate, still_selected, tested
+from fairlead.broker.scan import TAKE_AT_ONCE, Candidate, HoldTime, still_selected, tested
 from fairlead.decide.dead_filter import DeadLetterTest, filter_from_record
 from fairlead.errors import InvalidRequest, ServerStopping, SourceQueueGone
 from fairlead.model.facts import (
@@ -80,7 +80,7 @@ def run_to_end(core: Core, intent: Intent) -> Step:
                     raise
                 core.confirm(commit)
                 return Step(intent, ended=False)
-            with core.lock:
+            with core.step():
                 core.check_open()
                 after = run_intent_step(core, intent, cursor, chosen)
                 commit = core.store.last_commit
@@ -112,7 +112,7 @@ def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | No
     """
     if intent.kind != "redrive":
         return None
-    with core.lock:
+    with core.step():
         core.check_scan()
         # It was let in when it began, and goes on below the reserve too: its messages only change places.
         most = step_of(core, most)
@@ -138,7 +138,7 @@ def choose(core: Core, intent: Intent, most: int = HOLD_MESSAGES, work: int | No
 
 
 def _ask_hook(core: Core, intent: Intent, ids: Sequence[bytes]) -> Lanes | None:
-    with core.lock:
+    with core.step():
         source = _source(core, intent)
         if source is None or not has_enqueue_hook(source):
             return None
@@ -403,24 +403,38 @@ def _redrive_step(core: Core, intent: Intent, moves: Moves, chosen: Chosen | Non
         raise SourceQueueGone(dead_letters.name)
     if chosen is None or (chosen.lanes is None and has_enqueue_hook(source)):
         return intent, False
+    time = HoldTime(core)
     rows, reached_end = _tested_rows(core, intent, chosen)
+    done, taken = intent.done, 0
+    while taken < len(rows) and not (taken and time.is_over):
+        some = rows[taken : taken + TAKE_AT_ONCE]
+        done += _redrive_rows(core, intent, moves, chosen, some, source)
+        taken += len(some)
+    cursor = row_place(rows[taken - 1]) if taken else intent.cursor
+    all_taken = reached_end and taken == len(rows)
+    reached = intent.limit != 0 and done >= intent.limit
+    return msgspec.structs.replace(intent, done=done, cursor=cursor), all_taken or reached
+
+
+def _redrive_rows(
+    core: Core, intent: Intent, moves: Moves, chosen: Chosen, rows: Sequence[bytes], source: QueueState
+) -> int:
+    """Move those that were selected and are unchanged. Returns how many."""
     selected = [(row, candidate) for row in rows if (candidate := chosen.tested[row_id(row)]) is not None]
     ids = [candidate.id for _, candidate in selected]
-    done = intent.done
+    moved = 0
     for (row, candidate), message, state in zip(
         selected, core.messages(ids), core.store.states(ids), strict=True
     ):
         if message is None or state is None or not still_selected(candidate, state):
             continue
         lane, weight = (chosen.lanes or {}).get(message.id, (b"", 0))
-        spot = InReady(dead_letters.queue_id, DEAD_LETTER_LANE, row)
+        spot = InReady(intent.queue_id, DEAD_LETTER_LANE, row)
         moves.redrive(
             spot, state, message, source, clear_progress=intent.clear_progress, lane=lane, weight=weight
         )
-        done += 1
-    cursor = row_place(rows[-1]) if rows else intent.cursor
-    reached = intent.limit != 0 and done >= intent.limit
-    return msgspec.structs.replace(intent, done=done, cursor=cursor), reached_end or reached
+        moved += 1
+    return moved
 
 
 def _tested_rows(core: Core, intent: Intent, chosen: Chosen) -> tuple[list[bytes], bool]:

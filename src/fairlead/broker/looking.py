@@ -121,7 +121,7 @@ def throttle_stats(core: Core) -> list[ThrottleStats]:
     keys.sort()
     found = []
     for start in range(0, len(keys), HOLD_MESSAGES):
-        with core.lock:
+        with core.step():
             core.check_open()
             now_ms = core.clock.monotonic_ms()
             some = [(key, core.buckets.find(key, now_ms)) for key in keys[start : start + HOLD_MESSAGES]]
@@ -219,7 +219,7 @@ def _infos(
     """Bodies are read without the lock. A message that has moved elsewhere since is left out."""
     ids = [row_id(spot.row) for spot in spots]
     messages = core.store.messages(ids)
-    with core.lock:
+    with core.step():
         core.check_scan()
         leases = [core.leases.find(message_id) for message_id in ids]
     name_of = names_of(core)
@@ -259,7 +259,7 @@ def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[st
     low, high = _between(digits) if raw_id is None else (raw_id, raw_id)
     matches: list[bytes] = []
     for _ in range(SCAN_LIMIT // HOLD_MESSAGES):
-        with core.lock:
+        with core.step():
             core.check_scan()
             page = core.store.ids_between(low, high, HOLD_MESSAGES)
         matches += _visible(core, page, visible)
@@ -276,7 +276,7 @@ def queues_of(core: Core, ids: Sequence[bytes]) -> list[str | None]:
     name_of = names_of(core)
     found: list[str | None] = []
     for start in range(0, len(ids), HOLD_MESSAGES):
-        with core.lock:
+        with core.step():
             core.check_open()
             spots = [_locate(core, raw_id) for raw_id in ids[start : start + HOLD_MESSAGES]]
             found += [None if spot is None else name_of(spot.queue_id) or "" for spot in spots]

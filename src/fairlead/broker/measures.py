@@ -36,7 +36,7 @@ def measures(core: Core) -> Measures:
             consumers.setdefault(state.record.queue_id, []).append(info_of(state.record))
     found = []
     for queue_id in queue_ids:
-        with core.lock:
+        with core.step():
             core.check_open()
             queue = core.by_id.get(queue_id)
             if queue is not None:

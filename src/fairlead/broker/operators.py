@@ -32,7 +32,7 @@ from fairlead.broker.looking import admitted, first_ready, info_of, names_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
-from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected
+from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
 from fairlead.broker.walk import HasRow, leases_of, ready_member_pages, ready_pages, waiting_pages
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
 from fairlead.errors import FairleadError, InvalidRequest, ServerStopping
@@ -167,26 +167,27 @@ class _Run:
             some, left = left[:room], left[room:]
             if ask is not None:
                 ask(some)
-            self._change(some)
+            while some:
+                some = some[self._change(some) :]
         return True
 
-    def _change(self, part: Sequence[Candidate]) -> None:
-        """One hold of the lock, and one commit."""
-        core = self._core
-        with core.lock:
+    def _change(self, part: Sequence[Candidate]) -> int:
+        """One hold of the lock, and one commit. Returns how many of the candidates it came to."""
+        core, taken = self._core, 0
+        with core.step():
             core.check_open()
             queue = core.by_id.get(self._queue_id)
             if queue is None:
-                return
+                return len(part)
             moves = Moves(core, core.now_ms(), grows=self._grows)
-            for candidate, found in zip(
-                part, locate_all(core, [candidate.id for candidate in part]), strict=True
-            ):
+            for candidate, found in take_in_time(core, part):
                 self._handled.add(candidate.id)
                 self._note(candidate, self._decide(moves, queue, candidate, found))
+                taken += 1
             if not self._dry_run:
                 moves.commit()
             self.commit = core.store.last_commit
+        return taken
 
     def _decide(self, moves: Moves, queue: QueueState, candidate: Candidate, found: Located | None) -> str:
         """Why the verb leaves it alone, or "" when it does not."""
@@ -272,7 +273,7 @@ def retry(
 
 def _ask_about_dead(core: Core, queue_name: str, part: Sequence[Candidate]) -> Lanes:
     """Without the lock: what `on_enqueue` says about the dead letters that are to come back."""
-    with core.lock:
+    with core.step():
         queue = core.queue(queue_name)
         source = core.by_id.get(queue.record.source_id) if queue.is_dead_letter_queue else queue
         if source is None or not has_enqueue_hook(source):
@@ -371,7 +372,7 @@ def _ask_about_leased(
     core: Core, queue_name: str, part: Sequence[Candidate], error: str, reason: FailureReason
 ) -> Answers:
     """Without the lock: what `on_failure` says about the deliveries that are to fail."""
-    with core.lock:
+    with core.step():
         queue = core.queue(queue_name)
         if not has_failure_hook(queue):
             return {}
@@ -407,8 +408,10 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
                     Candidate(row_id(spot.row), row_size(spot.row) + record_bytes(state), None)
                     for spot, state in found
                 ):
-                    infos, commit = _drain_part(core, queue_id, [candidate.id for candidate in part])
-                    drained += infos
+                    while part:
+                        infos, taken, commit = _drain_part(core, queue_id, part)
+                        drained += infos
+                        part = part[taken:]
         except FairleadError:
             if not drained:
                 raise
@@ -416,22 +419,20 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
     return drained
 
 
-def _drain_part(core: Core, queue_id: int, ids: Sequence[bytes]) -> tuple[list[MessageInfo], int]:
-    with core.lock:
+def _drain_part(core: Core, queue_id: int, part: Sequence[Candidate]) -> tuple[list[MessageInfo], int, int]:
+    """One hold of the lock: the messages removed, how many candidates it came to, and its commit."""
+    with core.step():
         core.check_scan()
         moves = Moves(core, core.now_ms())
-        found = [
-            one
-            for one in locate_all(core, ids)
-            if one is not None and isinstance(one.spot, InReady | InStream)
-        ]
-        here = [one for one in found if spot_queue_id(one.spot) == queue_id]
+        found = [one for _, one in take_in_time(core, part)]
+        ready = [one for one in found if one is not None and isinstance(one.spot, InReady | InStream)]
+        here = [one for one in ready if spot_queue_id(one.spot) == queue_id]
         names, book = names_of(core), core.consumer_book
         infos = [info_of(one.message, one.state, one.spot, names, book) for one in here]  # type: ignore[arg-type]
         for one in here:
             moves.drop(one.spot)
         moves.commit()
-        return infos, core.store.last_commit
+        return infos, len(found), core.store.last_commit
 
 
 def prune(
@@ -466,7 +467,7 @@ def _prune_done(core: Core, name: str, age_ms: int, dry_run: bool) -> OperatorRe
         queue_id, until_ms = core.queue(name).queue_id, core.now_ms() - age_ms
     pruned: list[InDone] = []
     while True:
-        with core.lock:
+        with core.step():
             core.check_open()
             after = pruned[-1] if dry_run and pruned else None
             page = core.store.done(queue_id, after, until_ms, HOLD_MESSAGES)

@@ -101,7 +101,7 @@ def _unpack(write: Scoped, name: str, body: bytes) -> ChunkBody:
 
 def _step(core: Core, write: Scoped) -> bool:
     """Without the lock: read what the next step needs, then make it in one commit. False when all is done."""
-    with core.lock:
+    with core.step():
         core.check_open()
         underway = core.staged.publishing.get(write)
         if underway is None:
@@ -116,7 +116,7 @@ def _step(core: Core, write: Scoped) -> bool:
     unpacked = {
         name: _unpack(write, name, body) if isinstance(body, bytes) else body for name, body in bodies
     }
-    with core.lock:
+    with core.step():
         core.check_open()
         if core.staged.publishing.get(write) is underway and underway.record is record:
             underway.loaded = {name: body or _unpack(write, name, b"") for name, body in unpacked.items()}

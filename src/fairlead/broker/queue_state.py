@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from fairlead.broker.engine_lock import EngineLock
 from fairlead.decide.drr import QueueScheduler
 from fairlead.model.queue import QueueConfig, QueueRecord
 
@@ -16,8 +17,8 @@ class Waiter:
 
     __slots__ = ("condition", "consumer", "woken")
 
-    def __init__(self, lock: threading.Lock, consumer: str) -> None:
-        self.condition = threading.Condition(lock)
+    def __init__(self, lock: EngineLock, consumer: str) -> None:
+        self.condition = threading.Condition(lock)  # type: ignore[arg-type]
         self.consumer = consumer
         self.woken = False
 

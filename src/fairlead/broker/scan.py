@@ -12,15 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from fairlead.broker.core import Core
+from fairlead.broker.locate import Located, locate_all
 from fairlead.broker.walk import HasRow
 from fairlead.decide.dead_filter import DeadLetterTest, Traits, traits_of
 from fairlead.errors import FairleadError
 from fairlead.model.lane import row_id, row_size
-from fairlead.model.limits import HOLD_BYTES, HOLD_MESSAGES
+from fairlead.model.limits import HOLD_BYTES, HOLD_MESSAGES, HOLD_MS
 from fairlead.model.message import Message, MessageState, record_bytes
 
 #: Messages whose records are read together; those of one may have 300 KB.
 _READ_AT_ONCE = 50
+#: Messages that a hold takes between two looks at the clock.
+TAKE_AT_ONCE = 20
 _UNTOUCHED = MessageState(queue_id=0)
 
 Met = TypeVar("Met", bound=HasRow)
@@ -89,6 +92,30 @@ def in_holds(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
             part, size = [], 0
     if part:
         yield part
+
+
+class HoldTime:
+    """Made at the beginning of a hold of the lock: says when the hold is to take no more messages."""
+
+    def __init__(self, core: Core) -> None:
+        self._clock = core.clock
+        self._until_ms = core.clock.monotonic_ms() + HOLD_MS
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.monotonic_ms() >= self._until_ms
+
+
+def take_in_time(core: Core, part: Sequence[Candidate]) -> Iterator[tuple[Candidate, Located | None]]:
+    """Under the lock: candidates, in order, with where each is now, until the time of the hold is over. The
+    first TAKE_AT_ONCE always come; the caller gives the rest to its next hold.
+    """
+    time = HoldTime(core)
+    for start in range(0, len(part), TAKE_AT_ONCE):
+        if start and time.is_over:
+            return
+        some = part[start : start + TAKE_AT_ONCE]
+        yield from zip(some, locate_all(core, [candidate.id for candidate in some]), strict=True)
 
 
 def _read_states(core: Core, ids: Sequence[bytes]) -> list[MessageState | None]:

@@ -51,7 +51,7 @@ def run_due(core: Core) -> None:
     while True:
         expired = _expire_with_hooks(core)
         chosen = choose_for_background_steps(core)
-        with core.lock:
+        with core.step():
             if core.closed:
                 return
             core.check_open()

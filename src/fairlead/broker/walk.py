@@ -69,7 +69,7 @@ def leases_of(core: Core, queue_id: int) -> list[Lease]:
     """As they are at one moment. The lock is held to copy the book, not to search it: it has the leases of
     all queues.
     """
-    with core.lock:
+    with core.step():
         core.check_scan()
         leases = core.leases.all()
     return [lease for lease in leases if lease.queue_id == queue_id]
@@ -87,7 +87,7 @@ def ready_member_pages(core: Core, queue_id: int) -> Iterator[list[InReady | InS
     """
     for members in member_pages(core, queue_id):
         for part in bounded(members):
-            with core.lock:
+            with core.step():
                 core.check_scan()
                 found = locate_all(core, [member.id for member in part])
             spots = [one.spot for one in found if one is not None]
@@ -100,7 +100,7 @@ def member_pages(core: Core, queue_id: int) -> Iterator[list[StreamRow]]:
     """Messages of streams that have more than one; one alone is its stream's front, leased, or waiting."""
     name = ""
     while True:
-        with core.lock:
+        with core.step():
             core.check_scan()
             streams = core.store.streams_after(queue_id, name, HOLD_MESSAGES)
         if not streams:
@@ -115,7 +115,7 @@ def _members(core: Core, queue_id: int, streams: deque[tuple[str, StreamRow]]) -
     """Rows of each stream from a given one on."""
     while streams:
         page: list[StreamRow] = []
-        with core.lock:
+        with core.step():
             core.check_scan()
             for _ in range(min(_STREAMS_AT_ONCE, len(streams))):
                 room = HOLD_MESSAGES - len(page)
@@ -137,7 +137,7 @@ def _paged(
     core: Core, read: Callable[[_Placed | None], list[_Placed]], after: _Placed | None
 ) -> Iterator[list[_Placed]]:
     while True:
-        with core.lock:
+        with core.step():
             core.check_scan()
             page = read(after)
         if page:

@@ -63,10 +63,12 @@ MAX_ACTIVE_LANES = 1_000_000
 STEP_MESSAGES = 10_000
 #: Messages that one hold of the engine lock reads or changes, in a scan by filter, a view or a step of a long
 #: operation.
-HOLD_MESSAGES = 200
+HOLD_MESSAGES = 100
 #: The payloads, headers and failure records that one hold reads or writes; it ends with the message that
 #: reaches this.
-HOLD_BYTES = 512 * 1024
+HOLD_BYTES = 256 * 1024
+#: A hold that changes messages takes no more of them after this time; what it has taken it still commits.
+HOLD_MS = 5
 #: Counting on request stops here and says "more".
 COUNT_LIMIT = 10_000
 #: How many messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what
