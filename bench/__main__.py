@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import backlog, filters, hooks, hot, lifecycle, streams, worker
+from bench import backlog, census, filters, hooks, hot, lifecycle, streams, worker
 from bench.conditions import conditions_here
 from bench.doors import measure as doors
 from bench.doors.profile import show_profile
@@ -29,6 +29,7 @@ NAMES = (
     "hooks",
     "streams",
     "filters",
+    "census",
     "doors",
     "worker",
     "spark",
@@ -94,6 +95,7 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
     scanned = filters.QUICK if options.quick else filters.Plan()
     if options.dead:
         scanned = msgspec.structs.replace(scanned, dead=options.dead)
+    noticed = census.QUICK if options.quick else census.Plan()
     through = doors.QUICK if options.quick else doors.Plan()
     pipelines = worker.QUICK if options.quick else worker.Plan()
     sources = spark.QUICK if options.quick else spark.Plan()
@@ -128,6 +130,8 @@ def _measure(options: argparse.Namespace, figures: Figures, home: Path, console:
             figures.filters = filters.measure(
                 scanned, home, _ticker(progress, "filters", filters.steps(scanned))
             )
+        if "census" in wanted:
+            figures.census = census.measure(noticed, home, _ticker(progress, "census", census.steps(noticed)))
         if "doors" in wanted:
             figures.doors = doors.measure(through, home, _ticker(progress, "doors", doors.steps(through)))
         if "worker" in wanted:

@@ -1,5 +1,4 @@
-"""What noticing damage costs: the census before an open, and the marks after commits and syncs. `python -m
-bench.census`.
+"""What noticing damage costs: the census before an open, and the marks after commits and syncs.
 
 The census is measured on logs of about 250 MB (RocksDB keeps at most 256 MiB of them) that a process left
 behind without closing: written in batches of 500, and message by message. Each round opens a copy in a fresh
@@ -12,26 +11,31 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, process_time
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 import fairlead
 from bench.backlog import run_child
-from bench.conditions import conditions_here
 from bench.lifecycle import DURABILITIES, drafts_over
-from bench.rates import per_second, ratio, spread
+from bench.rates import Spread, per_second, ratio, spread
 from fairlead.broker.broker import Durability
 from fairlead.store.rocks.census import examine
 from fairlead.store.rocks.marks import Mark, Marks, read_mark
 
-BATCHES = (1, 500)
+BATCHES: tuple[int, ...] = (1, 500)
 _COUNT = {("os", 1): 3_000, ("os", 500): 20_000, ("fsync", 1): 300, ("fsync", 500): 20_000}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    open_rounds: int = 5
+    mark_rounds: int = 7
+    megabytes: int = 250
+
+
+QUICK = Plan(open_rounds=1, mark_rounds=1, megabytes=20)
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -83,56 +87,85 @@ def visit(data: Path) -> Opened:
     return opened
 
 
-def measure_open(home: Path, rounds: int, megabytes: int, console: Console) -> None:
-    table = Table("written by", "logs MB", "census s", "census CPU s", "open in all s", "open in all CPU s")
-    for batch in (500, 1):
-        base, copy = home / f"batch-{batch}", home / "copy"
-        run_child(
-            "bench.census", "--prepare", str(base), "--batch", str(batch), "--megabytes", str(megabytes)
-        )
-        seen: list[Opened] = []
-        for _ in range(rounds):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(base, copy)
-            seen.append(msgspec.json.decode(run_child("bench.census", "--visit", str(copy)), type=Opened))
-        columns = [
-            [v.census_s for v in seen],
-            [v.census_cpu_s for v in seen],
-            [v.open_s for v in seen],
-            [v.open_cpu_s for v in seen],
-        ]
-        name = "single messages" if batch == 1 else f"batches of {batch}"
-        table.add_row(name, f"{_log_bytes(base) / 1e6:.0f}", *(spread(column).show() for column in columns))
-        shutil.rmtree(base)
-    console.print(table)
+class Opening(msgspec.Struct, frozen=True):
+    written_by: str
+    logs_mb: float
+    census_s: Spread
+    census_cpu_s: Spread
+    open_s: Spread
+    open_cpu_s: Spread
+    load: float
 
 
-def measure_marks(home: Path, rounds: int, console: Console) -> None:
-    table = Table(
-        "durability",
-        "batch",
-        "messages/s with marks",
-        "without",
-        "of without",
-        "CPU µs a message",
-        "without",
-        "of without",
-    )
+class Marking(msgspec.Struct, frozen=True):
+    durability: str
+    batch: int
+    rate: Spread
+    rate_without: Spread
+    rate_of_without: Spread
+    cpu_us: Spread
+    cpu_us_without: Spread
+    cpu_of_without: Spread
+    load: float
+
+
+class CensusFigures(msgspec.Struct, frozen=True, omit_defaults=True):
+    opened: list[Opening] = []
+    marked: list[Marking] = []
+
+
+def steps(plan: Plan) -> int:
+    return len(BATCHES) + len(DURABILITIES) * len(BATCHES)
+
+
+def measure(plan: Plan, home: Path, tick: Callable[[str], None]) -> CensusFigures:
+    found = CensusFigures([], [])
+    for batch in reversed(BATCHES):
+        found.opened.append(_open_copies(home, plan, batch))
+        tick(found.opened[-1].written_by)
     for durability in DURABILITIES:
         for batch in BATCHES:
-            marked, unmarked = _enqueue_both(home, durability, batch, rounds)
-            cells = [
-                spread(marked.rates).show(0),
-                spread(unmarked.rates).show(0),
-                ratio(marked.rates, unmarked.rates).show(),
-            ]
-            cells += [
-                spread(marked.cpu_us).show(1),
-                spread(unmarked.cpu_us).show(1),
-                ratio(marked.cpu_us, unmarked.cpu_us).show(),
-            ]
-            table.add_row(durability, str(batch), *cells)
-    console.print(table)
+            found.marked.append(_mark(home, plan, durability, batch))
+            tick(f"marks, {durability}, batch {batch}")
+    return found
+
+
+def _open_copies(home: Path, plan: Plan, batch: int) -> Opening:
+    base, copy = home / f"batch-{batch}", home / "copy"
+    run_child(
+        "bench.census", "--prepare", str(base), "--batch", str(batch), "--megabytes", str(plan.megabytes)
+    )
+    seen: list[Opened] = []
+    for _ in range(plan.open_rounds):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(base, copy)
+        seen.append(msgspec.json.decode(run_child("bench.census", "--visit", str(copy)), type=Opened))
+    opening = Opening(
+        written_by="single messages" if batch == 1 else f"batches of {batch}",
+        logs_mb=_log_bytes(base) / 1e6,
+        census_s=spread([one.census_s for one in seen]),
+        census_cpu_s=spread([one.census_cpu_s for one in seen]),
+        open_s=spread([one.open_s for one in seen]),
+        open_cpu_s=spread([one.open_cpu_s for one in seen]),
+        load=round(os.getloadavg()[0], 1),
+    )
+    shutil.rmtree(base)
+    return opening
+
+
+def _mark(home: Path, plan: Plan, durability: Durability, batch: int) -> Marking:
+    marked, unmarked = _enqueue_both(home, durability, batch, plan.mark_rounds)
+    return Marking(
+        durability=durability,
+        batch=batch,
+        rate=spread(marked.rates),
+        rate_without=spread(unmarked.rates),
+        rate_of_without=ratio(marked.rates, unmarked.rates),
+        cpu_us=spread(marked.cpu_us),
+        cpu_us_without=spread(unmarked.cpu_us),
+        cpu_of_without=ratio(marked.cpu_us, unmarked.cpu_us),
+        load=round(os.getloadavg()[0], 1),
+    )
 
 
 def _enqueue_both(home: Path, durability: Durability, batch: int, rounds: int) -> tuple[Enqueued, Enqueued]:
@@ -165,30 +198,16 @@ def _log_bytes(data: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.census",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--rounds", type=int, default=5)
+    """What the group starts in processes of their own."""
+    parser = argparse.ArgumentParser(prog="python -m bench.census")
+    parser.add_argument("--prepare", type=Path)
+    parser.add_argument("--visit", type=Path)
+    parser.add_argument("--batch", type=int, default=500)
     parser.add_argument("--megabytes", type=int, default=250)
-    parser.add_argument("--batch", type=int, default=500, help=argparse.SUPPRESS)
-    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--visit", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.prepare:
         prepare(options.prepare, options.batch, options.megabytes)
-    if options.visit:
-        print(msgspec.json.encode(visit(options.visit)).decode())
-        sys.exit()
-    console = Console()
-    console.print(conditions_here())
-    home = Path(tempfile.mkdtemp(prefix="fairlead-bench-"))
-    try:
-        measure_open(home, options.rounds, options.megabytes, console)
-        measure_marks(home, options.rounds, console)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    print(msgspec.json.encode(visit(options.visit)).decode())
 
 
 if __name__ == "__main__":

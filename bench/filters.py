@@ -1,12 +1,15 @@
 """How long an enqueue waits beside a scan by filter or a view, and how fast patterns are matched.
 
 One process, one thread that enqueues single messages with pauses, and the call that is measured in another.
+Of each wait the time is taken off, in a second figure, that one of the two threads was ready to run and had no
+core (the longer of both, as they overlap): on a busy machine that is most of it.
 The dead letters have errors of 8,000 characters over `a` and `b`, for which the hostile pattern has as many
 states as it can.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -20,6 +23,7 @@ import msgspec
 
 import fairlead
 from bench.rates import Spread, spread
+from bench.run_queue import ThreadTimes
 from fairlead import DeadFilter
 from fairlead.errors import FairleadError
 
@@ -43,7 +47,9 @@ QUICK = Plan(dead=3_000, longest_s=2.0)
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Milliseconds that enqueues took during the call. `ended`: the call was not waited for."""
+    """Milliseconds that enqueues took during the call; `with_core_*` without the time in the run queue.
+    `ended`: the call was not waited for. `load` is that of the machine when the call was over.
+    """
 
     call: str
     enqueues: int
@@ -52,6 +58,10 @@ class Measured(msgspec.Struct, frozen=True):
     max_ms: float
     call_s: float
     ended: bool
+    with_core_p99_ms: float = 0.0
+    with_core_max_ms: float = 0.0
+    call_cpu_s: float = 0.0
+    load: float = 0.0
 
 
 class Matched(msgspec.Struct, frozen=True):
@@ -179,17 +189,39 @@ def _beside(broker: fairlead.Broker, name: str, call: Call, plan: Plan, *, again
 
     caller = threading.Thread(target=run, daemon=True)
     waits: list[float] = []
+    with_core: list[float] = []
     began = perf_counter()
     caller.start()
+    own, calling = ThreadTimes(threading.get_native_id()), ThreadTimes(caller.native_id)
     while not waits or (not over.is_set() and perf_counter() - began < plan.longest_s):
+        queued = own.read().queued_s, calling.read().queued_s
         before = perf_counter()
         broker.enqueue("other", b"x" * 100)
-        waits.append((perf_counter() - before) * 1000)
+        wait_s = perf_counter() - before
+        without_core_s = max(own.read().queued_s - queued[0], calling.read().queued_s - queued[1])
+        waits.append(wait_s * 1000)
+        with_core.append(max(0.0, wait_s - without_core_s) * 1000)
         sleep(_PAUSE_S)
-    took = perf_counter() - began
-    waits.sort()
-    at = [waits[min(len(waits) - 1, int(len(waits) * part))] for part in (0.5, 0.99)]
-    return Measured(name, len(waits), at[0], at[1], waits[-1], took, not over.is_set())
+    took, call_cpu_s = perf_counter() - began, calling.read().cpu_s
+    own.close()
+    calling.close()
+    return Measured(
+        call=name,
+        enqueues=len(waits),
+        p50_ms=_at(waits, 0.5),
+        p99_ms=_at(waits, 0.99),
+        max_ms=max(waits),
+        call_s=took,
+        ended=not over.is_set(),
+        with_core_p99_ms=_at(with_core, 0.99),
+        with_core_max_ms=max(with_core),
+        call_cpu_s=call_cpu_s,
+        load=round(os.getloadavg()[0], 1),
+    )
+
+
+def _at(waits: list[float], part: float) -> float:
+    return sorted(waits)[min(len(waits) - 1, int(len(waits) * part))]
 
 
 def _matches() -> list[Matched]:
