@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,6 +52,9 @@ from fairlead.store.rocks.reserve import (
 
 #: Where the bytes of a queue's messages are among its counters.
 _BYTES = Counters.__struct_fields__.index("bytes")
+#: While writes are refused: how often to look whether a compaction fits, which reads the properties of all
+#: tables.
+_REGULATE_EVERY_S = 0.1
 
 _log = logging.getLogger("fairlead.store")
 
@@ -85,6 +89,7 @@ class RocksStore(Questions):
         self._live_at_flush = 0
         #: How each family is compacted now; empty: all as usual.
         self._compaction: dict[str, str] = {}
+        self._regulated_at = float("-inf")
         self._boot = self._last_commit = self._last_queue_id = 0
         self._counters: dict[int, list[int]] = {}
         self._queues: dict[int, QueueRecord] = {}
@@ -225,6 +230,7 @@ class RocksStore(Questions):
         if spare < 2 * LOG_STEP_BYTES and (self._unflushed_writes >= LOG_STEP_BYTES or self._freed_much()):
             self._flush_families()
         if spare < 0:
+            self._compact_what_fits_now(free)
             raise StoreFull(str(self._path), free, reserve=reserve, logs=unflushed, request=twice)
 
     def _reserve_for(self, in_reserve: bool) -> int:
@@ -293,6 +299,17 @@ class RocksStore(Questions):
                 self._compaction[name] = mode
         if set(self._compaction.values()) == {"usual"}:
             self._compaction.clear()
+
+    def _compact_what_fits_now(self, free: int) -> None:
+        """A flush ends in the background. Only then do the tables have the deletions in them, and a compaction
+        that seemed too large may fit. No write follows that would look again: writes are refused.
+        """
+        now = time.monotonic()
+        if "off" not in self._compaction.values() or now - self._regulated_at < _REGULATE_EVERY_S:
+            return
+        self._regulated_at = now
+        if not self._needs_reopen and not self._read_only:
+            self._regulate_compaction(free)
 
     def _set_options(self, table: Rdict, options: dict[str, str]) -> None:
         """RocksDB also writes them to a file, which nobody reads: without room for it they hold all the same."""
