@@ -5,6 +5,7 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fairlead.model.delivery import Delivery
 from tests.integration.world import World
 
 HOUR = 3_600_000
+UNKNOWN = "018bcfe5-6800-7000-8000-00000000001a"
 VERBS = ["retry", "drop", "done", "bury", "hold", "unhold", "fail"]
 
 
@@ -131,8 +133,13 @@ def test_each_verb_in_each_situation(memory_world: World, verb: str, situation: 
     if restart:
         world.restart()
     before, commit = place_of(world, message_id), world.store.last_commit
-    result = act(world, verb, [message_id])
     expected = AFTER[verb][situation]
+    # A single id that cannot be retried is an error, so a second one keeps it a skipped message.
+    several = verb == "retry" and expected not in PLACES
+    result = act(world, verb, [message_id, UNKNOWN] if several else [message_id])
+    if several:
+        assert result.skipped[1] == (UNKNOWN, "not found in this queue")
+        result = replace(result, skipped=result.skipped[:1])
     if expected not in PLACES:
         assert (result.changed, result.skipped) == ((), ((message_id, expected),))
         assert (place_of(world, message_id), world.store.last_commit) == (before, commit)
@@ -185,6 +192,33 @@ def test_a_retry_is_now_and_from_zero_and_the_old_due_time_passes_without_effect
     assert world.broker.settle([Complete(again)])[0].outcome == "completed"
     world.clock.advance(ms=HOUR)
     assert world.counts("q") == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["", "dry run"])
+@pytest.mark.parametrize(
+    ("situation", "found"),
+    [
+        ("ready", "ready"),
+        ("delayed", "waiting"),
+        ("held", "held"),
+        ("leased", "leased"),
+        ("leased-dead", "leased in the dead-letter queue"),
+    ],
+)
+def test_a_single_id_that_cannot_be_retried_is_an_error(
+    world: World, situation: str, found: str, dry_run: bool
+) -> None:
+    message_id, _ = make(world, situation)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        act(world, "retry", [message_id], dry_run=dry_run)
+    assert (refused.value.field, refused.value.got) == (f"message {message_id}", found)
+
+
+def test_retrying_a_single_id_that_is_not_in_the_queue_is_an_error(world: World) -> None:
+    world.broker.create_queue("other")
+    for message_id in (UNKNOWN, world.broker.enqueue("other", b"m")):
+        with pytest.raises(errors.MessageNotFound):
+            act(world, "retry", [message_id])
 
 
 def test_a_retried_dead_letter_keeps_its_record_and_its_id(world: World) -> None:
@@ -557,9 +591,9 @@ def test_a_dry_run_of_a_verb_says_what_it_would_do_and_does_nothing(
     world = memory_world
     message_id, _ = make(world, situation)
     before, commit = world.counts("q"), world.store.last_commit
-    told = act(world, verb, [message_id], dry_run=True)
+    told = act(world, verb, [message_id, UNKNOWN], dry_run=True)
     assert (world.counts("q"), world.store.last_commit) == (before, commit)
-    assert told == act(world, verb, [message_id])
+    assert told == act(world, verb, [message_id, UNKNOWN])
 
 
 def test_a_dry_run_of_fail_does_not_count_for_the_failure_breaker(memory_world: World) -> None:

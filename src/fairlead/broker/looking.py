@@ -375,6 +375,16 @@ def _where(spot: Whereabouts) -> str:
     return "waiting" if isinstance(spot, InWaiting) else "done" if isinstance(spot, InDone) else "ready"
 
 
+def place_of(core: Core, message_id: str) -> str:
+    """In one word: ready, waiting, held, leased or done; "gone" for a message that no longer exists."""
+    with core.lock:
+        core.check_open()
+        spot = _locate(core, _raw_id(message_id))
+    if spot is None:
+        return "gone"
+    return "held" if isinstance(spot, InWaiting) and spot.due_ms == HELD else _where(spot)
+
+
 def info_of(
     message: Message,
     touched: MessageState | None,

@@ -28,14 +28,14 @@ from fairlead.broker.hooking import (
     has_failure_hook,
 )
 from fairlead.broker.locate import Located, locate_all
-from fairlead.broker.looking import admitted, first_ready, info_of, names_of
+from fairlead.broker.looking import admitted, first_ready, info_of, names_of, place_of
 from fairlead.broker.moves import Moves
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool, check_count, check_filter, check_ids
 from fairlead.broker.scan import Candidate, in_holds, named, select, still_selected, take_in_time
 from fairlead.broker.walk import HasRow, leases_of, ready_member_pages, ready_pages, waiting_pages
 from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest
-from fairlead.errors import FairleadError, InvalidRequest, ServerStopping
+from fairlead.errors import FairleadError, InvalidRequest, MessageNotFound, ServerStopping
 from fairlead.model.checks import check_text
 from fairlead.model.durations import Duration, to_ms
 from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting, Spot, spot_queue_id
@@ -55,6 +55,7 @@ WAITING = frozenset({"waiting"})
 DEAD = frozenset({"dead"})
 #: Why a verb leaves alone what is done and only kept to be looked at.
 COMPLETED = "completed already"
+NOT_FAILED = "neither dead nor waiting after a failure"
 _CHANGED = "it changed while the filter was applied; try again"
 _NOT_HERE = "not found in this queue"
 
@@ -238,7 +239,8 @@ def retry(
     """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs
     once.
 
-    A dead letter goes through the enqueue flow of its queue, hook included.
+    A dead letter goes through the enqueue flow of its queue, hook included. A single id that cannot be
+    retried raises `MessageNotFound` or `InvalidRequest`; among several ids it is skipped.
     """
     lanes: Lanes = {}
 
@@ -252,7 +254,7 @@ def retry(
             return COMPLETED
         if not _is_dead(core, spot):
             if not isinstance(spot, InWaiting) or state is None or not state.attempts:
-                return "neither dead nor waiting after a failure"
+                return NOT_FAILED
             moves.become_due(spot, msgspec.structs.replace(state, attempts=0))
             return ""
         source = core.by_id.get(state.source_queue_id) if state is not None else None
@@ -266,9 +268,19 @@ def retry(
         moves.redrive(spot, state, message, source, clear_progress=False, lane=lane, weight=weight)
         return ""
 
-    return act(
+    result = act(
         core, queue_name, ids, filter, verb, among=WAITING | DEAD, dry_run=dry_run, ask=ask, grows=True
     )
+    if ids is not None and len(ids) == 1 and result.skipped:
+        raise _refused_retry(core, *result.skipped[0])
+    return result
+
+
+def _refused_retry(core: Core, message_id: str, why: str) -> FairleadError:
+    if why is _NOT_HERE:
+        return MessageNotFound(message_id)
+    found = place_of(core, message_id) if why is NOT_FAILED else why
+    return InvalidRequest(f"message {message_id}", "dead, or waiting after a failure", found)
 
 
 def _ask_about_dead(core: Core, queue_name: str, part: Sequence[Candidate]) -> Lanes:

@@ -289,10 +289,24 @@ def _by_id(
         naming = f"{count_of(len(ids), 'message')} ({', '.join(short(found) for found in ids[:_LISTED])}{', ...' if len(ids) > _LISTED else ''})"
     if verb in _FINAL and not dry_run and ids:
         confirm(f"{verb} {naming} of queue {queue!r} for good", yes=yes)
-    result = call(queue, ids, dry_run=dry_run, **details) if ids else OperatorResult(())
+    result = _call_by_id(call, verb, queue, ids, dry_run=dry_run, **details) if ids else OperatorResult(())
     if len(given) == 1 and result.skipped:
         raise _refusal(target, verb, result.skipped[0])
     return OperatorResult(result.changed, (*result.skipped, *unclear), result.more)
+
+
+def _call_by_id(
+    call: Callable[..., OperatorResult], verb: str, queue: str, ids: Sequence[str], **details: Any
+) -> OperatorResult:
+    """`retry` raises for a single id that cannot be retried; the other verbs skip it. Here all skip it."""
+    try:
+        return call(queue, ids, **details)
+    except MessageNotFound as unknown:
+        return OperatorResult((), ((unknown.message_id, "not found in this queue"),))
+    except InvalidRequest as refused:
+        if refused.field != f"message {ids[0]}":
+            raise
+        return OperatorResult((), ((ids[0], f"{refused.got}, not {_WORDS[verb][1]}"),))
 
 
 def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequest | MessageNotFound:
@@ -302,7 +316,8 @@ def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequ
     refusal = InvalidRequest(
         f"message {short(message_id)}", _WORDS[verb][1], status_of_message(target.find(message_id))
     )
-    refusal.add_note(why)
+    if not why.endswith(_WORDS[verb][1]):
+        refusal.add_note(why)
     return refusal
 
 
@@ -332,7 +347,7 @@ def _by_filter(
     # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
     # not agreed to.
     still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
-    result = call(queue, list(still), **details) if still else OperatorResult(())
+    result = _call_by_id(call, verb, queue, list(still), **details) if still else OperatorResult(())
     return OperatorResult(result.changed, result.skipped, told.more)
 
 
