@@ -134,13 +134,16 @@ class LimitReached(Rejected):
 
 
 class MessageNotFound(Rejected):
+    """`found` says what is known of a message that exists but cannot be settled, such as one that is dead."""
+
     code = "message_not_found"
 
-    def __init__(self, message_id: str) -> None:
-        super().__init__(
-            f"expected a live message {message_id!r}, found none; it may be completed or dropped",
-            message_id=message_id,
-        )
+    def __init__(self, message_id: str, found: str = "") -> None:
+        if found:
+            message = f"expected message {message_id!r} to be leased; {found}"
+        else:
+            message = f"expected a live message {message_id!r}, found none; it may be completed or dropped"
+        super().__init__(message, message_id=message_id, found=found)
 
 
 class AmbiguousId(Rejected):

@@ -277,6 +277,26 @@ def test_goodbye_works_after_a_restart(world: World) -> None:
     assert world.counts("q") == (2, 0, 0, 0)
 
 
+def test_an_ack_of_a_message_that_is_not_leased_says_where_it_is(world: World) -> None:
+    world.broker.create_queue("r")
+    world.broker.update_queue("q", retain_completed="1h")
+    dead, done, ready, elsewhere = [world.broker.enqueue("q", b"") for _ in range(3)] + [
+        world.broker.enqueue("r", b"")
+    ]
+    (first,), (second,) = world.broker.claim("q"), world.broker.claim("q")
+    world.broker.settle([Fail(first, dead=True), Complete(second)])
+    told = {name: world.broker.ack("q", name) for name in (dead, done, ready, elsewhere)}
+    assert {result.outcome for result in told.values()} == {"not_found"}
+    assert [result.error for result in told.values()] == [
+        "it is dead, in queue 'q.dlq'; retry or redrive brings it back",
+        "it is completed",
+        "it waits for a consumer or for its time",
+        "",
+    ]
+    assert world.broker.nack("q", dead).error == told[dead].error
+    assert world.broker.ack("q.dlq", dead).error == told[dead].error
+
+
 def test_ack_and_nack_act_on_the_current_lease_of_that_queue(world: World) -> None:
     world.broker.create_queue("r")
     first, second = world.fill("q", count=2)

@@ -8,14 +8,16 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.hooking import Answers, FailedTry, ask_on_failure, has_failure_hook
+from fairlead.broker.locate import locate
 from fairlead.broker.moves import Moves
+from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_consumer
 from fairlead.broker.room import STATE_BYTES, step_of
 from fairlead.broker.states import states_of
 from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import to_ms
-from fairlead.model.facts import InLease, Restated
+from fairlead.model.facts import InDone, InLease, Restated
 from fairlead.model.handles import check_carry, check_fail, check_progress, read_handle
 from fairlead.model.ids import find_id
 from fairlead.model.lane import ROW_BYTES, Flag, move_row, row_place, row_stream
@@ -332,7 +334,9 @@ class Batch:
 def settle_current(
     core: Core, queue_name: str, message_id: str, make: type[Complete] | type[Fail], **fields: object
 ) -> SettleResult:
-    """The unfenced forms by id: act on whatever lease is current at this moment."""
+    """The unfenced forms by id: act on whatever lease is current at this moment. `error` of a `not_found` says
+    where the message is if it is in this queue or its dead letters.
+    """
     raw_id = find_id(message_id)
     if raw_id is None:
         raise InvalidRequest("id", "a full message id", message_id)
@@ -340,9 +344,24 @@ def settle_current(
         queue = core.queue(queue_name)
         lease = core.leases.find(raw_id)
         if lease is None or lease.queue_id != queue.queue_id:
-            return SettleResult(raw_id, "not_found")
+            return SettleResult(raw_id, "not_found", error=_where_instead(core, queue, raw_id))
         current = DeliveryRef(message_id, core.leases.claim(lease.claim_id).lease_token)
     return settle(core, [make(current, **fields)])[0]  # type: ignore[arg-type]
+
+
+def _where_instead(core: Core, queue: QueueState, raw_id: bytes) -> str:
+    """Says nothing about messages of other queues: the caller may have no right to know of them."""
+    spot = core.leases.find(raw_id) or locate(core, raw_id)
+    if spot is None:
+        return ""
+    if spot.queue_id == queue.record.dlq_id or (
+        spot.queue_id == queue.queue_id and queue.is_dead_letter_queue
+    ):
+        dead_letters = core.by_id[spot.queue_id].name
+        return f"it is dead, in queue {dead_letters!r}; retry or redrive brings it back"
+    if spot.queue_id != queue.queue_id:
+        return ""
+    return "it is completed" if isinstance(spot, InDone) else "it waits for a consumer or for its time"
 
 
 def goodbye(core: Core, consumer: str) -> int:

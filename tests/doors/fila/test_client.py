@@ -49,6 +49,18 @@ def test_a_nacked_message_comes_again_on_the_same_stream_with_its_count(
         client.ack(name, reader.next().id)
 
 
+def test_an_ack_of_a_dead_message_says_that_it_is_dead_and_where(
+    server: Server, admin: Admin, client: fila.Client, name: str
+) -> None:
+    admin.create(name, on_failure='function on_failure(msg) return {action = "dlq"} end')
+    message_id = client.enqueue(name, None, b"")
+    with Reader(server.address, name) as reader:
+        assert reader.next().id == message_id
+        client.nack(name, message_id, "never")
+        with pytest.raises(fila.MessageNotFoundError, match=f"it is dead, in queue '{name}.dlq'"):
+            client.ack(name, message_id)
+
+
 def test_an_unknown_queue_is_an_error_for_a_producer_and_the_end_of_the_stream_for_a_consumer(
     server: Server, client: fila.Client
 ) -> None:

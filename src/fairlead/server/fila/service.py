@@ -128,7 +128,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         if result.outcome == "lost_lease":
             raise LostLease(result.id)
         if result.outcome == "not_found":
-            raise MessageNotFound(result.id)
+            raise MessageNotFound(result.id, result.error)
         if not result.ok:
             raise InvalidRequest("message_id", result.error or "a message that can be settled", message_id)
 
