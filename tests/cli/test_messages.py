@@ -115,6 +115,47 @@ def test_a_file_that_cannot_be_read_is_an_error_in_one_line(cli: Commands, order
     assert cli("queue", "push", "orders", "--file", "/no/such/file", "-o", "json").error()["code"] == "system"
 
 
+def test_show_counts_failures_since_the_last_retry_and_says_when_there_were_more_before(
+    cli: Commands, orders: Orders
+) -> None:
+    cli.ok("queue", "retry", "orders", orders.dead)
+    (line,) = [line for line in cli.ok("queue", "show", "orders").lines if line.startswith(orders.dead[-8:])]
+    assert line.split()[1:6] == ["pending", "0", "(1", "in", "all)"]
+
+
+def test_piped_inspect_shows_long_payloads_and_errors_whole(cli: Commands, orders: Orders) -> None:
+    payload, error = "p" * 150_000, "e" * 400
+    message_id = cli.ok("queue", "push", "orders", payload).out.strip()
+    cli.ok("queue", "bury", "orders", message_id, "--because", error)
+    shown = cli.ok("queue", "inspect", "orders", message_id).lines
+    assert [line.split()[1] for line in shown if line.startswith("payload")] == [payload]
+    assert shown[-1].endswith(error)
+
+
+def test_a_dead_letter_queue_is_inspected_as_one(cli: Commands, orders: Orders) -> None:
+    shown = dict(line.split("  ", 1) for line in cli.ok("queue", "inspect", "orders.dlq").lines)
+    page = {name: value.strip() for name, value in shown.items()}
+    assert page["messages"].startswith("1 dead, 0 of them leased, ")
+    assert sorted(page) == [
+        "consumers",
+        "created",
+        "messages",
+        "queue",
+        "source",
+        "state",
+        "visibility-timeout",
+    ]
+
+
+def test_a_dead_letter_does_not_say_that_it_was_never_delivered(cli: Commands, orders: Orders) -> None:
+    def attempts(queue: str, message_id: str) -> str:
+        page = cli.ok("queue", "inspect", queue, message_id).lines
+        return next(line.split("  ", 1)[1].strip() for line in page if line.startswith("attempts"))
+
+    assert attempts("orders", orders.dead) == "1 in this life, 1 failure in all"
+    assert attempts("orders", orders.failed) == "1 in this life, 1 delivery, 1 failure in all"
+
+
 def test_show_lists_every_status_with_its_failures(cli: Commands, orders: Orders) -> None:
     summary, header, *lines = cli.ok("queue", "show", "orders").lines
     assert summary == "orders: 1 pending, 1 active, 0 completed, 3 waiting (failed, delayed or held), 1 dead"

@@ -13,11 +13,14 @@ from fairlead.errors import InvalidRequest, LimitReached, QueueExists
 from fairlead.hooks import HOOK_FUNCTIONS
 from fairlead.model.facts import IntentSaved, QueueSaved, QueueUnlinked
 from fairlead.model.names import DEAD_LETTER_SUFFIX, check_queue_name, dead_letter_name, is_dead_letter_name
-from fairlead.model.queue import QueueConfig, QueueRecord, read_queue_options, with_defaults
+from fairlead.model.queue import (
+    DEAD_LETTER_OPTIONS,
+    QueueConfig,
+    QueueRecord,
+    read_queue_options,
+    with_defaults,
+)
 from fairlead.model.views import QueueInfo
-
-#: What may be changed about a dead-letter queue; the rest follows from its source.
-_DEAD_LETTER_OPTIONS = frozenset({"visibility_timeout", "max_unsettled_per_consumer"})
 
 
 def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
@@ -58,9 +61,9 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     _check_scripts(core, options)
     with core.lock:
         state = core.queue(name)
-        if state.is_dead_letter_queue and not _DEAD_LETTER_OPTIONS.issuperset(options):
-            refused = sorted(set(options) - _DEAD_LETTER_OPTIONS)[0]
-            own = ", ".join(sorted(_DEAD_LETTER_OPTIONS))
+        if state.is_dead_letter_queue and not DEAD_LETTER_OPTIONS.issuperset(options):
+            refused = sorted(set(options) - DEAD_LETTER_OPTIONS)[0]
+            own = ", ".join(sorted(DEAD_LETTER_OPTIONS))
             raise InvalidRequest(
                 refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused]
             )

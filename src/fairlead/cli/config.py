@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.chosen import in_project, wrong_usage
-from fairlead.cli.output import clean, show, table
+from fairlead.cli.output import clean, show, table, unless_piped
 from fairlead.cli.target import Target, nearest, open_target
 from fairlead.errors import ConfigKeyNotFound
 from fairlead.model.config_keys import WEIGHT
@@ -77,7 +77,7 @@ def list_all(
         found = target.config.list(prefix)
     lines = table("key", "value")
     for key, value in sorted(found.items()):
-        lines.add_row(clean(key), clean(value, most=200))
+        lines.add_row(clean(key), clean(value, most=unless_piped(200)))
     show(found, lines if found else "nothing is set" + (f" under {clean(prefix)!r}" if prefix else ""))
 
 

@@ -22,9 +22,10 @@ from fairlead.cli.output import (
     plain,
     short,
     table,
+    unless_piped,
     when,
 )
-from fairlead.model.failure import FailureReason
+from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import MessageInfo
 
@@ -71,7 +72,7 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
         status = status_of_message(info)
         cells: list[RenderableType] = [short(info.id), Text(status, _STYLE.get(status, ""))]
         if failed:
-            cells.append(str(failures_of(info)))
+            cells.append(_failures_text(info))
         cells.append(show_age(now_ms() - info.enqueued_at))
         if keys:
             cells.append(cut(clean(info.fairness_key, most=30)))
@@ -87,8 +88,14 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
 
 
 def failures_of(info: MessageInfo) -> int:
-    """Of its whole life, redrives included; `attempts` counts those since the last redrive."""
+    """Since it was enqueued; `attempts` counts those since the last retry or redrive."""
     return len(info.failures) + info.failures_cut
+
+
+def _failures_text(info: MessageInfo) -> str:
+    """The count that policies look at. After a retry or redrive, older failures are in brackets."""
+    total = failures_of(info)
+    return str(info.attempts) if total == info.attempts else f"{info.attempts} ({total} in all)"
 
 
 def _circumstance(info: MessageInfo) -> str:
@@ -134,19 +141,14 @@ def message_page(info: MessageInfo) -> RenderableType:
         ("source", info.source or ""),
         ("decided by", clean(info.rule)),
         ("progress", str(info.progress.value) if info.progress else ""),
-        ("carry", payload_text(info.carry) if info.carry else ""),
+        ("carry", payload_text(info.carry, most=unless_piped(60)) if info.carry else ""),
     )
     rows += [(name, value) for name, value in optional if value]
-    rows.append(
-        (
-            "attempts",
-            f"{info.attempts} in this life, {info.deliveries} deliveries, {count_of(failures_of(info), 'failure')} in all",
-        )
-    )
+    rows.append(("attempts", _attempts_text(info)))
     rows += [(f"header {clean(name)}", clean(value)) for name, value in sorted(info.headers.items())]
-    rows.append(("payload", payload_text(info.payload, most=2000)))
+    rows.append(("payload", payload_text(info.payload, most=unless_piped(2000))))
     if info.hidden:
-        rows.append(("not shown", clean(", ".join(info.hidden), most=500)))
+        rows.append(("not shown", clean(", ".join(info.hidden), most=unless_piped(500))))
     if not info.failures:
         return pairs(rows)
     failures = table(
@@ -156,7 +158,7 @@ def message_page(info: MessageInfo) -> RenderableType:
         cells = (
             clean(record.rule),
             clean(record.consumer or "-"),
-            clean(first_line(record.error) or "-", most=300),
+            clean(first_line(record.error) or "-", most=unless_piped(300)),
         )
         failures.add_row(when(record.at_ms), str(record.attempt), FailureReason(record.reason).word, *cells)
     note = (
@@ -165,6 +167,16 @@ def message_page(info: MessageInfo) -> RenderableType:
         else []
     )
     return Group(pairs(rows), failures, *note, *_whole_error(info.failures[-1].error))
+
+
+def _attempts_text(info: MessageInfo) -> str:
+    """A dead letter counts its deliveries anew: those of its life in the source queue are not kept."""
+    parts = [f"{info.attempts} in this life", count_of(failures_of(info), "failure") + " in all"]
+    if status_of_message(info) != "dead":
+        parts.insert(1, "1 delivery" if info.deliveries == 1 else f"{info.deliveries:,} deliveries")
+    elif info.deliveries:
+        parts.append(f"delivered {show_times(info.deliveries)} as a dead letter")
+    return ", ".join(parts)
 
 
 def _whole_error(error: str) -> list[RenderableType]:

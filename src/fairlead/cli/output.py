@@ -30,7 +30,8 @@ from fairlead.clock import SystemClock
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import short_id
 
-_WIDE = 100_000
+#: More than any message has characters, so that nothing is wrapped.
+_WIDE = 1_000_000_000
 _PIECE = 16 * 1024
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 
@@ -203,6 +204,11 @@ def clean(text: str, *, most: int = 0) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def unless_piped(most: int) -> int:
+    """For `most` of a page about one thing: its lines are cut for a terminal only."""
+    return most if sys.stdout.isatty() else 0
+
+
 def first_line(text: str) -> str:
     """Of an error, which may have a traceback below it."""
     head, _, more = text.strip().partition("\n")
@@ -219,8 +225,8 @@ def _escape(char: str) -> str:
 
 
 def payload_text(raw: bytes, *, most: int = 60) -> str:
-    """A glimpse of a payload: text where it is text, else its size and first bytes."""
-    head = raw[: 4 * most + 4]
+    """A glimpse of a payload: text where it is text, else its size and first bytes. `most=0` is all of it."""
+    head = raw[: 4 * most + 4] if most else raw
     try:
         return clean(
             codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) == len(raw)), most=most

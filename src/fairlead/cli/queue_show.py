@@ -15,13 +15,13 @@ from fairlead.cli.arguments import QueueName
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.ids import find_message
 from fairlead.cli.message_view import STATUSES, as_record, message_page, message_table, status_of_message
-from fairlead.cli.output import age, clean, count_of, pairs, plain, show, table, when
+from fairlead.cli.output import age, clean, count_of, pairs, plain, show, table, unless_piped, when
 from fairlead.cli.target import Target, nearest, open_target
 from fairlead.errors import QueueNotFound
 from fairlead.model.durations import show_ms
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.policy import FailureBreaker, RetryPolicy
-from fairlead.model.queue import QueueConfig
+from fairlead.model.queue import DEAD_LETTER_OPTIONS, QueueConfig
 from fairlead.model.views import MessageInfo, QueueInfo, QueueStats
 
 _PAGE = 200
@@ -165,22 +165,35 @@ def find_queue(target: Target, name: str) -> QueueInfo:
     raise QueueNotFound(name)
 
 
-def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
+def _counts_text(info: QueueInfo, stats: QueueStats) -> str:
+    if is_dead_letter_name(info.name):
+        return f"{stats.dead:,} dead, {stats.leased:,} of them leased"
     counts = f"{stats.ready:,} ready, {stats.waiting:,} waiting, {stats.leased:,} leased, {stats.dead:,} dead"
-    if stats.done:
-        counts += f", {stats.done:,} completed and kept"
+    return counts + (f", {stats.done:,} completed and kept" if stats.done else "")
+
+
+def _own_options(info: QueueInfo) -> dict[str, str]:
+    """Those that can be set on this queue: everything else about dead letters is set on their source."""
+    options = described(info.config)
+    if not is_dead_letter_name(info.name):
+        return options
+    own = {name.replace("_", "-") for name in DEAD_LETTER_OPTIONS}
+    return {name: value for name, value in options.items() if name in own}
+
+
+def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
     rows: list[tuple[str, RenderableType]] = [
         ("queue", info.name),
         ("state", "paused" if info.paused else "open"),
         ("created", f"{when(info.created_at)}  ({age(info.created_at)})"),
         ("dead letters", info.dead_letter_queue or "-"),
         ("source", info.source or "-"),
-        ("messages", f"{counts}, {stats.bytes:,} bytes"),
+        ("messages", f"{_counts_text(info, stats)}, {stats.bytes:,} bytes"),
         ("consumers", str(stats.consumers)),
-        *((name, value) for name, value in described(info.config).items()),
+        *((name, value) for name, value in _own_options(info).items()),
     ]
     parts: list[RenderableType] = [pairs([(name, value) for name, value in rows if value != "-"])]
-    if stats.keys:
+    if stats.keys and not is_dead_letter_name(info.name):
         keys = table(
             "key",
             "weight",
@@ -191,7 +204,7 @@ def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
         )
         for key in stats.keys:
             keys.add_row(
-                clean(key.key, most=60),
+                clean(key.key, most=unless_piped(60)),
                 str(key.weight),
                 f"{key.pending:,}{'+' if key.more else ''}",
                 str(key.deficit),
@@ -210,7 +223,10 @@ def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
         )
         for bucket in stats.throttles:
             buckets.add_row(
-                clean(bucket.key, most=60), f"{bucket.tokens:.1f}", f"{bucket.rate:g}", f"{bucket.burst:g}"
+                clean(bucket.key, most=unless_piped(60)),
+                f"{bucket.tokens:.1f}",
+                f"{bucket.rate:g}",
+                f"{bucket.burst:g}",
             )
         parts.append(buckets)
     for hook in stats.hooks:
@@ -219,7 +235,7 @@ def _queue_page(info: QueueInfo, stats: QueueStats) -> RenderableType:
             if hook.breaker_open_until_ms is not None
             else ""
         )
-        last = f"; last error: {clean(hook.last_error, most=200)}" if hook.last_error else ""
+        last = f"; last error: {clean(hook.last_error, most=unless_piped(200))}" if hook.last_error else ""
         parts.append(
             f"\n{hook.function}: {count_of(hook.calls, 'call')}, {hook.failures:,} failed, {hook.bypassed:,} bypassed{state}{last}"
         )

@@ -19,6 +19,9 @@ from fairlead.model.policy import (
     read_policy,
 )
 
+#: What may be changed about a dead-letter queue; the rest follows from its source.
+DEAD_LETTER_OPTIONS = frozenset({"visibility_timeout", "max_unsettled_per_consumer"})
+
 
 class QueueConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """Durations in ms; 0 switches a bound or retention off.
