@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairlead.cli.failures_view import attempts_rows, failures_view
-from tests.cli_views.values import NOW_MS, blocked, drawn, metrics
+from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, poison
 
 
 def text(found: object, dead: int = 0, **options: int) -> str:
@@ -21,7 +21,7 @@ def test_the_four_metrics_and_blocked_streams_are_all_there() -> None:
         scheduled=80,
         next_due=NOW_MS + 4000,
         latest_due=NOW_MS + 3_600_000,
-        poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",),
+        poison_candidates=(poison("018bcfe5-6800-7001-8000-00000badcafe", attempts=11),),
         blocked_streams=(blocked("order-7", behind=14),),
     )
     assert text(found, dead=2).splitlines() == [
@@ -37,7 +37,8 @@ def test_the_four_metrics_and_blocked_streams_are_all_there() -> None:
         f"timeout_exceeded      █▏{'─' * 33}  3",
         "",
         "poison candidates",
-        "0badcafe",
+        "id        attempts  age  again  last error",
+        "0badcafe        11  2h   in 1m  unknown",
         "",
         "blocked streams",
         "stream   behind  blocked by  for  again",
@@ -79,13 +80,19 @@ def test_figures_of_a_part_are_called_that() -> None:
     assert "a part of it" not in text(metrics())
 
 
-def test_many_poison_candidates_are_counted_not_listed() -> None:
-    ids = tuple(f"018bcfe5-6800-7001-8000-{number:012x}" for number in range(500))
-    (line,) = [
-        line for line in text(metrics(poison_candidates=ids), width=300).splitlines() if "more" in line
-    ]
-    assert line.split()[:2] == ["00000000", "00000001"]
-    assert line.endswith("0000000b and 488 more")
+def test_of_many_poison_candidates_the_first_are_listed_with_their_errors_and_all_are_counted() -> None:
+    ids = [f"018bcfe5-6800-7001-8000-{number:012x}" for number in range(500)]
+    found = metrics(poison_candidates=tuple(poison(message_id, due=None) for message_id in ids))
+    view = failures_view(found, dead=0, now_ms=NOW_MS, errors={ids[0]: "no route\nmore of it"})
+    rows = [line.split() for line in drawn(view, width=300)]
+    assert rows[4] == ["00000000", "10", "2h", "-", "unknown:", "no", "route", "…"]
+    assert rows[15] == ["0000000b", "10", "2h", "-", "unknown"]
+    assert rows[16][:2] == ["488", "more;"]
+
+
+def test_blocked_streams_that_are_not_listed_are_counted() -> None:
+    lines = text(metrics(blocked_streams=(blocked("s"),), blocked_count=31)).splitlines()
+    assert lines[-1] == "30 more; show more with --streams N"
 
 
 def test_attempts_beyond_the_rows_there_are_become_one_row() -> None:

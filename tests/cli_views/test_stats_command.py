@@ -103,7 +103,10 @@ def test_failures_as_json_has_all_of_them(run: Run, data: Path) -> None:
         1,
         0,
     )
-    assert found["poison_candidates"] == [found["blocked_streams"][0]["blocker"]]  # type: ignore[index]
+    (candidate,) = found["poison_candidates"]  # type: ignore[misc]
+    assert candidate["id"] == found["blocked_streams"][0]["blocker"]  # type: ignore[index]
+    assert (candidate["attempts"], candidate["reason"]) == (1, "dependency_failure")
+    assert "error" in candidate
     assert found["complete"] is True
 
 

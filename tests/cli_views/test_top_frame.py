@@ -8,7 +8,7 @@ import pytest
 from fairlead.cli.looks import KeyShare, Look, Rates
 from fairlead.cli.top_frame import Scene, frame
 from fairlead.model.views import HookStats, ThrottleStats
-from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, queue
+from tests.cli_views.values import NOW_MS, blocked, drawn, metrics, poison, queue
 
 HOOKS = (
     HookStats("on_enqueue", 1200, 0, 0, 0, None, ""),
@@ -36,7 +36,7 @@ FAILURES = metrics(
     scheduled=80,
     next_due=NOW_MS + 4000,
     latest_due=NOW_MS + 3_600_000,
-    poison_candidates=("018bcfe5-6800-7001-8000-00000badcafe",),
+    poison_candidates=(poison("018bcfe5-6800-7001-8000-00000badcafe"),),
     blocked_streams=(blocked("order-7"), blocked("order-8", until=None)),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from fairlead.model.views import BlockedStream, FailureMetrics, KeyStats, QueueStats
+from fairlead.model.views import BlockedStream, FailureMetrics, KeyStats, PoisonCandidate, QueueStats
 
 NOW_MS = 1_700_000_000_000
 ID = "018bcfe5-6800-7001-8000-0000deadbeef"
@@ -44,6 +44,10 @@ def metrics(name: str = "emails", **changed: Any) -> FailureMetrics:
         "complete": True,
     }
     return FailureMetrics(name, **(none | changed))
+
+
+def poison(message_id: str, *, attempts: int = 10, due: int | None = NOW_MS + 60_000) -> PoisonCandidate:
+    return PoisonCandidate(message_id, attempts, "unknown", due, NOW_MS - 7_200_000)
 
 
 def blocked(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release, errors
-from fairlead.model.views import BlockedStream
+from fairlead.model.views import BlockedStream, PoisonCandidate
 from tests.integration.world import World
 
 
@@ -111,9 +111,9 @@ def test_poison_candidates_are_the_living_at_or_over_the_mark(world: World) -> N
         (message_id,) = world.fill("q", count=1)
         fail(world, message_id, failures, retry_in="1h")
         ids.append(message_id)
-    assert set(world.broker.failure_metrics("q").poison_candidates) == set(ids[1:])
+    assert poison(world) == [ids[2], ids[1]]
     world.broker.bury("q", ids[1:2])
-    assert world.broker.failure_metrics("q").poison_candidates == (ids[2],)
+    assert poison(world) == [ids[2]]
     world.broker.retry("q", ids[2:])
     assert world.broker.failure_metrics("q").poison_candidates == (), "a new life"
     world.broker.update_queue("q", poison_after=0)
@@ -125,7 +125,35 @@ def test_the_mark_is_ten_unless_said_otherwise(world: World) -> None:
     fail(world, message_id, 9)
     assert world.broker.failure_metrics("q").poison_candidates == ()
     fail(world, message_id, 1)
-    assert world.broker.failure_metrics("q").poison_candidates == (message_id,)
+    assert poison(world) == [message_id]
+
+
+def test_poison_candidates_have_the_most_attempts_first_and_then_the_oldest(world: World) -> None:
+    world.broker.update_queue("q", poison_after=2)
+    found = {}
+    for failures, options in ((2, {"retry_in": "1h"}), (4, {}), (2, {}), (3, {"reason": "timeout_exceeded"})):
+        created = world.clock.now_ms()
+        (message_id,) = world.fill("q", count=1)
+        fail(world, message_id, failures, **options)
+        world.broker.hold("q", [message_id])
+        found[message_id] = created
+        world.clock.advance(seconds=1)
+    a, b, c, d = found
+    assert poison(world) == [], "an operator holds them"
+    due = world.clock.now_ms() + 3_600_000
+    world.broker.unhold("q", list(found))
+    (delivery,) = [delivery for delivery in world.broker.claim("q", limit=9) if delivery.id == a]
+    world.broker.settle([Fail(delivery, retry_in="1h")])
+    assert world.broker.failure_metrics("q").poison_candidates == (
+        PoisonCandidate(b, 4, "unknown", None, found[b]),
+        PoisonCandidate(a, 3, "unknown", due, found[a]),
+        PoisonCandidate(d, 3, "timeout_exceeded", None, found[d]),
+        PoisonCandidate(c, 2, "unknown", None, found[c]),
+    )
+
+
+def poison(world: World) -> list[str]:
+    return [candidate.id for candidate in world.broker.failure_metrics("q").poison_candidates]
 
 
 def blocked(world: World, stream: str, count: int, **options: Any) -> str:
@@ -150,6 +178,7 @@ def test_blocked_streams_name_the_blocker_since_when_and_until_when(world: World
     assert [stream.stream for stream in world.broker.failure_metrics("q", streams=1).blocked_streams] == [
         "old"
     ], "the longest held up first"
+    assert world.broker.failure_metrics("q", streams=1).blocked_count == 2
     world.restart()
     assert len(world.broker.failure_metrics("q").blocked_streams) == 2
 

@@ -104,7 +104,7 @@ def test_the_troubleshooting_of_a_blocked_stream(world: World) -> None:
     world.broker.settle([Fail(world.claim_one("q"), reason="serialization_error")])
     metrics = world.broker.failure_metrics("q")
     (blocked,) = metrics.blocked_streams
-    assert metrics.poison_candidates == (blocked.blocker,)
+    assert [candidate.id for candidate in metrics.poison_candidates] == [blocked.blocker]
     assert metrics.by_reason == {"serialization_error": 1}
     assert world.broker.retry("q", [blocked.blocker]).changed
     again = world.claim_one("q")

@@ -15,12 +15,12 @@ from fairlead.broker.requests import check_count
 from fairlead.broker.walk import HasRow, bounded, leases_of, member_pages, ready_pages, waiting_pages
 from fairlead.model.facts import InWaiting
 from fairlead.model.failure import FailureReason
-from fairlead.model.ids import show_id
+from fairlead.model.ids import id_time_ms, show_id
 from fairlead.model.lane import Flag, row_flags, row_id, row_stream
 from fairlead.model.limits import HOLD_MESSAGES, SCAN_LIMIT
 from fairlead.model.message import HELD, MessageState
 from fairlead.model.stream import StreamRecord, StreamRow
-from fairlead.model.views import BlockedStream, FailureMetrics
+from fairlead.model.views import BlockedStream, FailureMetrics, PoisonCandidate
 
 #: Messages whose records are read together; those of one may have 300 KB.
 _READ_AT_ONCE = 50
@@ -35,16 +35,21 @@ def failure_metrics(core: Core, name: str, *, streams: int) -> FailureMetrics:
     touched, complete = _touched(core, queue_id)
     attempts: Counter[int] = Counter()
     reasons: Counter[str] = Counter()
-    poison: list[str] = []
+    poison: list[PoisonCandidate] = []
     due: list[int] = []
     for message_id, state in _failed(core, touched):
+        due_ms, reason = touched[message_id], FailureReason(state.reason).word
         attempts[state.attempts] += 1
-        reasons[FailureReason(state.reason).word] += 1
-        if 0 < touched[message_id] < HELD:
-            due.append(touched[message_id])
-        if poison_after and state.attempts >= poison_after:
-            poison.append(show_id(message_id))
-    blocked = _blocked(core, queue_id, streams)
+        reasons[reason] += 1
+        if 0 < due_ms < HELD:
+            due.append(due_ms)
+        if poison_after and state.attempts >= poison_after and due_ms != HELD:
+            # The id has the time of the enqueue; the message itself may be large.
+            created = id_time_ms(message_id)
+            poison.append(
+                PoisonCandidate(show_id(message_id), state.attempts, reason, due_ms or None, created)
+            )
+    blocked = blocked_streams(core, queue_id)
     with core.lock:
         core.check_open()
         latest_due = max(due, default=None) if complete else core.store.last_due(queue_id)
@@ -55,10 +60,16 @@ def failure_metrics(core: Core, name: str, *, streams: int) -> FailureMetrics:
         scheduled=len(due),
         next_due=min(due, default=None),
         latest_due=latest_due,
-        poison_candidates=tuple(poison),
-        blocked_streams=tuple(blocked),
+        poison_candidates=tuple(sorted(poison, key=_most_attempts_first)),
+        blocked_streams=tuple(blocked[:streams]),
         complete=complete,
+        blocked_count=len(blocked),
     )
+
+
+def _most_attempts_first(candidate: PoisonCandidate) -> tuple[int, str]:
+    """Ids of older messages come first."""
+    return -candidate.attempts, candidate.id
 
 
 def _failed(core: Core, touched: Iterable[bytes]) -> Iterator[tuple[bytes, MessageState]]:
@@ -101,7 +112,7 @@ def _note(found: dict[bytes, int], page: Sequence[HasRow]) -> None:
             found.setdefault(row_id(one.row), one.due_ms if isinstance(one, InWaiting) else 0)
 
 
-def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
+def blocked_streams(core: Core, queue_id: int) -> list[BlockedStream]:
     """Streams whose first message waits while others queue up behind it, longest held up first among those
     looked at.
     """
@@ -119,7 +130,7 @@ def _blocked(core: Core, queue_id: int, limit: int) -> list[BlockedStream]:
                 name = row_stream(first.row)
                 if blocked := _blocked_stream(core, queue_id, name, records[name]):
                     found.append(blocked)
-    return sorted(found, key=lambda stream: stream.since)[:limit]
+    return sorted(found, key=lambda stream: stream.since)
 
 
 def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:

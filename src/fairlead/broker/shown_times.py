@@ -19,7 +19,14 @@ from fairlead.model.failure import FailureRecord
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.settle import SettleResult
 from fairlead.model.staging import StagedWrite
-from fairlead.model.views import BlockedStream, ExchangeResult, FailureMetrics, MessageInfo, QueueInfo
+from fairlead.model.views import (
+    BlockedStream,
+    ExchangeResult,
+    FailureMetrics,
+    MessageInfo,
+    PoisonCandidate,
+    QueueInfo,
+)
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +47,8 @@ TIMES: dict[type, _Fields] = {
         ("enqueued_at", "due_at", "expires_at", "lease_until", "dead_since", "done_at"), ("failures",)
     ),
     BlockedStream: _Fields(("since", "until")),
-    FailureMetrics: _Fields(("next_due", "latest_due"), ("blocked_streams",)),
+    PoisonCandidate: _Fields(("due_at", "created_at")),
+    FailureMetrics: _Fields(("next_due", "latest_due"), ("poison_candidates", "blocked_streams")),
     QueueInfo: _Fields(("created_at",)),
     ConsumerInfo: _Fields(("seen_at", "expires_at")),
     StagedWrite: _Fields(("staged_at", "expires_at")),

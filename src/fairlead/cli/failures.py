@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from fairlead.cli.arguments import QueueName
-from fairlead.cli.failures_view import failures_view
+from fairlead.cli.failures_view import MOST_POISON, failures_view
 from fairlead.cli.output import now_ms, plain, show
-from fairlead.cli.target import open_target
+from fairlead.cli.target import Target, open_target
+from fairlead.errors import MessageNotFound
+from fairlead.model.views import PoisonCandidate
 
 
 def register(app: typer.Typer) -> None:
@@ -28,4 +31,21 @@ def failures(
     with open_target() as target:
         metrics = target.failure_metrics(queue, streams=streams)
         dead = target.stats(queue).dead
-    show({**plain(metrics), "dead": dead}, lambda: failures_view(metrics, dead=dead, now_ms=now_ms()))
+        errors = _last_errors(target, metrics.poison_candidates[:MOST_POISON])
+    document = {**plain(metrics), "dead": dead}
+    for candidate in document["poison_candidates"]:
+        if candidate["id"] in errors:
+            candidate["error"] = errors[candidate["id"]]
+    show(document, lambda: failures_view(metrics, dead=dead, now_ms=now_ms(), errors=errors))
+
+
+def _last_errors(target: Target, candidates: Iterable[PoisonCandidate]) -> dict[str, str]:
+    """By `find`, which leaves out what the caller may not read. A message that is gone meanwhile has none."""
+    found: dict[str, str] = {}
+    for candidate in candidates:
+        try:
+            failures = target.find(candidate.id).failures
+        except MessageNotFound:
+            continue
+        found[candidate.id] = failures[-1].error if failures else ""
+    return found

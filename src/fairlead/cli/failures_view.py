@@ -11,15 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import Bar, show_age, show_count, show_until
-from fairlead.cli.output import clean
+from fairlead.cli.output import clean, cut, first_line, table
 from fairlead.model.ids import short_id
-from fairlead.model.views import BlockedStream, FailureMetrics
+from fairlead.model.views import BlockedStream, FailureMetrics, PoisonCandidate
 
 _WIDTH = 60
-_MOST_IDS = 12
+#: Poison candidates that are listed, with their last errors.
+MOST_POISON = 12
 
 
-def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> RenderableType:
+def failures_view(
+    metrics: FailureMetrics, *, dead: int, now_ms: int, errors: Mapping[str, str] | None = None
+) -> RenderableType:
+    """`errors` has the last errors of poison candidates by id."""
     parts: list[RenderableType] = [summary(metrics, dead, now_ms)]
     if metrics.by_attempts:
         parts += [
@@ -31,9 +35,14 @@ def failures_view(metrics: FailureMetrics, *, dead: int, now_ms: int) -> Rendera
             bar_rows(sorted(metrics.by_reason.items(), key=_most_first), "red", _WIDTH),
         ]
     if metrics.poison_candidates:
-        parts += [_title("poison candidates"), poison_text(metrics)]
+        parts += [
+            _title("poison candidates"),
+            poison_table(metrics.poison_candidates[:MOST_POISON], errors or {}, now_ms),
+            *_more(len(metrics.poison_candidates) - MOST_POISON, "all are in -o json"),
+        ]
     if metrics.blocked_streams:
         parts += [_title("blocked streams"), blocked_table(metrics.blocked_streams, now_ms)]
+        parts += _more(metrics.blocked_count - len(metrics.blocked_streams), "show more with --streams N")
     if not metrics.complete:
         parts.append(
             Text(
@@ -99,12 +108,26 @@ def bar_rows(rows: Iterable[tuple[str, int]], style: str, width: int) -> Table:
     return table
 
 
-def poison_text(metrics: FailureMetrics, most: int = _MOST_IDS) -> Text:
-    ids = metrics.poison_candidates
-    text = Text(" ".join(map(short_id, ids[:most])), style="magenta")
-    if len(ids) > most:
-        text.append(f" and {show_count(len(ids) - most)} more", style="default")
-    return text
+def poison_table(
+    candidates: Iterable[PoisonCandidate], errors: Mapping[str, str], now_ms: int
+) -> RenderableType:
+    made = table(
+        "id", "attempts", "age", "again", "last error", right=("attempts",), flexible=("last error",)
+    )
+    for candidate in candidates:
+        error = first_line(errors.get(candidate.id, ""))
+        made.add_row(
+            Text(short_id(candidate.id), style="magenta"),
+            show_count(candidate.attempts),
+            show_age(now_ms - candidate.created_at),
+            show_until(candidate.due_at, now_ms) if candidate.due_at is not None else "-",
+            cut(clean(f"{candidate.reason}: {error}" if error else candidate.reason, most=60)),
+        )
+    return made
+
+
+def _more(count: int, hint: str) -> list[RenderableType]:
+    return [Text(f"{show_count(count)} more; {hint}")] if count > 0 else []
 
 
 def blocked_table(streams: Iterable[BlockedStream], now_ms: int) -> Table:

@@ -147,7 +147,10 @@ def stuck_panel(queue: str, metrics: FailureMetrics | None, now_ms: int, *, line
             no_wrap=True,
             overflow="ellipsis",
         )
-        text.append(" ".join(map(short_id, metrics.poison_candidates[:8])), style="magenta not bold")
+        text.append(
+            " ".join(short_id(candidate.id) for candidate in metrics.poison_candidates[:8]),
+            style="magenta not bold",
+        )
         rows.append(text)
     rows += [_stream_line(stream, now_ms) for stream in metrics.blocked_streams]
     shown, hidden = _cut(rows, lines)

@@ -181,9 +181,25 @@ class BlockedStream:
 
 
 @dataclass(frozen=True, slots=True)
+class PoisonCandidate:
+    """A live message with at least `poison_after` attempts. `due_at` is None unless it waits for its next one.
+    Its errors are in `find`.
+    """
+
+    id: str
+    attempts: int
+    reason: str
+    due_at: int | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureMetrics:
     """Live messages by attempts and by the reason of their last failure; retries that are scheduled; what
     looks like poison; who is held up.
+
+    `poison_candidates` have the most attempts first, then the oldest; held messages are not among them: an
+    operator has dealt with those. `blocked_count` counts blocked streams that are not listed too.
 
     `complete` is False when the queue holds more than the 100,000 messages that are looked at; then
     `latest_due` is that of anything that waits.
@@ -195,9 +211,10 @@ class FailureMetrics:
     scheduled: int
     next_due: int | None
     latest_due: int | None
-    poison_candidates: tuple[str, ...]
+    poison_candidates: tuple[PoisonCandidate, ...]
     blocked_streams: tuple[BlockedStream, ...]
     complete: bool
+    blocked_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
