@@ -252,9 +252,14 @@ def test_a_stream_is_let_past_the_message_at_its_head(cli: Commands, broker: Ope
     assert cli.json("queue", "release-stream", "q", "s") == {"queue": "q", "stream": "s", "released": True}
     with broker() as opened:
         assert [delivery.id for delivery in opened.claim("q", limit=5)] == [second]
-    assert cli.ok("queue", "release-stream", "q", "nothing").lines == [
-        "nothing waits at the head of stream 'nothing'"
-    ]
+    assert cli.ok("explain", "q", "stream:s").lines[0] == f"message {first}: held"
+    cli.ok("queue", "drop", "q", first, "--yes")
+    assert cli.ok("queue", "release-stream", "q", "s").lines == ["nothing waits at the head of stream 's'"]
+    refused = cli("queue", "release-stream", "q", "nothing")
+    assert (refused.code, refused.err) == (
+        3,
+        "error: expected stream to be a stream of queue 'q' with live messages, got 'nothing'\n",
+    )
 
 
 def test_at_a_terminal_a_filter_asks_once(

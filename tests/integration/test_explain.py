@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Fail, errors
+from fairlead import Fail, NewMessage, errors
 from fairlead.broker.broker import Broker
 from fairlead.model.facts import InReady, Intent, IntentSaved, InWaiting, Moved
 from fairlead.model.ids import find_id
@@ -224,3 +224,51 @@ def test_a_queue_says_that_a_failure_breaker_is_open(world: World) -> None:
     ]
     assert reason.until_ms == world.clock.now_ms() + 300_000
     assert "dependency_failure" in reason.text
+
+
+def blocked_streams(world: World, count: int) -> list[str]:
+    """The heads of so many streams of two messages, each waiting for an hour."""
+    names = [f"s{number}" for number in range(count)]
+    world.broker.enqueue_many("q", [NewMessage(b"", stream=name) for name in names for _ in range(2)])
+    heads = world.broker.claim("q", limit=count)
+    world.broker.settle([Fail(head, retry_in="1h") for head in heads])
+    return [head.id for head in sorted(heads, key=lambda head: names.index(str(head.stream)))]
+
+
+def test_a_queue_names_the_streams_that_are_held_up_and_counts_the_rest(world: World) -> None:
+    heads = blocked_streams(world, 7)
+    world.broker.hold("q", heads[:1])
+    told = world.broker.explain_queue("q")
+    reasons = [reason for reason in told.reasons if reason.code.startswith("blocked_stream")]
+    assert [reason.code for reason in reasons] == ["blocked_stream"] * 5 + ["blocked_streams"]
+    (first,) = [reason for reason in reasons if "'s0'" in reason.text]
+    assert (heads[0] in first.text, "which is held; 1 behind it" in first.text) == (True, True)
+    (second,) = [reason for reason in reasons if "'s1'" in reason.text]
+    assert second.until_ms == world.clock.now_ms() + 3_600_000
+    assert reasons[-1].text == "2 more streams are held up"
+
+
+def test_the_head_of_a_stream_is_found_by_the_streams_name(world: World) -> None:
+    first, _ = world.broker.enqueue_many("q", [NewMessage(b"", stream="s 1") for _ in range(2)])
+    for _ in range(2):
+        assert world.broker.find("stream:s 1", "q").id == first
+        (delivery,) = world.broker.claim("q", consumer="ann")
+        assert "leased to 'ann'" in world.broker.explain("stream:s 1", "q").reasons[0].text
+        world.broker.settle([Fail(delivery, retry_in="1h")])
+        assert world.broker.explain("stream:s 1", "q").subject == f"message {first}"
+        world.broker.retry("q", [first])
+
+
+def test_a_stream_without_live_messages_is_not_found(world: World) -> None:
+    world.broker.enqueue("q", b"", stream="s")
+    world.broker.create_queue("other")
+    for call in (world.broker.find, world.broker.explain):
+        with pytest.raises(errors.MessageNotFound):
+            call("stream:t", "q")
+        with pytest.raises(errors.MessageNotFound):
+            call("stream:s", "other")
+        with pytest.raises(errors.InvalidRequest):
+            call("stream:s")
+    assert world.broker.full_id("stream:s", "q", lambda _: True) == world.broker.find("stream:s", "q").id
+    with pytest.raises(errors.MessageNotFound):
+        world.broker.full_id("stream:s", "q", lambda _: False)

@@ -72,7 +72,7 @@ PERFORMED: dict[str, tuple[Callable[[GuardedBroker, Stage], object], int | None]
     "unhold": (lambda x, s: x.unhold("q", [s.held]), 1),
     "fail": (lambda x, s: x.fail("q", [s.leased]), 1),
     "prune": (lambda x, s: x.prune("q.dlq"), 2),
-    "release_stream": (lambda x, s: x.release_stream("q", "s"), None),
+    "release_stream": (lambda x, s: (x.enqueue("q", b"", stream="s"), x.release_stream("q", "s")), None),
     "retry": (lambda x, s: x.retry("q.dlq", s.dead[:1]), 1),
     "redrive": (lambda x, s: x.redrive("q.dlq"), 2),
     "quarantine": (lambda x, s: x.quarantine("q", [NewMessage(SECRET.encode())] * 3), 3),
@@ -143,7 +143,7 @@ def test_a_dry_run_by_filter_that_fails_leaves_one_too(stage: Stage) -> None:
 
 @pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "redrive"])
 def test_a_dry_run_by_id_leaves_none(stage: Stage, verb: str) -> None:
-    getattr(stage.guard, verb)("q", ids=[stage.held], dry_run=True)
+    getattr(stage.guard, verb)("q", ids=[stage.held, *stage.dead], dry_run=True)
     assert stage.entries() == []
 
 

@@ -4,7 +4,7 @@ What lives here: `Broker` (`broker.py`, the verbs users call) and one module per
 `claim.py`, `settle.py`, `exchange.py`, `queues.py`, `operators.py`, `dead_letters.py`, `looking.py`,
 `explain.py`, `failure_metrics.py`, `runtime_config.py`. Below them what they share: state (`core.py`,
 `engine_lock.py`, `queue_state.py`, `leases.py`, `bodies.py`), one commit in the making (`moves.py`, `streams.py`, `runs.py`),
-checks of what callers send (`requests.py`), reading (`locate.py`, `states.py`), hooks (`hooking.py`), what
+checks of what callers send (`requests.py`), reading (`locate.py`, `states.py`, `blocked_streams.py`), hooks (`hooking.py`), what
 goes on by itself (`timers.py`, `intents.py`), and forked children (`forks.py`). Promises: one atomic commit
 per transition; enqueue and settle return when durable; one lock, never held while syncing, asking a hook, or
 reading the bodies of a claim. Must not: contain a rule (that is `decide/`) or know how things are stored

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from fairlead.broker.blocked_streams import blocked_streams, find_blocker
 from fairlead.broker.core import Core
 from fairlead.broker.locate import locate
 from fairlead.broker.looking import find_raw_id
 from fairlead.broker.queue_state import QueueState
 from fairlead.decide.lanes import Lane
 from fairlead.errors import MessageNotFound
-from fairlead.model.durations import show_ms
+from fairlead.model.durations import show_ms, show_time
 from fairlead.model.facts import InDone, InReady, InStream, InWaiting
 from fairlead.model.failure import FailureReason, show_times
 from fairlead.model.ids import show_id
@@ -18,7 +17,9 @@ from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_str
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES
 from fairlead.model.message import HELD
-from fairlead.model.views import Explanation, Reason
+from fairlead.model.views import BlockedStream, Explanation, Reason
+
+_LISTED_STREAMS = 5
 
 
 def explain_message(core: Core, text: str, queue_name: str | None = None) -> Explanation:
@@ -68,6 +69,9 @@ def _count_ahead(core: Core, raw_id: bytes) -> int:
 
 def explain_queue(core: Core, name: str) -> Explanation:
     with core.lock:
+        queue_id = core.queue(name).queue_id
+    blocked = blocked_streams(core, queue_id)
+    with core.lock:
         queue = core.queue(name)
         counters = core.store.counters(queue.queue_id)
         reasons = _queue_reasons(core, queue)
@@ -87,13 +91,29 @@ def explain_queue(core: Core, name: str) -> Explanation:
             )
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
             reasons.extend(_parked_reasons(core, queue))
-        blocked = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
+        reasons.extend(_blocked_reasons(core, blocked))
+        stopped = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
         summary = (
             "nothing can be handed out now"
-            if blocked
+            if stopped
             else f"{counters.ready} ready, {_keys(queue.scheduler.active_keys)}"
         )
         return Explanation(f"queue {name}", summary, tuple(reasons))
+
+
+def _blocked_reasons(core: Core, blocked: list[BlockedStream]) -> list[Reason]:
+    """The streams that are held up longest; `failure_metrics` lists the others."""
+    reasons = []
+    for stream in blocked[:_LISTED_STREAMS]:
+        until_ms = None if stream.until is None else core.by_wall(stream.until)
+        why = "held" if until_ms is None else f"waiting until {show_time(until_ms)}"
+        text = f"stream {stream.stream!r} is held up by {stream.blocker}, which is {why}; {stream.behind} behind it"
+        reasons.append(Reason("blocked_stream", text, until_ms))
+    if len(blocked) > _LISTED_STREAMS:
+        reasons.append(
+            Reason("blocked_streams", f"{len(blocked) - _LISTED_STREAMS} more streams are held up")
+        )
+    return reasons
 
 
 def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
@@ -200,31 +220,6 @@ def _behind(core: Core, queue: QueueState, spot: InStream) -> Reason:
     return Reason("behind_in_stream", text, None if until_ms is None else core.by_wall(until_ms))
 
 
-def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:
-    """The first live message of a stream if it is leased or waits: its id, what it does, and until when (in
-    the store's time).
-    """
-    record = core.store.streams(queue_id, [stream])[0]
-    if record is None:
-        return None
-    first = record.first
-    lease = core.leases.find(first.id)
-    if lease is not None and lease.pinned:
-        return first.id, core.consumer_book.why_pinned(lease), core.consumer_book.lease_until(lease)
-    if lease is not None:
-        return (
-            first.id,
-            f"leased to {lease.consumer!r} until {show_time(core.by_wall(lease.expires_ms))}",
-            lease.expires_ms,
-        )
-    spot = locate(core, first.id)
-    if not isinstance(spot, InWaiting):
-        return None
-    if spot.due_ms == HELD:
-        return first.id, "held", None
-    return first.id, f"waiting until {show_time(core.by_wall(spot.due_ms))}", spot.due_ms
-
-
 def _queue_reasons(core: Core, queue: QueueState) -> list[Reason]:
     reasons = []
     if queue.record.paused:
@@ -307,17 +302,6 @@ def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
 
 def _counted(count: int) -> str:
     return f"more than {COUNT_LIMIT}" if count > COUNT_LIMIT else str(count)
-
-
-def show_time(at_ms: int) -> str:
-    try:
-        return (
-            datetime.fromtimestamp(at_ms / 1000, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"
 
 
 def _keys(count: int) -> str:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
+from fairlead.broker.blocked_streams import blocked_streams
 from fairlead.broker.core import Core
-from fairlead.broker.explain import find_blocker
 from fairlead.broker.requests import check_count
-from fairlead.broker.walk import HasRow, bounded, leases_of, member_pages, ready_pages, waiting_pages
+from fairlead.broker.walk import HasRow, leases_of, member_pages, ready_pages, waiting_pages
 from fairlead.model.facts import InWaiting
 from fairlead.model.failure import FailureReason
 from fairlead.model.ids import id_time_ms, show_id
-from fairlead.model.lane import Flag, row_flags, row_id, row_stream
-from fairlead.model.limits import HOLD_MESSAGES, SCAN_LIMIT
+from fairlead.model.lane import Flag, row_flags, row_id
+from fairlead.model.limits import SCAN_LIMIT
 from fairlead.model.message import HELD, MessageState
-from fairlead.model.stream import StreamRecord, StreamRow
-from fairlead.model.views import BlockedStream, FailureMetrics, PoisonCandidate
+from fairlead.model.stream import StreamRow
+from fairlead.model.views import FailureMetrics, PoisonCandidate
 
 #: Messages whose records are read together; those of one may have 300 KB.
 _READ_AT_ONCE = 50
@@ -110,46 +109,3 @@ def _note(found: dict[bytes, int], page: Sequence[HasRow]) -> None:
         # The flag of a stream's row may lag behind.
         if isinstance(one, StreamRow) or row_flags(one.row) & Flag.STATE:
             found.setdefault(row_id(one.row), one.due_ms if isinstance(one, InWaiting) else 0)
-
-
-def blocked_streams(core: Core, queue_id: int) -> list[BlockedStream]:
-    """Streams whose first message waits while others queue up behind it, longest held up first among those
-    looked at.
-    """
-    held_up = [
-        (name, record)
-        for name, record in islice(_streams(core, queue_id), SCAN_LIMIT)
-        if record.live > 1 and not record.front
-    ]
-    found: list[BlockedStream] = []
-    records = dict(held_up)
-    for part in bounded([record.first for _, record in held_up]):
-        with core.step():
-            core.check_scan()
-            for first in part:
-                name = row_stream(first.row)
-                if blocked := _blocked_stream(core, queue_id, name, records[name]):
-                    found.append(blocked)
-    return sorted(found, key=lambda stream: stream.since)
-
-
-def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:
-    name = ""
-    while True:
-        with core.step():
-            core.check_scan()
-            page = core.store.streams_after(queue_id, name, HOLD_MESSAGES)
-        yield from page
-        if len(page) < HOLD_MESSAGES:
-            return
-        name = page[-1][0]
-
-
-def _blocked_stream(core: Core, queue_id: int, name: str, record: StreamRecord) -> BlockedStream | None:
-    blocker = find_blocker(core, queue_id, name) if core.leases.find(record.first.id) is None else None
-    if blocker is None:
-        return None
-    state, message = core.store.states([record.first.id])[0], core.message(record.first.id)
-    since = state.failures[-1].at_ms if state and state.failures else message.enqueued_ms if message else 0
-    until = None if blocker[2] == HELD else blocker[2]
-    return BlockedStream(name, show_id(blocker[0]), since, until, record.live - 1)

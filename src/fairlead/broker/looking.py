@@ -54,6 +54,8 @@ from fairlead.model.views import KeyStats, MessageInfo, QueueStats, ThrottleStat
 _MOST_MATCHES = 5
 #: Messages whose records are read together to learn their size; those of one may have 300 KB.
 _READ_AT_ONCE = 50
+#: An id that begins so names the first live message of a stream.
+_STREAM = "stream:"
 _HEX = frozenset("0123456789abcdef-")
 _UNTOUCHED = MessageState(queue_id=0)
 
@@ -232,8 +234,8 @@ def _infos(
 
 
 def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
-    """By full id, by a prefix that fits one message, or by the tail within a queue. Raises `MessageNotFound`,
-    `AmbiguousId`.
+    """By full id, by a prefix that fits one message, or within a queue by the tail, or as `stream:NAME`: the
+    first live message of that stream, which the others wait for. Raises `MessageNotFound`, `AmbiguousId`.
     """
     raw_id = find_raw_id(core, text, queue_name)
     with core.lock:
@@ -254,6 +256,8 @@ def find(core: Core, text: str, queue_name: str | None) -> MessageInfo:
 
 def full_id(core: Core, text: str, queue_name: str | None, visible: Callable[[str], bool]) -> str:
     """What `find` would find, among the messages of queues that are visible."""
+    if _is_stream(text):
+        return show_id(_only(text, _visible(core, _first_of_stream(core, queue_name, text), visible)))
     raw_id = find_id(text)
     digits = _digits(text) if raw_id is None else ""
     low, high = _between(digits) if raw_id is None else (raw_id, raw_id)
@@ -294,6 +298,8 @@ def twin(core: Core, queue_name: str, dedup_key: str) -> str | None:
 
 def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
     """Without the lock: a tail is looked for page by page."""
+    if _is_stream(text):
+        return _only(text, _first_of_stream(core, queue_name, text))
     raw_id = find_id(text)
     if raw_id is not None:
         return raw_id
@@ -304,6 +310,19 @@ def find_raw_id(core: Core, text: str, queue_name: str | None) -> bytes:
     if queue_name is not None:
         matches += _by_tail(core, queue_name, digits)
     return _only(text, matches)
+
+
+def _is_stream(text: object) -> bool:
+    return isinstance(text, str) and text.startswith(_STREAM)
+
+
+def _first_of_stream(core: Core, queue_name: str | None, text: str) -> list[bytes]:
+    if queue_name is None:
+        raise InvalidRequest("id", f"given with a queue when it begins with {_STREAM}", text)
+    name = check_text(text.removeprefix(_STREAM), "stream", MAX_KEY_BYTES)
+    with core.lock:
+        (record,) = core.store.streams(core.queue(queue_name).queue_id, [name])
+    return [] if record is None else [record.first.id]
 
 
 def _digits(text: object) -> str:

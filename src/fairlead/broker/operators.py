@@ -511,7 +511,10 @@ def release_stream(core: Core, queue_name: str, stream: str) -> bool:
     with core.lock:
         queue = core.queue(queue_name)
         moves = Moves(core, core.now_ms())
-        if not moves.streams.get(queue.queue_id, stream).open_up():
+        draft = moves.streams.get(queue.queue_id, stream)
+        if draft.record is None:
+            raise InvalidRequest("stream", f"a stream of queue {queue_name!r} with live messages", stream)
+        if not draft.open_up():
             return False
         moves.commit()
         commit = core.store.last_commit

@@ -73,5 +73,9 @@ QueueName = Annotated[
     ),
 ]
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Messages, by full id, prefix or last characters.")
+    list[str] | None,
+    typer.Argument(
+        metavar="ID",
+        help="Messages: full id, prefix, last characters, or stream:NAME for the first of a stream.",
+    ),
 ]

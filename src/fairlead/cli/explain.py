@@ -34,7 +34,10 @@ def explain(
         ),
     ],
     message: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A message of that queue: also by its last characters.")
+        str | None,
+        typer.Argument(
+            metavar="ID", help="A message of that queue: also by its last characters, or stream:NAME."
+        ),
     ] = None,
 ) -> None:
     """Say why a message, or a whole queue, is not being delivered."""

@@ -130,7 +130,8 @@ def _pages(target: Target, queue: str, where: str, key: str | None) -> Iterator[
 def inspect(
     queue: QueueName,
     message: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A message: full id, prefix or last characters.")
+        str | None,
+        typer.Argument(metavar="ID", help="A message: full id, prefix, last characters, or stream:NAME."),
     ] = None,
     payload: Annotated[
         bool,

@@ -1,9 +1,9 @@
-"""Durations at the edges ("30s", "2m", timedelta) become whole milliseconds inside."""
+"""Durations at the edges ("30s", "2m", timedelta) become whole milliseconds inside; times as texts."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from fairlead.errors import InvalidRequest
 from fairlead.model.limits import MAX_DURATION_MS
@@ -41,3 +41,14 @@ def show_ms(ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def show_time(at_ms: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(at_ms / 1000, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"

@@ -113,10 +113,16 @@ def test_a_release_that_is_over_lets_no_run_pass(world: World) -> None:
 
 
 def test_there_is_nothing_to_release_where_nothing_waits(world: World) -> None:
-    assert world.broker.release_stream("q", "s") is False
     fill(world, "a", "b")
     assert world.broker.release_stream("q", "s") is False
     claim(world)
     assert world.broker.release_stream("q", "s") is False, "nobody passes work in progress"
     with pytest.raises(errors.QueueNotFound):
         world.broker.release_stream("none", "s")
+
+
+def test_releasing_a_stream_that_does_not_exist_is_an_error(world: World) -> None:
+    world.broker.enqueue("q", b"", stream="s")
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.release_stream("q", "t")
+    assert (refused.value.field, refused.value.got) == ("stream", "t")
