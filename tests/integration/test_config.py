@@ -110,3 +110,29 @@ def test_a_throttle_key_may_have_colons_and_does_not_touch_its_neighbours(world:
 def test_a_plain_key_touches_no_bucket(world: World) -> None:
     world.broker.config.set("throttled:api:rate", 1)
     assert world.broker.stats("q").throttles == ()
+
+
+def test_a_throttle_in_filas_spelling_is_a_throttle(world: World) -> None:
+    config = world.broker.config
+    config.set("throttle.api.eu", " 10 , 20.5 ")
+    assert config.list("throttle") == {"throttle:api.eu:burst": "20.5", "throttle:api.eu:rate": "10"}
+    assert config.get("throttle.api.eu") == "10,20.5"
+    (throttle,) = world.broker.stats("q").throttles
+    assert (throttle.key, throttle.rate, throttle.burst) == ("api.eu", 10, 20.5)
+    config.delete("throttle:api.eu:burst")
+    assert config.get("throttle.api.eu") == "10,10"
+    config.delete("throttle.api.eu")
+    assert (config.list("throttle"), world.broker.stats("q").throttles) == ({}, ())
+    for call in (config.get, config.delete):
+        with pytest.raises(errors.ConfigKeyNotFound):
+            call("throttle.api.eu")
+
+
+@pytest.mark.parametrize("value", ["", "10", "10,", ",5", "10,0", "-1,5", "10,5,5", "many,5"])
+def test_a_throttle_in_filas_spelling_that_is_none_changes_nothing(world: World, value: str) -> None:
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.config.set("throttle.api", value)
+    assert refused.value.field == "throttle.api"
+    with pytest.raises(errors.InvalidRequest):
+        world.broker.config.set("throttle.", "1,1")
+    assert world.broker.config.list("throttle") == {}

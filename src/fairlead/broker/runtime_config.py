@@ -1,16 +1,17 @@
 """The runtime configuration: text by key, kept in the store, live at once.
 
 Two kinds of keys mean something to the engine and are checked: `throttle:<key>:rate`, `throttle:<key>:burst`
-and `weight:<queue>:<key>`. All others are the users' own.
+and `weight:<queue>:<key>`. `throttle.<key>` = `<rate>,<burst>`, as Fila spells it, is read and written as the
+first two. All others are the users' own.
 """
 
 from __future__ import annotations
 
 from fairlead.broker.core import Core
-from fairlead.decide.throttle import Bucket
+from fairlead.decide.throttle import Bucket, default_burst
 from fairlead.errors import ConfigKeyNotFound, LimitReached
 from fairlead.model.checks import check_text
-from fairlead.model.config_keys import THROTTLE, WEIGHT, check_meaning, throttle_entries
+from fairlead.model.config_keys import THROTTLE, WEIGHT, stored_entries, stored_keys, throttle_entries
 from fairlead.model.facts import ConfigDeleted, ConfigSet
 from fairlead.model.limits import (
     MAX_CONFIG_CHARACTERS,
@@ -29,12 +30,17 @@ class RuntimeConfig:
     def get(self, key: str) -> str:
         """Raises `ConfigKeyNotFound`."""
         check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+        entries = stored_keys(key)
         with self._core.lock:
             self._core.check_open()
-            found = self._core.store.config(key)
-        if key not in found:
+            found = [self._core.store.config(entry).get(entry) for entry in entries]
+        value = found[0]
+        if value is None:
             raise ConfigKeyNotFound(key)
-        return found[key]
+        if len(entries) == 1:
+            return value
+        burst = f"{default_burst(float(value)):g}" if found[1] is None else found[1]
+        return f"{value},{burst}"
 
     def set(self, key: str, value: str | float) -> None:
         """Numbers are taken as their text. A throttle or weight takes effect for the next message."""
@@ -43,36 +49,42 @@ class RuntimeConfig:
         text = check_text(
             repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True
         )
-        check_meaning(key, text)
+        entries = stored_entries(key, text)
         core = self._core
         with core.lock:
             core.check_open()
-            self._check_room(key, text)
-            _save_bucket(core, key)
-            core.commit([ConfigSet(key, text)])
-            apply(core, key)
+            self._check_room(entries)
+            _save_bucket(core, next(iter(entries)))
+            core.commit([ConfigSet(entry, value) for entry, value in entries.items()])
+            for entry in entries:
+                apply(core, entry)
             commit = core.store.last_commit
         core.confirm(commit)
 
-    def _check_room(self, key: str, text: str) -> None:
+    def _check_room(self, entries: dict[str, str]) -> None:
         """All of it is held in memory. A value that takes no more room than the one before is always taken."""
-        before = self._core.store.config(key).get(key)
+        before = [self._core.store.config(entry).get(entry) for entry in entries]
         keys, chars = self._core.hooks.config_size
-        if before is None and keys >= MAX_CONFIG_KEYS:
+        new_keys = before.count(None)
+        if new_keys and keys + new_keys > MAX_CONFIG_KEYS:
             raise LimitReached("configuration keys", MAX_CONFIG_KEYS)
-        more = len(text) - len(before or "")
+        more = sum(map(len, entries.values())) - sum(len(text or "") for text in before)
         if more > 0 and chars + more > MAX_CONFIG_CHARACTERS:
             raise LimitReached("characters of configuration values", MAX_CONFIG_CHARACTERS)
 
     def delete(self, key: str) -> None:
         """Raises `ConfigKeyNotFound`."""
-        self.get(key)
+        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
         core = self._core
         with core.lock:
             core.check_open()
-            _save_bucket(core, key)
-            core.commit([ConfigDeleted(key)])
-            apply(core, key)
+            entries = [entry for entry in stored_keys(key) if entry in core.store.config(entry)]
+            if not entries:
+                raise ConfigKeyNotFound(key)
+            _save_bucket(core, entries[0])
+            core.commit([ConfigDeleted(entry) for entry in entries])
+            for entry in entries:
+                apply(core, entry)
             commit = core.store.last_commit
         core.confirm(commit)
 

@@ -23,7 +23,7 @@ Key = Annotated[
     str,
     typer.Argument(
         metavar="KEY",
-        help="throttle:KEY:rate, throttle:KEY:burst, weight:QUEUE:KEY, or a key of your own.",
+        help="throttle:KEY:rate, throttle:KEY:burst, throttle.KEY for both, weight:QUEUE:KEY, or your own.",
         callback=_meant,
     ),
 ]
@@ -42,7 +42,12 @@ def register(app: typer.Typer) -> None:
 
 def set_value(
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; a number for throttles and weights.")],
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="VALUE", help="Text; a number for throttles and weights, RATE,BURST for throttle.KEY."
+        ),
+    ],
 ) -> None:
     """Set a value; it holds from the next message on."""
     with open_target(create=True) as target:

@@ -10,6 +10,8 @@ from fairlead.model.names import check_queue_name
 
 THROTTLE = "throttle:"
 WEIGHT = "weight:"
+#: Fila's spelling of a throttle: `throttle.<key>` = `<rate>,<burst>`. Every door takes it, and stores ours.
+FILA_THROTTLE = "throttle."
 
 _MOST = 1e9
 
@@ -17,6 +19,34 @@ _MOST = 1e9
 def throttle_entries(throttle_key: str) -> tuple[str, str]:
     """The keys of its rate and of its burst."""
     return f"{THROTTLE}{throttle_key}:rate", f"{THROTTLE}{throttle_key}:burst"
+
+
+def stored_keys(key: str) -> tuple[str, ...]:
+    """The keys under which a value is stored: of a throttle in Fila's spelling, those of its rate and burst."""
+    if not key.startswith(FILA_THROTTLE):
+        return (key,)
+    name = key.removeprefix(FILA_THROTTLE)
+    if not name:
+        raise InvalidRequest("key", "throttle.<key>", key)
+    return throttle_entries(name)
+
+
+def stored_entries(key: str, value: str) -> dict[str, str]:
+    """What is stored for a key and its value, checked. The burst comes before the rate: a new throttle begins
+    with its rate, and then has its burst.
+    """
+    if not key.startswith(FILA_THROTTLE):
+        check_meaning(key, value)
+        return {key: value}
+    rate_key, burst_key = stored_keys(key)
+    rate, _, burst = [part.strip() for part in value.partition(",")]
+    try:
+        check_meaning(rate_key, rate)
+        check_meaning(burst_key, burst)
+    except InvalidRequest as wrong:
+        field = wrong.field.rpartition(":")[2]
+        raise InvalidRequest(key, f"'<rate>,<burst>', with {wrong.expected} as {field}", value) from None
+    return {burst_key: burst, rate_key: rate}
 
 
 def check_meaning(key: str, value: str) -> None:
