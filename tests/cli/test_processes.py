@@ -169,8 +169,8 @@ def test_at_a_terminal_a_command_says_that_it_waits_for_a_server(tmp_path: Path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-        terminal = Terminal(tmp_path, "--addr", nobody, "queue", "list")
-        terminal.wait_for(f"no answer from {nobody} yet")
+        terminal = Terminal(tmp_path, "--addr", nobody, "--wait", "3s", "queue", "list")
+        terminal.wait_for(f"no answer from {nobody} yet; trying for 3s")
         assert terminal.end() == 7
 
 

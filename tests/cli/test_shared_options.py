@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,25 @@ def test_a_data_directory_that_has_lost_a_file_is_corrupt_and_not_taken_for_none
 ) -> None:
     (cli.data / "CURRENT").unlink()
     assert cli("queue", "list", "-o", "json").error()["code"] == "store_corrupt"
+
+
+@pytest.mark.parametrize(
+    ("options", "tried"), [((), "1s"), (("--wait", "50ms"), "50ms")], ids=["a person", "said"]
+)
+def test_a_server_that_is_not_there_is_tried_for_a_second_or_for_as_long_as_wait_says(
+    cli: Commands, options: tuple[str, ...], tried: str
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        for order in ((*options, "queue", "list"), ("queue", "list", *options)):
+            ran = cli("--addr", nobody, *order)
+            assert (ran.code, ran.err.splitlines()[1].strip()) == (
+                7,
+                f"tried for {tried}; --wait DURATION tries longer",
+            )
+
+
+def test_a_wait_that_is_no_duration_is_refused(cli: Commands) -> None:
+    refused = cli("--addr", "127.0.0.1:1", "--wait", "long", "queue", "list")
+    assert (refused.code, refused.err.startswith("error: expected --wait to be ")) == (3, True)

@@ -10,7 +10,7 @@ import typer
 
 from fairlead import __version__
 from fairlead.cli import credentials
-from fairlead.cli.chosen import DEFAULT_ADDR, Chosen, Credentials, Output, choose
+from fairlead.cli.chosen import DEFAULT_ADDR, PATIENCE, Chosen, Credentials, Output, choose
 from fairlead.cli.root import (
     ADDR_HELP,
     CA_HELP,
@@ -20,6 +20,7 @@ from fairlead.cli.root import (
     KEY_HELP,
     OUTPUT_HELP,
     PROJECT_HELP,
+    WAIT_HELP,
     Root,
 )
 
@@ -73,6 +74,9 @@ def root(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", envvar=credentials.TLS_KEY, help=KEY_HELP)
     ] = None,
+    wait: Annotated[
+        str | None, typer.Option("--wait", metavar="DURATION", help=f"{WAIT_HELP} Default: {PATIENCE}.")
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
@@ -88,6 +92,7 @@ def root(
         project=project,
         credentials=Credentials(api_key_file, tls_ca, tls_cert, tls_key),
         key_file_from_env=_from_env(ctx, "api_key_file"),
+        wait=wait,
     )
     given = replace(given, addr_from_env=addr) if _from_env(ctx, "addr") else replace(given, addr=addr)
     given = replace(given, data_from_env=data) if _from_env(ctx, "data") else replace(given, data=data)

@@ -14,6 +14,8 @@ from fairlead.config.load import SETTINGS
 from fairlead.runbook.model import full_name
 
 DEFAULT_ADDR: str = SETTINGS["flight"].default
+#: How long a command tries to reach a server unless --wait says otherwise: someone is sitting there.
+PATIENCE = "1s"
 
 
 class Output(StrEnum):
@@ -45,6 +47,8 @@ class Chosen:
     credentials: Credentials = Credentials()
     #: `FAIRLEAD_API_KEY_FILE` says less than an option does.
     key_file_from_env: bool = False
+    #: A duration; None is what the command finds right.
+    wait: str | None = None
 
     def target(self) -> str | Path:
         """An address, or the path of a data directory."""

@@ -34,6 +34,7 @@ CA_HELP = (
 )
 CERT_HELP = "Certificate of this client, in PEM, for a server that asks for one."
 KEY_HELP = "The private key of --tls-cert."
+WAIT_HELP = "How long to try to reach the server."
 
 
 class Root(TyperGroup):
@@ -141,6 +142,11 @@ def _note_output(value: Output | None) -> None:
         choose(replace(chosen(), output=value))
 
 
+def _note_wait(value: str | None) -> None:
+    if value is not None:
+        choose(replace(chosen(), wait=value))
+
+
 def _note_credential(param: typer.CallbackParam, value: Path | None) -> None:
     if value is not None:
         now = chosen()
@@ -158,7 +164,7 @@ def _credential(name: str, help: str) -> Any:
     )
 
 
-_TARGET = {"--addr", "--data", "--api-key-file", "--tls-ca", "--tls-cert", "--tls-key"}
+_TARGET = {"--addr", "--data", "--api-key-file", "--tls-ca", "--tls-cert", "--tls-key", "--wait"}
 _NAMES_QUEUES = {
     "queue",
     "runbook",
@@ -209,4 +215,15 @@ def _options(
     tls_ca: Annotated[Path | None, _credential("--tls-ca", CA_HELP)] = None,
     tls_cert: Annotated[Path | None, _credential("--tls-cert", CERT_HELP)] = None,
     tls_key: Annotated[Path | None, _credential("--tls-key", KEY_HELP)] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help=WAIT_HELP,
+            callback=_note_wait,
+            expose_value=False,
+            hidden=True,
+        ),
+    ] = None,
 ) -> None: ...

@@ -17,9 +17,10 @@ import typer
 import fairlead
 from fairlead.cli import credentials
 from fairlead.cli.arrow import import_arrow_alone
-from fairlead.cli.chosen import chosen, in_project, wrong_usage
+from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
+from fairlead.model.durations import to_ms
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 else:
     Target = Any
 
-#: How long a command tries to reach a server: someone is sitting there.
-_PATIENCE = "5s"
 #: How long a server may take for one command: an operation on millions of messages takes its time.
 _TIMEOUT = "5m"
 #: After how long it says at a terminal what it is waiting for.
@@ -52,7 +51,7 @@ def open_target(*, create: bool = False, patience: str = "", runs_steps: bool = 
     with (
         _opened(where, create)
         if isinstance(where, Path)
-        else _connect(where, patience or _PATIENCE) as target
+        else _connect(where, chosen().wait or patience or PATIENCE) as target
     ):
         try:
             yield target
@@ -109,6 +108,7 @@ def _user() -> str:
 
 
 def _connect(addr: str, patience: str) -> Client:
+    to_ms(patience, "--wait")
     waiting = Timer(
         _SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True}
     )
@@ -120,6 +120,7 @@ def _connect(addr: str, patience: str) -> Client:
             addr, retry_for=patience, timeout=_TIMEOUT, api_key=credentials.api_key(), tls=credentials.tls()
         )
     except ServerUnreachable as unreachable:
+        unreachable.add_note(f"tried for {patience}; --wait DURATION tries longer")
         if chosen().addr is None and chosen().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
         raise
