@@ -37,7 +37,8 @@ def test_every_command_takes_the_shared_options(name: str) -> None:
 
 
 def test_the_commands_of_the_issue_are_there() -> None:
-    verbs = "create update list show inspect delete pause resume purge push peek retry drop bury hold unhold fail done drain prune release-stream"
+    verbs = "create update list show inspect delete pause resume purge push quarantine peek "
+    verbs += "retry drop bury hold unhold fail done drain prune release-stream"
     expected = [
         *(f"queue {verb}" for verb in verbs.split()),
         *(f"config {verb}" for verb in ("set", "get", "list", "unset")),

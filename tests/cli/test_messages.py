@@ -115,6 +115,64 @@ def test_a_file_that_cannot_be_read_is_an_error_in_one_line(cli: Commands, order
     assert cli("queue", "push", "orders", "--file", "/no/such/file", "-o", "json").error()["code"] == "system"
 
 
+def test_quarantine_puts_a_message_among_the_dead_letters(cli: Commands, orders: Orders) -> None:
+    for queue in ("orders", "orders.dlq"):
+        said = cli.json(
+            "queue",
+            "quarantine",
+            queue,
+            "7,95",
+            "--because",
+            "a comma",
+            "--as",
+            "serialization_error",
+            "--key",
+            "a",
+        )
+        assert said["queue"] == "orders.dlq"
+        listed = cli.ok("queue", "show", "orders.dlq").lines
+        assert [line.split()[:3] for line in listed if line.startswith(said["id"][-8:])] == [
+            [said["id"][-8:], "dead", "1"]
+        ]
+        dead = cli.json("queue", "inspect", "orders", said["id"])
+        assert (dead["status"], dead["payload"], dead["reason"]) == ("dead", "7,95", "serialization_error")
+        assert dead["failures"][0]["error"] == "a comma"
+        cli.ok("queue", "retry", "orders", said["id"])
+        assert cli.json("queue", "inspect", "orders", said["id"])["fairness_key"] == "a"
+    assert cli("queue", "quarantine", "orders", "x", "--as", "nonsense").code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (
+            ("queue", "push", "orders.dlq", "x"),
+            "expected queue to be no dead-letter queue; a quarantine puts messages there, got 'orders.dlq'",
+        ),
+        (
+            ("queue", "delete", "orders.dlq", "--yes"),
+            "expected queue to be a source queue: a dead-letter queue goes with its source, and a purge empties it, got 'orders.dlq'",
+        ),
+        (
+            ("queue", "push", "orders", "x", "--delay", "soon"),
+            """expected delay to be a duration such as "30s" or "1h30m", got 'soon'""",
+        ),
+        (
+            ("consumer", "show", "orders", "nobody"),
+            "queue 'orders' has no durable consumer 'nobody'\n       see which there are with: fairlead consumer list",
+        ),
+    ],
+)
+def test_an_error_of_the_command_names_no_python(
+    cli: Commands, orders: Orders, args: tuple[str, ...], error: str
+) -> None:
+    assert cli(*args).err == f"error: {error}\n"
+
+
+def test_peek_says_in_which_order_it_lists(cli: Commands) -> None:
+    assert "listed key by key" in " ".join(cli.ok("queue", "peek", "--help").out.split())
+
+
 def test_show_counts_failures_since_the_last_retry_and_says_when_there_were_more_before(
     cli: Commands, orders: Orders
 ) -> None:

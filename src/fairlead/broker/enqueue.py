@@ -62,7 +62,7 @@ class Prepared:
         queue = core.queue(self.queue)
         if queue.is_dead_letter_queue:
             raise InvalidRequest(
-                "queue", "no dead-letter queue; use quarantine() to put messages there", self.queue
+                "queue", "no dead-letter queue; a quarantine puts messages there", self.queue
             )
         fresh_ids = core.ids.next(now_ms, len(checked))
         ids = (

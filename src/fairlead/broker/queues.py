@@ -137,7 +137,7 @@ def delete_queue(core: Core, name: str) -> None:
         if state.is_dead_letter_queue:
             raise InvalidRequest(
                 "queue",
-                "a source queue: a dead-letter queue goes with its source, and purge() empties it",
+                "a source queue: a dead-letter queue goes with its source, and a purge empties it",
                 name,
             )
         dead_letters = core.by_id[state.record.dlq_id]

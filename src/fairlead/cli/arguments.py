@@ -79,3 +79,13 @@ Ids = Annotated[
         help="Messages: full id, prefix, last characters, or stream:NAME for the first of a stream.",
     ),
 ]
+As = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="REASON",
+        help="The failure reason that is recorded.",
+        callback=check_reason,
+        autocompletion=complete_reason,
+    ),
+]

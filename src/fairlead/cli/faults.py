@@ -27,6 +27,7 @@ _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
     "config_key_not_found": lambda error: (
         f"configuration key {error.key!r} is not set; see: fairlead config list"
     ),
+    "consumer_not_found": lambda error: f"queue {error.queue!r} has no durable consumer {error.name!r}",
     "source_queue_gone": lambda error: (
         f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it"
     ),

@@ -94,8 +94,11 @@ def failures_of(info: MessageInfo) -> int:
 
 def _failures_text(info: MessageInfo) -> str:
     """The count that policies look at. After a retry or redrive, older failures are in brackets."""
-    total = failures_of(info)
-    return str(info.attempts) if total == info.attempts else f"{info.attempts} ({total} in all)"
+    total, counted = failures_of(info), info.attempts
+    if status_of_message(info) == "dead":
+        # A quarantine or an operator's bury is recorded as a failure, and is no attempt.
+        counted = max(counted, 1)
+    return str(counted) if total == counted else f"{counted} ({total} in all)"
 
 
 def _circumstance(info: MessageInfo) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fairlead import NewMessage
-from fairlead.cli.arguments import QueueName
+from fairlead.cli.arguments import As, QueueName
 from fairlead.cli.chosen import wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_header
@@ -21,13 +21,14 @@ from fairlead.cli.push import find_spec, item_of
 from fairlead.cli.target import open_target
 from fairlead.model.lane import DEFAULT_KEY
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
-from fairlead.model.names import dead_letter_name, is_dead_letter_name
+from fairlead.model.names import DEAD_LETTER_SUFFIX, dead_letter_name, is_dead_letter_name
 from fairlead.model.views import MessageInfo
 from fairlead.store.modes import open_private
 
 
 def register(queue: typer.Typer) -> None:
     queue.command("push")(push)
+    queue.command("quarantine")(quarantine)
     queue.command("peek")(peek)
     queue.command("drain")(drain)
 
@@ -92,6 +93,42 @@ def push(
         tell(f"existing: queue {queue!r} has an item with this data that is not done yet")
 
 
+def quarantine(
+    queue: QueueName,
+    payload: Annotated[
+        str | None,
+        typer.Argument(metavar="PAYLOAD", help="The payload as text; - reads it from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file.")
+    ] = None,
+    because: Annotated[
+        str, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")
+    ] = "",
+    as_reason: As = "unknown",
+    key: Annotated[
+        str, typer.Option(metavar="KEY", help="Fairness key that it has when it is brought back.")
+    ] = DEFAULT_KEY,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Stream that it joins when it is brought back.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+    ] = None,
+) -> None:
+    """Put one message straight into the dead letters of a queue, and print its id.
+
+    For input that cannot be worked as it is. `queue retry` and `redrive` bring it into the queue.
+    """
+    headers = dict(pair for text in header or () if (pair := read_header(text)) is not None)
+    message = NewMessage(_read_payload(payload, file), headers, key, stream=stream)
+    source = queue.removesuffix(DEAD_LETTER_SUFFIX)
+    with open_target() as target:
+        (message_id,) = target.quarantine(source, [message], reason=as_reason, error=because)
+    show({"id": message_id, "queue": dead_letter_name(source)}, message_id)
+
+
 def _read_payload(payload: str | None, file: Path | None) -> bytes:
     if (payload is None) == (file is None):
         wrong_usage("expected the payload as an argument, - for standard input, or --file FILE")
@@ -119,7 +156,12 @@ def peek(
         int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many at most.")
     ] = 10,
 ) -> None:
-    """Look at messages without claiming them, in the order in which they would go."""
+    """Look at messages without claiming them.
+
+    Ready ones are listed key by key, those of one key in the order in which they go, and then those that wait
+    behind others of their stream; claims take turns between keys. Waiting ones are listed in the order of
+    their due times, dead and done ones in that of their end, leased ones by their ids.
+    """
     if where == "dead" and not is_dead_letter_name(queue):
         queue = dead_letter_name(queue)
     with open_target() as target:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fairlead import DeadFilter
-from fairlead.cli.arguments import Ids, QueueName, check_reason, complete_reason
+from fairlead.cli.arguments import As, Ids, QueueName
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
@@ -45,16 +45,6 @@ _FINAL = ("drop", "done")
 
 Because = Annotated[
     str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")
-]
-As = Annotated[
-    str,
-    typer.Option(
-        "--as",
-        metavar="REASON",
-        help="The failure reason that is recorded.",
-        callback=check_reason,
-        autocompletion=complete_reason,
-    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
 

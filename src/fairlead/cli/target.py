@@ -19,7 +19,7 @@ from fairlead.cli import credentials
 from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
-from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked
+from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked, TlsFailed
 from fairlead.model.durations import to_ms
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _connect(addr: str, patience: str) -> Client:
             addr, retry_for=patience, timeout=_TIMEOUT, api_key=credentials.api_key(), tls=credentials.tls()
         )
     except ServerUnreachable as unreachable:
-        unreachable.add_note(f"tried for {patience}; --wait DURATION tries longer")
+        if not isinstance(unreachable, TlsFailed):
+            unreachable.add_note(f"tried for {patience}; --wait DURATION tries longer")
         if chosen().addr is None and chosen().addr_from_env is None:
             unreachable.add_note("say which server with --addr HOST:PORT, or which directory with --data DIR")
         raise

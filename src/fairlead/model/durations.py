@@ -25,7 +25,7 @@ def to_ms(value: object, field: str) -> int:
             min(sum(float(n) * _UNIT_MS[unit] for n, unit in _TOKEN.findall(value)), MAX_DURATION_MS + 1.0)
         )
     else:
-        raise InvalidRequest(field, 'a duration such as "30s", "1h30m" or a timedelta', value)
+        raise InvalidRequest(field, 'a duration such as "30s" or "1h30m"', value)
     if not 0 <= ms <= MAX_DURATION_MS:
         raise InvalidRequest(field, "a duration between 0 and 10 years", value)
     return ms
