@@ -111,13 +111,14 @@ def test_a_redrive_on_a_server_is_followed_and_left_to_it(cli: Commands, address
 def test_a_server_that_is_not_there_is_an_error_with_a_way_out(
     cli: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.cli.target._PATIENCE", "10ms")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-        ran = cli("--addr", nobody, "queue", "list")
+        ran = cli("--addr", nobody, "--wait", "10ms", "queue", "list")
         assert ran.code == 7
         assert "fairlead serve" in ran.err
         assert "--data DIR" not in ran.err
         monkeypatch.setattr("fairlead.cli.chosen.DEFAULT_ADDR", nobody)
-        assert "--data DIR" in cli("queue", "list", env={"FAIRLEAD_DATA": None}).err, "nobody said where"
+        assert "--data DIR" in cli("--wait", "10ms", "queue", "list", env={"FAIRLEAD_DATA": None}).err, (
+            "nobody said where"
+        )

@@ -144,19 +144,17 @@ def test_the_doctor_judges_a_certificate_by_what_is_left_of_it(days: int, level:
     )
 
 
-def test_a_key_file_that_others_can_read_is_warned_of(
-    cli: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlead.cli.target._PATIENCE", "0ms")  # nobody is there, and nobody will come
+def test_a_key_file_that_others_can_read_is_warned_of(cli: Commands, tmp_path: Path) -> None:
+    nobody = ("--addr", "127.0.0.1:1", "--wait", "0ms")
     key = tmp_path / "api.key"
     key.write_text("fl_secret\n")
     key.chmod(0o644)
     env = {"FAIRLEAD_DATA": None}
-    ran = cli("--addr", "127.0.0.1:1", "--api-key-file", key, "queue", "list", env=env)
+    ran = cli(*nobody, "--api-key-file", key, "queue", "list", env=env)
     assert f"warning: {key} can be read by others (mode 0644); run: chmod 600 {key}" in ran.err
     assert "fl_secret" not in ran.err
     key.chmod(0o600)
-    assert "warning" not in cli("--addr", "127.0.0.1:1", "queue", "list", "--api-key-file", key, env=env).err
+    assert "warning" not in cli(*nobody, "queue", "list", "--api-key-file", key, env=env).err
 
 
 @pytest.mark.parametrize(

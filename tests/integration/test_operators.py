@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, FailureReason, NewMessage, Release, errors
+from fairlead.broker import operators
 from fairlead.model.delivery import Delivery
 from tests.integration.world import World
 
@@ -219,6 +220,28 @@ def test_retrying_a_single_id_that_is_not_in_the_queue_is_an_error(world: World)
     for message_id in (UNKNOWN, world.broker.enqueue("other", b"m")):
         with pytest.raises(errors.MessageNotFound):
             act(world, "retry", [message_id])
+
+
+@pytest.mark.parametrize("situation", ["ready", "leased", "waiting in a stream", "held", "held in a stream"])
+def test_a_message_is_held_with_a_reason_where_it_is(world: World, situation: str) -> None:
+    world.broker.update_queue("q", retry={"cooldown": "1h"}, retry_in_stream={"cooldown": "1h"})
+    message_id, _ = make(world, situation)
+    before = world.broker.find(message_id)
+    verb = operators.hold_because("parses for ever", FailureReason.POISON_MESSAGE)
+    result = operators.act(world.broker._core, "q", [message_id], None, verb, grows=True)
+    assert (result.changed, place_of(world, message_id)) == ((message_id,), "held")
+    world.restart()
+    held = world.broker.find(message_id)
+    assert (held.reason, held.rule, held.attempts) == (
+        FailureReason.POISON_MESSAGE,
+        "operator",
+        before.attempts,
+    )
+    assert held.failures[-1].error == "parses for ever"
+    assert "held by an operator as poison_message" in world.broker.explain(message_id).reasons[0].text
+    assert world.counts("q") == (0, 1, 0, 0)
+    assert act(world, "unhold", [message_id]).changed == (message_id,)
+    assert world.claim_one("q").id == message_id
 
 
 def test_a_retried_dead_letter_keeps_its_record_and_its_id(world: World) -> None:

@@ -95,6 +95,13 @@ def test_partial_completion_is_ored_over_the_tries(world: World) -> None:
     assert world.claim_one("q").progress == Progress.STORED | Progress.EVENT_STORED | Progress.FAILED
 
 
+def test_a_plain_failure_shows_the_failed_bit_alone(world: World) -> None:
+    """Seed 004 counts a message that is stored as stored; here progress has only what consumers report."""
+    world.broker.enqueue("q", b"")
+    world.broker.settle([Fail(world.claim_one("q"), retry_in="0s")])
+    assert world.claim_one("q").progress == Progress.FAILED == 32768
+
+
 def test_the_troubleshooting_of_a_blocked_stream(world: World) -> None:
     """Seed 004: find the blocking message, see that it is poison, set it aside or retry it now."""
     world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"m1", b"m2")])

@@ -131,11 +131,15 @@ def _leased(core: Core, subject: str, lease: Lease) -> Explanation:
 
 
 def _waiting(core: Core, subject: str, queue: QueueState, spot: InWaiting, raw_id: bytes) -> Explanation:
-    if spot.due_ms == HELD:
-        return Explanation(
-            subject, "held", (Reason("held", "held by an operator: it waits until it is let go"),)
-        )
     state = core.store.states([raw_id])[0]
+    if spot.due_ms == HELD:
+        given = (
+            f" as {FailureReason(state.reason).word}"
+            if state is not None and state.rule == "operator"
+            else ""
+        )
+        why = f"held by an operator{given}: it waits until it is let go"
+        return Explanation(subject, "held", (Reason("held", why),))
     if state is None or not state.rule:
         why = "its producer delayed it"
     else:

@@ -55,6 +55,7 @@ WAITING = frozenset({"waiting"})
 DEAD = frozenset({"dead"})
 #: Why a verb leaves alone what is done and only kept to be looked at.
 COMPLETED = "completed already"
+ALREADY_HELD = "already held"
 NOT_FAILED = "neither dead nor waiting after a failure"
 _CHANGED = "it changed while the filter was applied; try again"
 _NOT_HERE = "not found in this queue"
@@ -337,9 +338,29 @@ def hold(moves: Moves, queue: QueueState, message: Message, state: MessageState 
     if isinstance(spot, InDone):
         return COMPLETED
     if isinstance(spot, InWaiting) and spot.due_ms == HELD:
-        return "already held"
+        return ALREADY_HELD
     moves.hold(spot, state or MessageState(queue.queue_id))
     return ""
+
+
+def hold_because(error: str, reason: FailureReason) -> Act:
+    """Hold with a record of why, such as `poison_message`. It is no attempt. A message that is held already
+    gets the record too, so that a reason can be given later.
+    """
+
+    def verb(
+        moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot
+    ) -> str:
+        known = state or MessageState(queue.queue_id)
+        record = FailureRecord(moves.now_ms, known.attempts, int(reason), error, "", "operator")
+        recorded = with_failure(known, record)
+        why_not = hold(moves, queue, message, recorded, spot)
+        if why_not == ALREADY_HELD:
+            moves.hold(spot, recorded)
+            return ""
+        return why_not
+
+    return verb
 
 
 def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
