@@ -104,6 +104,18 @@ def test_a_secret_that_cannot_be_written_after_all_is_printed(
     assert ran.out.startswith("fl_")
 
 
+def test_a_long_list_of_keys_is_cut_and_says_so(cli: Commands, broker: Opener) -> None:
+    with broker() as opened:
+        for number in range(205):
+            opened.keys.create(f"{'ab'[number % 2]}{number}", ["produce:q"])
+    lines = cli.ok("key", "list").lines
+    assert len(lines) == 202
+    assert lines[-1] == "5 more; show them with a PREFIX of their names or --limit"
+    assert len(cli.ok("key", "list", "--limit", "300").lines) == 206
+    assert len(cli.ok("key", "list", "a").lines) == 104
+    assert (len(cli.json("key", "list")), len(cli.json("key", "list", "b"))) == (205, 102)
+
+
 def test_keys_are_listed_with_their_rights_use_and_end(
     cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from fairlead.errors import FairleadError, Unavailable
+from fairlead.errors import FairleadError, InvalidRequest, Unavailable
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Settlement, SettleResult
 from fairlead.worker.items import Item
@@ -176,6 +176,9 @@ class Voice:
                     self._look()
                 if self._ordering and self._ordering != "strict":
                     self._target.release_stream(self._queue, stream)
+            except InvalidRequest:
+                # No message of the stream is live any more: there is nothing to let by.
+                continue
             except FairleadError as error:
                 # What is behind waits for its turn then, as it would without us.
                 _log.warning(
