@@ -310,7 +310,8 @@ class AtServer:
             "FAIRLEAD_ADDR": self._address,
             "FAIRLEAD_API_KEY_FILE": str(key or self.bootstrap),
         }
-        return self._cli(*args, env=given)
+        # A busy machine may take longer to answer than a person waits.
+        return self._cli("--wait", "10s", *args, env=given)
 
 
 def test_a_scoped_admin_works_from_the_shell_within_its_rights(at_server: AtServer, tmp_path: Path) -> None:

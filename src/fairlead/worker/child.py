@@ -17,6 +17,7 @@ import msgspec
 from fairlead.errors import StepNotLoaded
 from fairlead.worker.calling import Calling
 from fairlead.worker.frames import TICKET, BatchCall, Call, Failed, Ready, Setup, frame, take_frames
+from fairlead.worker.step_output import print_to_stderr
 
 _PR_SET_PDEATHSIG = 1
 _PIECE = 1 << 18
@@ -32,8 +33,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _not_mine)
     faulthandler.enable(crash_fd)
-    # What steps print goes where the worker's log goes; its stdout is for its own result.
-    os.dup2(2, 1)
+    print_to_stderr()
     inbox = Inbox(calls_fd)
     setup = msgspec.msgpack.decode(inbox.next_frame(), type=Setup)
     os.chdir(setup.base)
