@@ -15,14 +15,12 @@ from typer.testing import CliRunner
 
 import fairlead
 import fairlead.aio
-from fairlead import Complete, Fail, NewMessage, Release, errors
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, Fail, NewMessage, Release, errors
 from fairlead.cli.app import app
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.server.flight import FlightDoor
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.statuses import STATUSES
 
 
@@ -379,7 +377,7 @@ KINDS: dict[str, type] = {
 @contextmanager
 def open_door(name: str) -> Iterator[tuple[Any, Broker]]:
     """A fresh broker on a clock that stands still, and one door to it."""
-    broker = Broker(MemoryStore(), clock=ManualClock())
+    broker = open_in_memory(clock=ManualClock())
     door: FlightDoor | FilaDoor | None = None
     try:
         if name == "in process":

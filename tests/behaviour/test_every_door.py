@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Fail, NewMessage, errors
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Fail, NewMessage, errors
 from tests.behaviour.doors import KINDS, Refused, open_door
 
 Given = Callable[[Broker], Any]

@@ -10,6 +10,7 @@ import pytest
 
 from fairlead import Fail, NewMessage
 from fairlead.cli import confirm, operators
+from fairlead.testing.sizes import size
 from tests.cli.conftest import Commands, Opener, Orders
 
 VERBS = {
@@ -231,7 +232,7 @@ def test_prune_wants_an_age_or_all_and_shows_the_number(cli: Commands, mails: li
 def test_more_than_one_call_may_touch_is_said(
     cli: Commands, broker: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.broker.operators.STEP_MESSAGES", 5)
+    monkeypatch.setattr(size("operator_step_messages"), 5)
     with broker() as opened:
         opened.create_queue("many")
         opened.quarantine("many", [NewMessage(b"x") for _ in range(8)], error="e")

@@ -9,14 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairlead import Broker
 from fairlead.client.client import Client
 from fairlead.client.core import Core, Options
 from fairlead.client.transport import FlightTransport, Stream
 from fairlead.clock import Clock
 from fairlead.server.flight import FlightDoor
-from fairlead.store.laws import check_laws
-from fairlead.testing import MemoryStore
+from fairlead.testing import laws, open_in_memory
 
 #: Generous: a condition that comes true ends the wait at once.
 PATIENCE_S = 60.0
@@ -106,7 +104,7 @@ class Scene:
     """With a queue `q`, retried at once and for ever."""
 
     def __init__(self) -> None:
-        self.broker = Broker(MemoryStore(), durability="os")
+        self.broker = open_in_memory(durability="os")
         self.broker.create_queue("q")
         self.door = FlightDoor(self.broker, "127.0.0.1:0")
         self.door.start()
@@ -137,7 +135,7 @@ class Scene:
         """Every test ends with the store's own laws."""
         for client in self._clients:
             client.close()
-        problems = check_laws(self.broker._core.store)
+        problems = laws(self.broker)
         # As a server does: a claim that waits for a client that is gone would hold the door open.
         self.broker.interrupt_waits()
         self.door.stop()

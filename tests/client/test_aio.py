@@ -13,6 +13,7 @@ import fairlead.aio
 from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, errors
 from fairlead.aio import AsyncClient
 from fairlead.server import streamed
+from fairlead.testing.engine import find_lease, waiting_claims
 from fairlead.wire.calls import EnqueueCall, decode
 from tests.client.scene import PATIENCE_S, Scene
 
@@ -96,7 +97,7 @@ def test_only_the_guilty_task_gets_the_error(scene: Scene) -> None:
 def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         claims = [asyncio.create_task(client.claim("q", wait="50s")) for _ in range(50)]
-        await until(lambda: len(scene.broker._core.by_name["q"].waiters) == 50)
+        await until(lambda: waiting_claims(scene.broker, "q") == 50)
         await client.enqueue_many("q", [NewMessage(b"") for _ in range(50)])
         assert [len(found) for found in await asyncio.gather(*claims)] == [1] * 50
 
@@ -106,7 +107,7 @@ def test_the_event_loop_is_never_blocked_by_a_claim_that_waits(scene: Scene) -> 
 def test_a_cancelled_claim_releases_what_still_arrives_for_it(scene: Scene) -> None:
     async def work(client: AsyncClient) -> None:
         claim = asyncio.create_task(client.claim("q", wait="50s"))
-        await until(lambda: len(scene.broker._core.by_name["q"].waiters) == 1)
+        await until(lambda: waiting_claims(scene.broker, "q") == 1)
         claim.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claim
@@ -273,7 +274,7 @@ def test_what_is_handed_out_is_started(scene: Scene) -> None:
     async def work(client: AsyncClient) -> Delivery:
         deliveries = client.consume("q")
         delivery = await anext(deliveries)
-        lease = scene.broker._core.leases.find(delivery.message.id)
+        lease = find_lease(scene.broker, delivery.message.id)
         assert lease is not None
         assert lease.started
         return delivery

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from fairlead import Complete, Extend, Fail, FailureReason, NewMessage, Release, Start, errors
-from fairlead.broker import browse
 from fairlead.client.client import Client
 from fairlead.model.consumer import TakenUp
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.server import streamed
+from fairlead.testing.sizes import size
 from fairlead.wire.schemas import BROWSED, DELIVERIES
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -324,7 +324,7 @@ def test_a_reading_of_what_is_left_that_breaks_off_goes_on_behind_what_came_thou
 
 
 def test_browsing_that_breaks_off_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browse, "PAGE_BYTES", 1)
+    monkeypatch.setattr(size("browse_page_bytes"), 1)
     client, transport = scene.client()
     fill(client, 9)
     looking = client.browse_batches("q")

@@ -10,6 +10,7 @@ import pytest
 from fairlead import Complete, Delivery, NewMessage, errors
 from fairlead.client.client import Client
 from fairlead.model.ids import find_id
+from fairlead.testing.engine import find_lease
 from fairlead.wire.calls import ClaimCall, decode
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -49,8 +50,7 @@ def test_only_what_was_handed_out_is_started(scene: Scene) -> None:
     deliveries = client.consume("short", prefetch=10)
     next(deliveries)
     until(lambda: scene.counts("short")[2] == 5, "all being fetched")
-    find = scene.broker._core.leases.find
-    leases = [find(find_id(message_id) or b"") for message_id in ids]
+    leases = [find_lease(scene.broker, find_id(message_id) or b"") for message_id in ids]
     assert [lease.started for lease in leases if lease is not None] == [True] + [False] * 4
     deliveries.close()
 

@@ -8,14 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from fairlead import Complete, Extend, NewMessage, Release, errors
-from fairlead.broker.exchange import exchange as real_exchange
 from fairlead.client.client import Client
 from fairlead.errors import AnswerLost, Overloaded, RequestExpired, ServerStopping, ServerUnreachable
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.limits import MAX_ANSWERED
 from fairlead.testing import ManualClock
+from fairlead.testing.inside import core_of, exchange
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from tests.client.scene import PATIENCE_S, Scene, until
+
+real_exchange = exchange.exchange
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -147,7 +149,7 @@ def test_the_server_remembers_only_the_last_request(scene: Scene) -> None:
     client.settle([Complete(delivery) for delivery in client.claim("q", limit=5)])
     told = [decode(metadata, EnqueueCall) for metadata in transport.requests("enqueue")]
     assert [list(call.answered) for call in told] == [[]] + [[call.request_id] for call in told[:-1]]
-    store = scene.broker._core.store
+    store = core_of(scene.broker).store
     remembered = [call.request_id for call in told if store.request(find_id(call.request_id))]
     assert remembered == [told[-1].request_id]
     settles = [decode(metadata, SettleCall) for metadata in transport.requests("settle")]
@@ -177,7 +179,7 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
         return real_exchange(*args, **fields)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr("fairlead.broker.exchange.exchange", meet)
+        patch.setattr(exchange, "exchange", meet)
         threads = [threading.Thread(target=client.exchange, args=("me",)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -272,7 +274,7 @@ def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
             return real_exchange(*args, **fields)  # type: ignore[arg-type]
         raise RequestExpired(str(fields["request_id"]), 700_000)
 
-    monkeypatch.setattr("fairlead.broker.exchange.exchange", too_old)
+    monkeypatch.setattr(exchange, "exchange", too_old)
     with pytest.raises(AnswerLost):
         client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
@@ -281,7 +283,7 @@ def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
 
 @pytest.mark.parametrize("hours", [-3, 3])
 def test_a_clock_that_is_hours_off_does_not_matter(scene: Scene, hours: int) -> None:
-    clock = ManualClock(now_ms=scene.broker._core.clock.now_ms() + hours * 3_600_000)
+    clock = ManualClock(now_ms=scene.broker.clock.now_ms() + hours * 3_600_000)
     client, transport = scene.client(clock=clock)
     for at in range(3):
         client.enqueue("q", b"%d" % at)
@@ -319,7 +321,7 @@ def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[err
             raise answers.pop(0)
         return real_exchange(*args, **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fairlead.broker.exchange.exchange", refuse)
+    monkeypatch.setattr(exchange, "exchange", refuse)
 
 
 def test_the_transport_of_these_tests_loses_answers_after_the_work(scene: Scene) -> None:

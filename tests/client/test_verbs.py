@@ -22,15 +22,13 @@ from fairlead import (
     errors,
 )
 from fairlead.aio import AsyncAudit, AsyncClient, AsyncConfig, AsyncKeys, AsyncRunbooks
-from fairlead.broker.consumers import Consumers
-from fairlead.broker.runbooks import Runbooks
-from fairlead.broker.runtime_config import RuntimeConfig
-from fairlead.broker.staging import Staging
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
 from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
 from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.server.guarded_groups import GuardedAudit, GuardedKeys
+from fairlead.testing.engine import waiting_claims
+from fairlead.testing.inside import consumers, runbooks, runtime_config, staging
 from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until
 
@@ -80,19 +78,19 @@ def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: st
 @pytest.mark.parametrize(
     ("engines", "kind"),
     [
-        (RuntimeConfig, ClientConfig),
-        (RuntimeConfig, AsyncConfig),
-        (Runbooks, ClientRunbooks),
-        (Runbooks, AsyncRunbooks),
+        (runtime_config.RuntimeConfig, ClientConfig),
+        (runtime_config.RuntimeConfig, AsyncConfig),
+        (runbooks.Runbooks, ClientRunbooks),
+        (runbooks.Runbooks, AsyncRunbooks),
         # Of these the engine has more than a caller may use, so the guard says what there is.
         (GuardedKeys, ClientKeys),
         (GuardedKeys, AsyncKeys),
         (GuardedAudit, ClientAudit),
         (GuardedAudit, AsyncAudit),
-        (Consumers, ClientConsumers),
-        (Consumers, AsyncConsumers),
-        (Staging, ClientStaging),
-        (Staging, AsyncStaging),
+        (consumers.Consumers, ClientConsumers),
+        (consumers.Consumers, AsyncConsumers),
+        (staging.Staging, ClientStaging),
+        (staging.Staging, AsyncStaging),
     ],
 )
 def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: type, kind: type) -> None:
@@ -263,7 +261,7 @@ def test_claims_that_wait_hold_up_neither_each_other_nor_anything_else(client: C
     for thread in threads:
         thread.start()
     until(
-        lambda: scene.broker.stats("q").consumers > 0 and len(scene.broker._core.by_name["q"].waiters) == 20,
+        lambda: scene.broker.stats("q").consumers > 0 and waiting_claims(scene.broker, "q") == 20,
         "all waiting",
     )
     assert client.stats("q").ready == 0

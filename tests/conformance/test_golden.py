@@ -13,7 +13,7 @@ from fairlead.model.queue import Counters
 from fairlead.store.rocks import RocksStore
 from fairlead.store.rocks.layout import FAMILIES
 from fairlead.store.verify import verify
-from tests.golden import make
+from tests.conformance.golden import make
 
 GOLDEN = Path(make.__file__).parent
 

@@ -14,7 +14,7 @@ from fairlead.store.verify import verify
 from fairlead.testing import ManualClock
 from tests.conformance.repair_scene import all_rows, make_rich
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
+GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
 
 @pytest.fixture

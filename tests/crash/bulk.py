@@ -9,17 +9,14 @@ what came afterwards.
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import signal
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from fairlead import Complete, DeadFilter, NewMessage
-from fairlead.model.facts import IntentEnded, IntentSaved
-from fairlead.store.rocks import RocksStore
+from fairlead.testing.steps import kill_process_at
 
 from .journal import RecordedBroker, make_payload
 
@@ -107,19 +104,7 @@ def die_at_step(step: int, *, before: bool) -> None:
     """SIGKILL this very process at the n-th commit that saves or ends an intent: just before it, or just
     after.
     """
-    commit = RocksStore.commit
-    steps = itertools.count(1)
-
-    def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:
-        fatal = any(isinstance(f, IntentSaved | IntentEnded) for f in facts) and next(steps) == step
-        if fatal and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        number = commit(self, facts, *rest, **named)
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    RocksStore.commit = commit_and_die  # type: ignore[method-assign]
+    kill_process_at(step, "save operation", "end operation", before=before)
 
 
 def happened(verb: str, drained: Iterable[tuple[str, str]]) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 import fairlead
-from fairlead.broker.broker import Durability
 from fairlead.clock import SystemClock
+from fairlead.testing import Durability
 
 from .bulk import Bulk, die_at_step
 from .journal import Journal, RecordedBroker

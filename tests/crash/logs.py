@@ -12,7 +12,8 @@ import random
 import time
 
 from fairlead import NewMessage
-from fairlead.store.rocks.layout import FAMILIES
+from fairlead.testing.engine import start_new_log
+from fairlead.testing.inside import layout
 
 from .journal import make_payload
 from .workload import Job, Workload
@@ -28,8 +29,7 @@ class ManyLogs(Workload):
 
     def start_log(self, rng: random.Random, name: str) -> None:
         time.sleep(rng.uniform(0, 0.02))
-        store = self.recorded.broker._core.store
-        store._tables[rng.choice(FAMILIES)].flush(rng.random() < 0.5)  # type: ignore[attr-defined]
+        start_new_log(self.recorded.broker, rng.choice(layout.FAMILIES), wait=rng.random() < 0.5)
 
     def produce_large(self, rng: random.Random, name: str) -> None:
         number = next(self._numbers[name])

@@ -7,22 +7,18 @@ comes after it.
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 import sys
 import threading
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 import fairlead
-from fairlead import Fail, NewMessage
-from fairlead.broker import consumer_claims, consumer_close
-from fairlead.broker.broker import Broker, Durability
-from fairlead.model.facts import ConsumerSaved
-from fairlead.store.rocks import RocksStore
+from fairlead import Broker, Fail, NewMessage
+from fairlead.testing import Durability
+from fairlead.testing.sizes import set_sizes
+from fairlead.testing.steps import kill_process_at
 
 from .child import die_with_parent, say
 
@@ -45,7 +41,7 @@ class Victim(msgspec.Struct, frozen=True):
 
 def main(victim: Victim) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
-    consumer_claims.PIECE, consumer_close.STEP, consumer_close.RELEASE_STEP = PIECE, STEP, STEP
+    set_sizes(claim_piece_messages=PIECE, close_step_messages=STEP, release_step_messages=STEP)
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     if "q" not in {info.name for info in broker.queues()}:
@@ -90,18 +86,7 @@ def arm(victim: Victim) -> None:
     """SIGKILL this very process at the n-th commit of its kind, just before it or just after; armed before
     opening, where steps may go on.
     """
-    commit, count = RocksStore.commit, itertools.count(1)
-
-    def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:
-        fatal = any(isinstance(fact, ConsumerSaved) for fact in facts) and next(count) == victim.die_at
-        if fatal and victim.die_before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        number = commit(self, facts, *rest, **named)
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    RocksStore.commit = commit_and_die  # type: ignore[method-assign]
+    kill_process_at(victim.die_at, "save consumer", before=victim.die_before)
 
 
 if __name__ == "__main__":

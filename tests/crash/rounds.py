@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 
 import fairlead
-from fairlead.broker.broker import Durability
-from fairlead.testing import ManualClock
+from fairlead.testing import Durability, ManualClock
 
 from .bulk import VERBS, half_done, happened
 from .child import LOADS, Life

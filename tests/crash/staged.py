@@ -7,21 +7,16 @@ over.
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 import sys
 import threading
-from typing import Any
 
 import msgspec
 
 import fairlead
-from fairlead import NewMessage
-from fairlead.broker.broker import Broker, Durability
-from fairlead.model.facts import ChunkStaged, PublishEnded, PublishSaved
+from fairlead import Broker, NewMessage
 from fairlead.model.limits import PUBLISH_STEP_MESSAGES
-from fairlead.store.rocks import RocksStore
+from fairlead.testing import Durability
+from fairlead.testing.steps import What, kill_process_at
 
 from .child import die_with_parent, say
 
@@ -76,19 +71,8 @@ def arm(victim: Victim) -> None:
     """SIGKILL this very process at the n-th commit of its kind: just before it, or just after. Before
     opening: steps may go on in there.
     """
-    kinds = (ChunkStaged,) if victim.die_in == "stage" else (PublishSaved, PublishEnded)
-    commit, count = RocksStore.commit, itertools.count(1)
-
-    def commit_and_die(self: RocksStore, facts: Any, *rest: Any, **named: Any) -> int:
-        fatal = any(isinstance(fact, kinds) for fact in facts) and next(count) == victim.die_at
-        if fatal and victim.die_before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        number = commit(self, facts, *rest, **named)
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    RocksStore.commit = commit_and_die  # type: ignore[method-assign]
+    words: tuple[What, ...] = ("stage",) if victim.die_in == "stage" else ("publish", "end publish")
+    kill_process_at(victim.die_at, *words, before=victim.die_before)
 
 
 if __name__ == "__main__":

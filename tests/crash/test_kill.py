@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.broker.broker import Durability
+from fairlead.testing import Durability
 
 from .bulk import VERBS
 from .rounds import Plan, plan_round, run_round

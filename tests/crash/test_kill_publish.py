@@ -14,8 +14,7 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete
-from fairlead.broker.broker import Durability
-from fairlead.testing import ManualClock
+from fairlead.testing import Durability, ManualClock
 
 from .rounds import PATIENCE_S, ROOT, _kill_later
 from .staged import CHUNKS, COMMITS, TOKEN, Victim, payloads, stage_all

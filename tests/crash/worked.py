@@ -13,10 +13,9 @@ import threading
 import msgspec
 
 import fairlead
-from fairlead import Complete, Extend, Fail, NewMessage, Start
-from fairlead.broker import consumer_close
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, Extend, Fail, NewMessage, Start
 from fairlead.model.delivery import Delivery
+from fairlead.testing.sizes import set_sizes
 
 from .child import die_with_parent, say
 from .numbered import Victim, arm
@@ -34,7 +33,7 @@ FLIPPED = CLAIMED + SLICES * OF_A_SLICE + 1
 
 def main(victim: Victim) -> None:
     threading.Thread(target=die_with_parent, daemon=True).start()
-    consumer_close.STEP = consumer_close.SAID_STEP = consumer_close.RELEASE_STEP = STEP
+    set_sizes(close_step_messages=STEP, close_step_outcomes=STEP, release_step_messages=STEP)
     arm(victim)
     broker = fairlead.open(victim.data, durability=victim.durability)
     broker.create_queue("q", retry={"policy": "none"})

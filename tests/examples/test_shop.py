@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead import Broker
 from fairlead.cli.plan_view import plan_record
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
-from fairlead.testing import MemoryStore, ServerProcess, run_server
+from fairlead.testing import ServerProcess, open_in_memory, run_server
 from tests.docs.pages import ROOT, SavedFile, Session, steps_in
 from tests.docs.terminals import Terminals
 from tests.examples.shop import EXAMPLE, QUEUE, Shop, Working, until
@@ -63,7 +62,7 @@ def test_the_three_runbooks_are_one_and_give_one_plan() -> None:
     ]
     assert others == [first, first]
     assert set(first.workers) == {"billing", "returning"}
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         before = [plan_record(plan_for(broker, book)) for book in (first, *others)]
         assert before[1:] == [before[0]] * 2
         assert {entry["action"] for entry in before[0]["entries"]} == {"create"}

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Broker
 from fairlead.cli import main
 from fairlead.cli import worker as worker_command
 from fairlead.errors import ServerUnreachable
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.worker.tally import Tally
 from tests.examples.shop import QUEUE, Shop, Working, until
 
@@ -135,7 +134,7 @@ def test_a_watched_file_that_has_not_changed_needs_no_server_and_one_that_has_wa
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = shop.folder / "runbook.toml"
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         source = worker_command._Source(broker, [file])  # type: ignore[arg-type]
         applied = source.apply()
         source._target = Away()  # type: ignore[assignment]

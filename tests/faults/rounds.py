@@ -16,9 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import fairlead
-from fairlead.broker.broker import Durability
 from fairlead.clock import SystemClock
-from fairlead.testing import ServerProcess, run_server
+from fairlead.testing import Durability, ServerProcess, run_server
 from tests.crash.history import History
 from tests.crash.journal import Journal, read_journal
 from tests.crash.rounds import Kill, Plan, Report, audit, drain_and_verify

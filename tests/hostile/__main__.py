@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fairlead
-from fairlead.broker.broker import Broker
-from fairlead.store.memory import MemoryStore
+from fairlead import Broker
+from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess, run_server
 from tests.hostile import fuzz, strangers, targets
 from tests.hostile.conftest import UNFORESEEN
@@ -45,7 +45,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         run_server(Path(scratch) / "data", grpc=True, http=True, settings={"durability": "os"}) as server,
-        Broker(MemoryStore()) as broker,
+        open_in_memory() as broker,
     ):
         if given.seed is not None:
             _live(given.seed, server, broker)

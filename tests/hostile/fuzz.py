@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from fairlead.broker.broker import Broker
+from fairlead import Broker
 from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest
 from fairlead.server import answers
 from fairlead.server.guard import GuardedBroker

@@ -22,7 +22,6 @@ import msgspec
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from fairlead.broker.broker import Broker
 from fairlead.config.load import SETTINGS
 from fairlead.decide.access import covers, matches
 from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
@@ -46,8 +45,7 @@ from fairlead.server.fila.service import _read_id
 from fairlead.server.fila.v1 import service_pb2
 from fairlead.server.flight import _read_verb
 from fairlead.server.guard import GuardedBroker
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import Answer, decode, encode
 from fairlead.wire.faults import error_of
 from fairlead.wire.messages import read_headers
@@ -86,7 +84,7 @@ def run(name: str, raw: bytes) -> None:
 @lru_cache(maxsize=1)
 def _broker() -> GuardedBroker:
     """One for all: it has the queue `q`, in a store that forgets."""
-    broker = Broker(MemoryStore(), clock=ManualClock(), durability="os")
+    broker = open_in_memory(clock=ManualClock(), durability="os")
     broker.create_queue("q")
     return Access(broker).admit(None, "fuzz")
 

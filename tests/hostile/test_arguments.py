@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from fairlead.broker.broker import Broker
 from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.server.access import Access
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess
 from fairlead.wire.calls import (
     Answer,
@@ -89,7 +88,7 @@ def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
 
 def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
     """The names of all, and right values for those that must be given."""
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         found = [*inspect.signature(attrgetter(verb)(Access(broker).admit(None, ""))).parameters.values()]
     names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
     if len(names) < len(found):

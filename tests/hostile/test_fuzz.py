@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.broker.broker import Broker
 from fairlead.server.access import Access
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess
 from tests.hostile import fuzz, strangers
 
@@ -22,14 +21,14 @@ FOUND = [458, 3992]
 
 
 def test_no_random_request_does_more_to_the_code_that_reads_it_than_be_refused() -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         for seed in (*FOUND, *range(3000)):
             fuzz.decoders(seed, broker)
         assert broker.queues() == []
 
 
 def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("gone")
         guard = Access(broker).admit(None, "a test")
         for seed in range(3000):

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead import Complete, NewMessage
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, NewMessage
 from fairlead.model.limits import MAX_ANSWER_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, open_in_memory
 
 #: One object in memory, however often it is enqueued; the engine counts it each time.
 LARGEST = bytes(MAX_PAYLOAD_BYTES)
@@ -21,7 +19,7 @@ SOME_MORE = 64 * MAX_PAYLOAD_BYTES
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(MemoryStore(), clock=ManualClock()) as made:
+    with open_in_memory(clock=ManualClock()) as made:
         for queue in ("q", "other"):
             made.create_queue(queue)
         yield made

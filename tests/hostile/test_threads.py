@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fairlead import Complete, NewMessage, errors
-from fairlead.broker.broker import Broker
-from fairlead.model.facts import Fact
 from fairlead.model.ids import IdSource, show_id
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import Step, open_in_memory
+from fairlead.testing.steps import observe
 
 THREADS, TURNS = 8, 60
 
@@ -22,15 +20,15 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
     told = threading.Lock()
     facts = 0
 
-    def watch(made: Sequence[Fact]) -> None:
+    def watch(step: Step) -> None:
         nonlocal facts
         with told:
-            facts += len(made)
+            facts += len(step.words)
         raise RuntimeError("an observer that always fails")
 
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("q")
-        broker.observe(watch)
+        observe(broker, watch)
 
         def work(seed: int) -> tuple[set[str], set[str]]:
             chance, ids = random.Random(seed), IdSource()
@@ -69,7 +67,7 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
 
 
 def test_waits_that_are_over_are_over_for_all_and_nothing_is_handed_out_twice() -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("q")
         began = threading.Barrier(THREADS + 1)
 

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from fairlead import Broker
-from fairlead.broker.engine_lock import EngineLock
-from fairlead.model.facts import Fact, Moved
+from fairlead.testing import Step
+from fairlead.testing.inside import core_of
 
 #: Questions that are asked about a list of ids; of the others the rows of the answer count.
 _BY_IDS = ("messages", "states")
 
 
 class _MeteredLock:
-    def __init__(self, inner: EngineLock, meter: HoldMeter) -> None:
+    def __init__(self, inner: Any, meter: HoldMeter) -> None:
         self._inner = inner
         self._meter = meter
 
@@ -55,8 +55,8 @@ class _MeteredStore:
 
         return ask
 
-    def commit(self, facts: Sequence[Fact], epochs: Any) -> int:
-        self._meter.note("moved", sum(isinstance(fact, Moved) for fact in facts))
+    def commit(self, facts: Sequence[Any], epochs: Any) -> int:
+        self._meter.note("moved", Step(facts).count("move"))
         number: int = self._inner.commit(facts, epochs)
         return number
 
@@ -88,9 +88,9 @@ class HoldMeter:
 
 @contextmanager
 def metered(broker: Broker) -> Iterator[HoldMeter]:
-    core, meter = broker._core, HoldMeter()
+    core, meter = core_of(broker), HoldMeter()
     lock, store = core.lock, core.store
-    core.lock, core.store = _MeteredLock(lock, meter), _MeteredStore(store, meter)  # type: ignore[assignment]
+    core.lock, core.store = _MeteredLock(lock, meter), _MeteredStore(store, meter)
     try:
         yield meter
     finally:

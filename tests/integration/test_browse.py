@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release
-from fairlead.broker import browse as browsing
 from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.model.limits import MAX_ANSWER_BYTES
 from fairlead.model.views import MessageInfo
-from fairlead.store.rocks import questions
+from fairlead.testing.inside import browse as browsing
+from fairlead.testing.inside import core_of
+from fairlead.testing.sizes import size
 from tests.integration.world import World
 
 
@@ -22,7 +23,7 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """The ids are gathered from the rows of a small queue, and found by walking all messages for a large one."""
     if request.param == "many":
         monkeypatch.setattr(browsing, "FEW", -1)
-        monkeypatch.setattr(questions, "_WALKED", 3)
+        monkeypatch.setattr(size("browse_walked_rows"), 3)
 
 
 def pages(world: World, queue: str = "q", *, limit: int = 3, **options: Any) -> Iterator[list[MessageInfo]]:
@@ -204,7 +205,7 @@ def test_a_message_that_comes_after_the_splits_were_made_is_in_the_last(world: W
 def test_a_page_ends_at_so_many_bytes_and_has_always_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "PAGE_BYTES", 2500)
+    monkeypatch.setattr(size("browse_page_bytes"), 2500)
     ids = world.fill("q", count=150, payload=b"x" * 1000)
     sizes = [len(page) for page in pages(world, limit=1000)]
     assert max(sizes) < 150
@@ -266,12 +267,12 @@ def test_a_page_whose_messages_have_all_died_meanwhile_is_not_the_end(
         return ask
 
     monkeypatch.setattr(browsing, "_read", too_late(browsing._read))
-    store = world.broker._core.store
+    store = core_of(world.broker).store
     monkeypatch.setattr(store, "messages_from", too_late(store.messages_from))
     assert [info.id for info in everything(world)][-3:] == ids[3:]
 
 
 def test_large_messages_are_read_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browsing, "PAGE_BYTES", 100)
+    monkeypatch.setattr(size("browse_page_bytes"), 100)
     world.broker.enqueue_many("q", [NewMessage(b"x" * 150)] * 4)
     assert [len(page) for page in pages(world)] == [1, 1, 1, 1]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
-from fairlead.broker.answered import Answered
-from fairlead.model.facts import Fact, Leased
 from fairlead.model.ids import IdSource, show_id
+from fairlead.testing import Step
+from fairlead.testing.engine import hooks_of
+from fairlead.testing.inside import answered
+from fairlead.testing.steps import ignore
 from tests.integration.world import World
 
 MINUTE = 60_000
@@ -219,14 +220,14 @@ def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: 
             request_id=request,
         )
 
-    def refuse(facts: Sequence[Fact]) -> None:
+    def refuse(step: Step) -> None:
         raise errors.StoreFull("here", 0, 1)
 
     before = world.store.last_commit
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
         turn()
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert world.store.last_commit == before
     assert (world.counts("q"), world.counts("next")) == ((0, 0, 4, 0), (0, 0, 0, 0))
     result = turn()
@@ -241,7 +242,7 @@ def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: Worl
     world.fill("q", count=2)
     done, failed = world.broker.claim("q", limit=2)
     commits: list[list[str]] = []
-    world.store.on_commit = lambda facts: commits.append([type(fact).__name__ for fact in facts])
+    world.store.on_step = lambda step: commits.append(step.words)
     world.broker.exchange(
         "ann",
         settle=[Complete(done), Fail(failed)],
@@ -249,8 +250,8 @@ def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: Worl
         claim={"queue": "q"},
         request_id=request_id(world),
     )
-    assert [kinds == ["Leased"] for kinds in commits] == [False, True]
-    assert {"Completed", "Moved", "Enqueued", "RequestRemembered"} <= set(commits[0])
+    assert [kinds == ["claim"] for kinds in commits] == [False, True]
+    assert {"complete", "move", "enqueue", "remember request"} <= set(commits[0])
 
 
 def test_a_claim_that_could_not_be_committed_is_empty_and_the_rest_is_done_and_kept(world: World) -> None:
@@ -258,15 +259,15 @@ def test_a_claim_that_could_not_be_committed_is_empty_and_the_rest_is_done_and_k
     delivery = world.claim_one("q")
     request = request_id(world)
 
-    def refuse_claims(facts: Sequence[Fact]) -> None:
-        if any(isinstance(fact, Leased) for fact in facts):
+    def refuse_claims(step: Step) -> None:
+        if "claim" in step:
             raise errors.StoreFull("here", 0, 1)
 
-    world.store.on_commit = refuse_claims
+    world.store.on_step = refuse_claims
     first = world.broker.exchange(
         "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
     )
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     again = world.broker.exchange(
         "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
     )
@@ -542,10 +543,10 @@ def test_what_was_answered_is_forgotten_in_the_same_commit(world: World) -> None
     first, second = request_id(world), request_id(world)
     world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
     commits: list[list[str]] = []
-    world.store.on_commit = lambda facts: commits.append([type(fact).__name__ for fact in facts])
+    world.store.on_step = lambda step: commits.append(step.words)
     world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=second, answered=[first])
     assert len(commits) == 1
-    assert {"Enqueued", "RequestRemembered", "RequestsForgotten"} == set(commits[0])
+    assert {"enqueue", "remember request", "forget requests"} == set(commits[0])
     assert remembered(world) == {raw(second)}
 
 
@@ -581,13 +582,13 @@ def test_when_the_commit_fails_nothing_is_forgotten(world: World) -> None:
     first, turn = request_id(world), {"enqueue": {"q": named("a")}}
     world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
 
-    def refuse(facts: Sequence[Fact]) -> None:
+    def refuse(step: Step) -> None:
         raise errors.StoreFull("here", 0, 1)
 
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
         world.broker.exchange("ann", enqueue={"q": named("b")}, answered=[first])
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
     assert world.counts("q") == (1, 0, 0, 0)
 
@@ -621,7 +622,7 @@ def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_ca
         "request_id": request_id(world),
         **({"enqueue": {"q": named("x")}} if slow == "enqueue" else {"settle": [failed]}),
     }
-    hooks = world.broker._core.hooks
+    hooks = hooks_of(world.broker)
     name = "on_enqueue" if slow == "enqueue" else "on_failure"
     ask = getattr(hooks, name)
     copies = 0
@@ -645,7 +646,7 @@ def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_ca
 
 
 def test_only_so_many_answered_requests_are_known_by_name_in_memory(world: World) -> None:
-    known = Answered(10)
+    known = answered.Answered(10)
     names = [bytes([number]) * 16 for number in range(40)]
     for name in names:
         known.add([name])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail, Release, Settings
-from fairlead.broker.broker import Broker
 from fairlead.clock import SystemClock
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import open_in_memory
 from tests.integration.world import World, wait_until
 
 
@@ -95,7 +94,7 @@ def test_a_lease_that_ends_in_the_same_instant_as_the_reopen_is_over(world: Worl
 
 @pytest.mark.parametrize("work", ["lease", "delay", "ttl"])
 def test_with_a_clock_that_ticks_a_thread_of_its_own_does_what_is_due(work: str) -> None:
-    with Broker(MemoryStore(), clock=SystemClock(), settings=Settings()) as broker:
+    with open_in_memory(clock=SystemClock(), settings=Settings()) as broker:
         broker.create_queue("q", visibility_timeout="100ms")
         if work == "lease":
             broker.enqueue("q", b"")

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import Fail, NewMessage, errors
-from fairlead.broker.broker import Broker
-from fairlead.model.facts import InReady, Intent, IntentSaved, InWaiting, Moved
+from fairlead import Broker, Fail, NewMessage, errors
 from fairlead.model.ids import find_id
 from fairlead.model.lane import Flag, move_row
 from fairlead.model.message import HELD, MessageState
 from fairlead.model.views import Explanation, Reason
+from fairlead.testing.inside import facts
 from tests.integration.world import Background, World, wait_until
 
 
@@ -87,9 +86,9 @@ def test_held(attended: World) -> None:
     raw_id = find_id(message_id)
     assert raw_id is not None
     (spot,) = attended.store.ready(1, b"", None, 5)
-    assert isinstance(spot, InReady)
-    waiting = InWaiting(1, HELD, spot.lane, move_row(spot.row, 0, Flag.STATE))
-    attended.store.commit([Moved("held", raw_id, spot, waiting, MessageState(1, due_ms=HELD))])
+    assert isinstance(spot, facts.InReady)
+    waiting = facts.InWaiting(1, HELD, spot.lane, move_row(spot.row, 0, Flag.STATE))
+    attended.store.commit([facts.Moved("held", raw_id, spot, waiting, MessageState(1, due_ms=HELD))])
     attended.restart()
     assert list(why(attended.broker.explain(message_id))) == ["held"]
     attended.clock.advance(seconds=10**6)
@@ -159,7 +158,11 @@ def test_purging(tmp_path: Path) -> None:
     (message_id,) = world.fill("q", count=1)
     # What a crash in the middle of a purge leaves behind.
     world.store.commit(
-        [IntentSaved(Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16))]
+        [
+            facts.IntentSaved(
+                facts.Intent(99, "purge", 1, world.clock.now_ms(), cutoff=1 << 60, marker=b"\xff" * 16)
+            )
+        ]
     )
     broker: Broker = world.restart()
     assert "purging" in why(broker.explain(message_id))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, Complete, DeadFilter, Fail, NewMessage
-from fairlead.broker.intents import choose_for_background_steps
-from fairlead.broker.scan import TAKE_AT_ONCE
 from fairlead.errors import BrokerClosed, MessageNotFound, ServerStopping, StoreFull
-from fairlead.model.facts import Enqueued, Moved
 from fairlead.model.limits import HOLD_MESSAGES, HOLD_MS
+from fairlead.testing import Step
+from fairlead.testing.inside import core_of, intents, scan
+from fairlead.testing.steps import ignore
 from tests.integration.holds import metered
 from tests.integration.world import World
 
@@ -153,17 +153,16 @@ def test_a_caller_that_waits_for_a_step_goes_before_the_next_step(
     caller = threading.Thread(target=lambda: world.broker.enqueue("other", b"waited"))
     world.broker.create_queue("other")
 
-    def note(facts: Any) -> None:
+    def note(step: Step) -> None:
         """During the second step, under the lock, a caller comes and waits."""
-        is_caller = any(type(fact) is Enqueued for fact in facts)
-        order.append("caller" if is_caller else "step")
+        order.append("caller" if "enqueue" in step else "step")
         if len(order) == 2:
             caller.start()
             give_up_at = time.monotonic() + 30
-            while not world.broker._core.lock.waiting and time.monotonic() < give_up_at:
+            while not core_of(world.broker).lock.waiting and time.monotonic() < give_up_at:
                 time.sleep(0.001)
 
-    world.store.on_commit = note
+    world.store.on_step = note
     call(world.broker)
     caller.join()
     assert order[:4] == ["step", "step", "caller", "step"]
@@ -180,15 +179,15 @@ def test_a_step_that_has_used_its_time_leaves_the_rest_to_the_next(memory_world:
     read, changed = world.store.inner.states, list[int]()
 
     def slow_states(ids: Any) -> Any:
-        if world.broker._core.lock.locked():
+        if core_of(world.broker).lock.locked():
             # Not `advance`: it runs due work, which needs the lock that the step holds.
             world.clock._monotonic_ms += HOLD_MS
         return read(ids)
 
     world.store.states = slow_states  # type: ignore[attr-defined]
-    world.store.on_commit = lambda facts: changed.append(sum(type(fact) is Moved for fact in facts))
+    world.store.on_step = lambda step: changed.append(step.count("move"))
     BY_STEPS[verb](world.broker)
-    assert (max(changed), sum(changed)) == (TAKE_AT_ONCE, HOLD_MESSAGES)
+    assert (max(changed), sum(changed)) == (scan.TAKE_AT_ONCE, HOLD_MESSAGES)
 
 
 # What changes between the scan and the commit
@@ -201,7 +200,7 @@ def after_the_scan(world: World, change: Callable[[], Any]) -> None:
 
     def states(ids: Any) -> Any:
         found = read(ids)
-        if waiting and not world.broker._core.lock.locked():
+        if waiting and not core_of(world.broker).lock.locked():
             waiting.pop()()
         return found
 
@@ -291,15 +290,15 @@ def test_a_step_that_fails_leaves_the_steps_before_it_whole(world: World) -> Non
     world.fill("q", count=2 * HOLD_MESSAGES)
     commits: list[Any] = []
 
-    def second_fails(facts: Any) -> None:
-        commits.append(facts)
+    def second_fails(step: Step) -> None:
+        commits.append(step)
         if len(commits) == 2:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = second_fails
+    world.store.on_step = second_fails
     with pytest.raises(StoreFull):
         world.broker.hold("q", filter=DeadFilter())
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert world.counts("q") == (HOLD_MESSAGES, HOLD_MESSAGES, 0, 0)
     assert len(world.broker.hold("q", filter=DeadFilter()).changed) == HOLD_MESSAGES
 
@@ -308,14 +307,14 @@ def test_a_drain_that_fails_midway_returns_what_it_has_removed(world: World) -> 
     world.fill("q", count=200)
     commits: list[Any] = []
 
-    def second_fails(facts: Any) -> None:
-        commits.append(facts)
+    def second_fails(step: Step) -> None:
+        commits.append(step)
         if len(commits) == 2:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = second_fails
+    world.store.on_step = second_fails
     drained = world.broker.drain("q")
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert 0 < len(drained) < 200
     rest = world.broker.drain("q")
     assert len({info.id for info in [*drained, *rest]}) == 200
@@ -361,10 +360,10 @@ def test_a_server_that_stops_ends_a_scan(world: World, scan: Callable[[Broker], 
 def stop_at_the_next_commit(world: World) -> None:
     """What `interrupt_waits` does, by one who has the lock already."""
 
-    def stop(facts: Any) -> None:
-        world.broker._core.waits_over = True
+    def stop(step: Step) -> None:
+        core_of(world.broker).waits_over = True
 
-    world.store.on_commit = stop
+    world.store.on_step = stop
 
 
 def test_a_verb_that_has_changed_something_when_the_server_stops_says_what(world: World) -> None:
@@ -381,7 +380,7 @@ def test_a_redrive_that_has_moved_something_when_the_server_stops_goes_on_after_
     stop_at_the_next_commit(world)
     result = world.broker.redrive("q")
     assert (result.moved, result.intent_id is not None) == (HOLD_MESSAGES, True)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.restart()
     world.clock.advance(ms=1)
     world.broker.run_due()
@@ -394,7 +393,7 @@ def test_a_turn_of_the_timer_searches_for_a_bounded_number_of_hostile_patterns(w
     dead_letters(world, 20, "ab" * 4000)
     world.broker.redrive("q", filter=DeadFilter(error_regex="(a|b)*a(a|b){100}c"), rate=1_000_000)
     (intent,) = world.broker.intents()
-    chosen = choose_for_background_steps(world.broker._core)[intent.intent_id]
+    chosen = intents.choose_for_background_steps(core_of(world.broker))[intent.intent_id]
     assert 0 < len(chosen.tested) < 5
     world.broker.run_due()
     assert world.broker.intents() == []

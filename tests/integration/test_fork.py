@@ -10,6 +10,7 @@ import pytest
 
 import fairlead
 from fairlead import Broker, Complete, errors
+from fairlead.testing.engine import engine_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -60,7 +61,7 @@ def test_a_forked_child_is_told_that_the_broker_is_not_its_own(
 
 
 def test_a_fork_while_another_thread_has_the_lock_does_not_hang_the_child(tmp_path: Path) -> None:
-    with fairlead.open(tmp_path / "data", durability="os") as broker, broker._core.lock:
+    with fairlead.open(tmp_path / "data", durability="os") as broker, engine_lock(broker):
         assert in_a_child(lambda: error_of(lambda held: held.queues(), broker)) == "broker_forked"
 
 

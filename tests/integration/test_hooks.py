@@ -8,6 +8,7 @@ import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release
 from fairlead.errors import HookInvalid
+from fairlead.testing.engine import hooks_of
 from tests.integration.world import Background, World, wait_until
 
 #: The two scripts of the first story, as it wrote them.
@@ -140,7 +141,7 @@ def test_without_a_script_a_failure_is_retried_at_once_and_without_limit(memory_
         assert delivery.attempts == attempts
         assert memory_world.broker.nack("q", delivery.id, "boom").rule == "retry.immediate"
     assert memory_world.broker.stats("q").hooks == ()
-    assert memory_world.broker._core.hooks.pids() == []
+    assert hooks_of(memory_world.broker).pids() == []
 
 
 def test_a_nack_asks_the_hook_as_a_fail_does(memory_world: World) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage
 from fairlead.errors import BrokerClosed, QueueNotFound
+from fairlead.testing.engine import hooks_of
+from fairlead.testing.inside import intents, timers
 from tests.integration.test_hooks import BROKEN_ENQUEUE, BROKEN_FAILURE, BY_HEADERS, THREE_TRIES
 from tests.integration.world import Background, World
 
@@ -19,7 +21,7 @@ def meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, function: str, action: Callable[[], object]
 ) -> None:
     """Once, after the hook was asked and before its answer comes back, do something else."""
-    ask, pending = getattr(world.broker._core.hooks, function), [action]
+    ask, pending = getattr(hooks_of(world.broker), function), [action]
 
     def slow(*arguments: Any) -> Any:
         answer = ask(*arguments)
@@ -27,7 +29,7 @@ def meanwhile(
             pending.pop()()
         return answer
 
-    monkeypatch.setattr(world.broker._core.hooks, function, slow)
+    monkeypatch.setattr(hooks_of(world.broker), function, slow)
 
 
 def fail_one(world: World, queue: str = "q") -> tuple[str, str, int]:
@@ -224,7 +226,7 @@ def test_closing_ends_an_enqueue_that_waits_for_its_hook(world: World) -> None:
         "q", on_enqueue="function on_enqueue(msg) for i = 1, 40000 do end return {} end"
     )
     world.broker.enqueue("q", b"x")
-    host = world.broker._core.hooks._host
+    host = hooks_of(world.broker)._host
     assert host is not None
     host._mark[0] = -7
     waiting = Background(lambda: world.fill("q", count=10_000))
@@ -277,7 +279,7 @@ def test_a_redrive_at_a_rate_asks_as_it_goes(world: World, dead: list[str]) -> N
 def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(
     world: World, dead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.broker.timers.choose_for_background_steps", skip_once(world))
+    monkeypatch.setattr(timers, "choose_for_background_steps", skip_once(world))
     world.broker.redrive("q", rate=1000)
     world.broker.run_due()
     world.clock.advance(seconds=1)
@@ -285,13 +287,11 @@ def test_a_redrive_that_appears_after_the_hooks_were_asked_waits_for_them(
 
 
 def skip_once(world: World) -> Callable[[Any], Any]:
-    from fairlead.broker.intents import choose_for_background_steps
-
     asked: list[int] = []
 
     def ask(core: Any) -> Any:
         asked.append(1)
-        return choose_for_background_steps(core) if len(asked) > 1 else {}
+        return intents.choose_for_background_steps(core) if len(asked) > 1 else {}
 
     return ask
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import Complete, Fail, NewMessage
+from fairlead.testing.engine import hooks_of
 from tests.hooks.scripts import KIND
 from tests.hooks.test_host_process import SLOW
 from tests.hooks.test_hostile_scripts import FATAL, NEEDS_A_KILL, NOTHING_LEFT, hostile
@@ -229,7 +230,7 @@ def test_a_host_killed_from_outside_in_the_middle_of_a_batch_costs_nothing(
         on_enqueue=SLOW,
         on_failure=SLOW.replace("on_enqueue", "on_failure").replace("fairness_key", "action"),
     )
-    hooks = broker._core.hooks
+    hooks = hooks_of(broker)
     count = 600
 
     def kill_in_the_middle() -> None:

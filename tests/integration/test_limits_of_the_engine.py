@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import NewMessage, Settings, errors
-from fairlead.broker import runtime_config
+from fairlead.testing.sizes import size
 from tests.integration.world import World
 
 
@@ -47,8 +47,8 @@ def test_one_queue_cannot_use_up_the_keys_of_all(tmp_path: Path) -> None:
 def test_configuration_has_so_many_keys_and_characters_and_a_set_key_can_be_set_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_config, "MAX_CONFIG_KEYS", 2)
-    monkeypatch.setattr(runtime_config, "MAX_CONFIG_CHARACTERS", 10)
+    monkeypatch.setattr(size("config_keys"), 2)
+    monkeypatch.setattr(size("config_characters"), 10)
     world = World("memory", tmp_path, Settings())
     config = world.broker.config
     config.set("a", "12345")

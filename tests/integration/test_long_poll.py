@@ -7,18 +7,19 @@ import threading
 import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release, errors
-from fairlead.broker.enqueue import Prepared
-from fairlead.broker.moves import Moves
 from fairlead.model.checks import check_messages
+from fairlead.testing.engine import waiting_claims
+from fairlead.testing.inside import core_of, enqueue
+from fairlead.testing.inside import moves as moving
 from tests.integration.world import Background, World, wait_until, within_reach
 
 
 def waiting_claim(world: World, queue: str | list[str] = "q", **options: object) -> Background:
     """A claim in a thread that has found nothing and waits."""
     first = queue if isinstance(queue, str) else queue[0]
-    before = len(world.broker._core.queue(first).waiters)
+    before = waiting_claims(world.broker, first)
     claim = Background(lambda: world.broker.claim(queue, **{"wait": "1h", **options}))  # type: ignore[arg-type]
-    wait_until(lambda: len(world.broker._core.queue(first).waiters) > before)
+    wait_until(lambda: waiting_claims(world.broker, first) > before)
     return claim
 
 
@@ -153,14 +154,14 @@ def test_a_claim_woken_for_one_queue_that_takes_from_another_leaves_nobody_aslee
 ) -> None:
     world.broker.create_queue("r")
     both, only = waiting_claim(world, ["q", "r"]), waiting_claim(world, "r")
-    core = world.broker._core
+    core = core_of(world.broker)
     with core.lock:
         # Both come in before the first claim gets to look: it was woken for r, and its turn is to look at q
         # first.
         for name in ("r", "q"):
             prepared, moves = (
-                Prepared(name, check_messages([NewMessage(name.encode())])),
-                Moves(core, core.clock.now_ms()),
+                enqueue.Prepared(name, check_messages([NewMessage(name.encode())])),
+                moving.Moves(core, core.clock.now_ms()),
             )
             prepared.add_to(core, moves, moves.places())
             moves.commit()
@@ -205,10 +206,13 @@ def test_after_an_interrupt_a_claim_takes_what_is_there_and_does_not_wait(world:
 
 def test_an_interrupted_claim_takes_nothing_any_more_and_the_message_stays_for_others(world: World) -> None:
     claim = waiting_claim(world)
-    core = world.broker._core
+    core = core_of(world.broker)
     with core.lock:
         # The message comes in before the claim gets to look, and so does the interrupt.
-        prepared, moves = Prepared("q", check_messages([NewMessage(b"m")])), Moves(core, core.clock.now_ms())
+        prepared, moves = (
+            enqueue.Prepared("q", check_messages([NewMessage(b"m")])),
+            moving.Moves(core, core.clock.now_ms()),
+        )
         prepared.add_to(core, moves, moves.places())
         moves.commit()
         prepared.announce(core)

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from fairlead import Broker, NewMessage
-from fairlead.broker.look_budget import LookBudget
 from fairlead.errors import BrokerClosed, ServerStopping
 from fairlead.model.limits import MAX_LOOK_BYTES
+from fairlead.testing.inside import core_of, look_budget
 from tests.integration.world import Background, World, wait_until
 
 BODY = 1000
@@ -22,15 +22,15 @@ def never() -> None:
 
 
 @contextmanager
-def budget_of(broker: Broker, limit: int) -> Iterator[LookBudget]:
-    core = broker._core
-    before, core.looks = core.looks, LookBudget(limit, core.check_scan)
+def budget_of(broker: Broker, limit: int) -> Iterator[look_budget.LookBudget]:
+    core = core_of(broker)
+    before, core.looks = core.looks, look_budget.LookBudget(limit, core.check_scan)
     yield core.looks
     core.looks = before
 
 
 def test_a_look_takes_a_quarter_of_what_is_free() -> None:
-    budget = LookBudget(1000, never)
+    budget = look_budget.LookBudget(1000, never)
     with budget.look() as first, budget.look() as second:
         assert first.admit([100] * 10) == 2
         assert second.admit([100] * 10) == 2
@@ -41,7 +41,7 @@ def test_a_look_takes_a_quarter_of_what_is_free() -> None:
 
 
 def test_a_look_gets_no_more_than_others_have_left() -> None:
-    budget = LookBudget(1000, never)
+    budget = look_budget.LookBudget(1000, never)
     with budget.look() as first, budget.look() as second:
         assert first.admit([10]) == 1
         assert second.admit([980]) == 1
@@ -50,14 +50,14 @@ def test_a_look_gets_no_more_than_others_have_left() -> None:
 
 
 def test_a_message_larger_than_all_of_it_gets_in_alone() -> None:
-    budget = LookBudget(10, never)
+    budget = look_budget.LookBudget(10, never)
     with budget.look() as look:
         assert look.admit([5000, 1]) == 1
     assert budget.held == 0
 
 
 def test_a_look_without_room_waits_until_another_gives_back() -> None:
-    budget = LookBudget(1000, never)
+    budget = look_budget.LookBudget(1000, never)
     done = threading.Event()
 
     def wait_for_room() -> int:
@@ -75,7 +75,7 @@ def test_a_look_without_room_waits_until_another_gives_back() -> None:
 
 
 def test_what_a_door_keeps_is_given_back_when_its_answer_is_written() -> None:
-    budget = LookBudget(1000, never)
+    budget = look_budget.LookBudget(1000, never)
     with budget.keep():
         with budget.look() as look:
             look.admit([100])
@@ -84,7 +84,7 @@ def test_what_a_door_keeps_is_given_back_when_its_answer_is_written() -> None:
 
 
 def test_a_broker_has_the_documented_budget(memory_world: World) -> None:
-    assert memory_world.broker._core.looks.limit == MAX_LOOK_BYTES
+    assert core_of(memory_world.broker).looks.limit == MAX_LOOK_BYTES
 
 
 def test_concurrent_peeks_stay_within_the_budget_and_together_show_everything(world: World) -> None:

@@ -1,52 +1,52 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import pytest
 
 from fairlead import Complete, Fail
 from fairlead.errors import BrokerClosed, StoreFull
-from fairlead.model.facts import Completed, Enqueued, Fact, IntentEnded, Leased, Moved, QueueSaved
 from fairlead.model.timings import Timing
+from fairlead.testing import Step
+from fairlead.testing.steps import Change, ignore, observe
 from tests.integration.world import World
 
 
 class Heard:
     def __init__(self, world: World) -> None:
-        self.facts: list[Fact] = []
+        self.changes: list[Change] = []
         self.timings: list[Timing] = []
-        world.broker.observe(self.facts.extend, timed=self.timings.append)
+        observe(world.broker, lambda step: self.changes.extend(step.changes()), timed=self.timings.append)
 
     def causes(self) -> list[tuple[str, str]]:
-        return [(fact.kind, fact.cause) for fact in self.facts if isinstance(fact, Moved)]
+        return [change.move[:2] for change in self.changes if change.what == "move"]
 
 
 def test_an_observer_is_told_the_queues_there_are_and_then_what_is_committed(world: World) -> None:
     heard = Heard(world)
-    assert [fact.record.name for fact in heard.facts if isinstance(fact, QueueSaved)] == ["q", "q.dlq"]
-    heard.facts.clear()
+    assert [change.record.name for change in heard.changes if change.what == "save queue"] == ["q", "q.dlq"]
+    heard.changes.clear()
     world.fill("q", count=3)
     world.broker.settle([Complete(delivery) for delivery in world.broker.claim("q", limit=3)])
-    assert [type(fact) for fact in heard.facts][:2] == [Enqueued, Leased]
-    completed = [fact for fact in heard.facts if isinstance(fact, Completed)]
-    assert [len(fact.leases) for fact in completed] == [3]
+    assert [change.what for change in heard.changes][:2] == ["enqueue", "claim"]
+    completed = [change for change in heard.changes if change.what == "complete"]
+    assert [change.count for change in completed] == [3]
 
 
 def test_an_observer_is_told_after_the_commit_and_never_of_one_that_failed(world: World) -> None:
     seen: list[int] = []
-    world.broker.observe(lambda facts: seen.append(world.store.last_commit))
+    observe(world.broker, lambda step: seen.append(world.store.last_commit))
     before = world.store.last_commit
     world.fill("q", count=1)
     assert seen[1:] == [before + 1]
 
-    def refuse(facts: Sequence[Fact]) -> None:
+    def refuse(step: Step) -> None:
         raise StoreFull("data", 0, 1)
 
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     with pytest.raises(StoreFull):
         world.fill("q", count=1)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert seen[1:] == [before + 1]
 
 
@@ -55,26 +55,26 @@ def test_an_observer_that_fails_harms_no_commit_and_is_logged_once(
 ) -> None:
     told: list[int] = []
 
-    def fail(facts: Sequence[Fact]) -> None:
-        told.append(len(facts))
+    def fail(step: Step) -> None:
+        told.append(len(step.words))
         raise RuntimeError("metrics are broken")
 
     after = Heard(world)
     with caplog.at_level(logging.ERROR, "fairlead.observers"):
-        world.broker.observe(fail)
+        observe(world.broker, fail)
         ids = world.fill("q", count=2)
         world.fill("q", count=2)
     assert len(ids) == 2
     assert world.counts("q") == (4, 0, 0, 0)
     assert len(told) == 3
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert sum(isinstance(fact, Enqueued) for fact in after.facts) == 2
+    assert sum(change.what == "enqueue" for change in after.changes) == 2
 
 
 def test_a_closed_broker_takes_no_observer(world: World) -> None:
     world.broker.close()
     with pytest.raises(BrokerClosed):
-        world.broker.observe(lambda facts: None)
+        observe(world.broker, ignore)
 
 
 def test_a_move_says_what_caused_it_where_nobody_asked_for_it(world: World) -> None:
@@ -94,7 +94,7 @@ def test_a_move_says_what_caused_it_where_nobody_asked_for_it(world: World) -> N
     world.fill("short", count=1)
     world.broker.delete_queue("short")
     assert heard.causes()[5:] == [("dropped", "delete")]
-    assert sum(isinstance(fact, IntentEnded) for fact in heard.facts) <= 1
+    assert sum(change.what == "end operation" for change in heard.changes) <= 1
     assert second.id
 
 

@@ -13,6 +13,8 @@ import pytest
 from fairlead import Complete, DeadFilter, Extend, Fail, FailureReason, NewMessage, Release, errors
 from fairlead.broker import operators
 from fairlead.model.delivery import Delivery
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import ignore
 from tests.integration.world import World
 
 HOUR = 3_600_000
@@ -465,11 +467,11 @@ def test_a_verb_is_one_commit_and_all_or_nothing(world: World) -> None:
     def refuse(facts: Any) -> None:
         raise errors.StoreFull("here", 0, 1)
 
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     for verb in ("drop", "bury", "hold", "done"):
         with pytest.raises(errors.StoreFull):
             act(world, verb, ids)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     before = world.store.last_commit
     assert world.counts("q") == (5, 0, 0, 0)
     assert len(act(world, "hold", ids).changed) == 5
@@ -587,7 +589,7 @@ def test_a_filter_looks_only_where_its_verb_finds_something_to_do(world: World) 
 def test_a_filter_that_stops_at_the_most_it_may_look_at_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.broker.operators.SCAN_LIMIT", 10)
+    monkeypatch.setattr(size("operator_scan_messages"), 10)
     world.fill("q", count=11)
     result = world.broker.hold("q", filter=DeadFilter())
     assert (len(result.changed), result.more) == (10, True)

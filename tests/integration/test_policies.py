@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fairlead import Complete, Fail, FailureReason, Release, SettleResult, errors
+from fairlead.testing.engine import seed_jitter
 from tests.integration.world import World
 
 MINUTE = 60_000
@@ -83,7 +84,7 @@ def test_attempts_n_is_n_executions_and_0_is_as_1(
 
 def test_full_jitter_spreads_between_now_and_the_whole_delay(world: World) -> None:
     world.broker.update_queue("q", retry={"policy": "fixed", "cooldown": "1m", "jitter": "full"})
-    world.broker._core.rng = random.Random(7)
+    seed_jitter(world.broker, random.Random(7))
     world.fill("q", count=200)
     results = world.broker.settle([Fail(delivery) for delivery in world.broker.claim("q", limit=200)])
     drawn = [result.due_ms - world.clock.now_ms() for result in results if result.due_ms]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail, Release, errors
-from fairlead.model.facts import QueueSaved
+from fairlead.testing import Step
+from fairlead.testing.steps import ignore
 from tests.integration.world import World
 
 
@@ -29,13 +30,13 @@ def test_a_queue_is_made_with_its_dead_letter_queue_in_one_commit(world: World) 
 
 
 def test_when_the_creation_fails_there_is_neither_queue_nor_dead_letter_queue(world: World) -> None:
-    def refuse(facts: object) -> None:
+    def refuse(step: Step) -> None:
         raise errors.StoreFull("here", 0, 1)
 
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
         world.broker.create_queue("orders")
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert world.broker.queues("orders") == []
     assert world.broker.create_queue("orders").name == "orders"
 
@@ -262,14 +263,13 @@ def test_a_queue_deleted_with_leased_messages_and_made_again_never_shows_the_old
 def test_the_id_of_a_deleted_queue_is_never_used_again(world: World) -> None:
     seen: set[int] = set()
 
-    def note(facts: object) -> None:
-        for fact in facts:  # type: ignore[attr-defined]
-            if isinstance(fact, QueueSaved):
-                assert fact.record.queue_id not in seen
-                seen.add(fact.record.queue_id)
+    def note(step: Step) -> None:
+        for change in step.changes("save queue"):
+            assert change.record.queue_id not in seen
+            seen.add(change.record.queue_id)
 
     for _ in range(3):
-        world.store.on_commit = note
+        world.store.on_step = note
         world.broker.create_queue("other")
         world.broker.delete_queue("other")
         world.restart()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, errors
-from fairlead.model.facts import Completed, Fact, InDone, Moved
 from fairlead.model.ids import find_id
 from fairlead.model.limits import STEP_MESSAGES
+from fairlead.testing import Step
+from fairlead.testing.inside import core_of
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import Change, ignore
 from tests.integration.world import World
 
 
@@ -82,11 +85,11 @@ def test_what_an_extend_stored_in_the_same_batch_is_kept(kept: World) -> None:
 
 
 def test_a_queue_without_the_option_keeps_nothing_and_writes_what_it_always_wrote(kept: World) -> None:
-    written: list[Fact] = []
-    kept.store.on_commit = written.extend
+    written: list[Change] = []
+    kept.store.on_step = lambda step: written.extend(step.changes())
     message_id = complete_one(kept, "q")
     assert not found(kept, message_id)
-    assert [type(fact) for fact in written if isinstance(fact, (Completed, Moved))] == [Completed]
+    assert [change.what for change in written if change.what in ("complete", "move")] == ["complete"]
 
 
 def test_a_batch_over_two_queues_keeps_only_those_of_the_one_that_keeps(kept: World) -> None:
@@ -245,7 +248,7 @@ def test_a_stream_goes_on_and_ends_as_if_it_were_gone(kept: World) -> None:
     (delivery,) = kept.broker.claim("kept")
     assert (delivery.id, kept.broker.find(first).stream) == (second, "s")
     kept.broker.settle([Complete(delivery)])
-    assert kept.store.streams(kept.broker._core.by_name["kept"].queue_id, ["s"]) == [None]
+    assert kept.store.streams(core_of(kept.broker).by_name["kept"].queue_id, ["s"]) == [None]
     third = kept.broker.enqueue("kept", b"3", stream="s", fairness_key="other")
     assert [found.id for found in kept.broker.claim("kept")] == [third]
 
@@ -306,7 +309,7 @@ def test_purge_is_about_work_that_is_not_done(kept: World) -> None:
 
 
 def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.intents.HOLD_MESSAGES", 2)
+    monkeypatch.setattr(size("operation_step_messages"), 2)
     ids = [complete_one(kept) for _ in range(5)]
     kept.fill("kept", count=3)
     kept.broker.delete_queue("kept")
@@ -318,17 +321,17 @@ def test_a_deleted_queue_takes_what_is_done_with_it(kept: World, monkeypatch: py
 def test_a_delete_that_was_cut_off_is_finished_after_a_restart(
     kept: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.broker.intents.HOLD_MESSAGES", 2)
+    monkeypatch.setattr(size("operation_step_messages"), 2)
     ids = [complete_one(kept) for _ in range(5)]
     commits = 0
 
-    def fail_in_the_middle(facts: Sequence[Fact]) -> None:
+    def fail_in_the_middle(step: Step) -> None:
         nonlocal commits
         commits += 1
         if commits == 3:
             raise errors.StoreFull("somewhere", 0, 1)
 
-    kept.store.on_commit = fail_in_the_middle
+    kept.store.on_step = fail_in_the_middle
     with pytest.raises(errors.StoreFull):
         kept.broker.delete_queue("kept")
     kept.restart()
@@ -396,30 +399,30 @@ def test_a_commit_that_fails_leaves_it_with_its_holder(kept: World) -> None:
     message_id = kept.broker.enqueue("kept", b"x")
     (delivery,) = kept.broker.claim("kept")
 
-    def refuse(facts: Sequence[Fact]) -> None:
+    def refuse(step: Step) -> None:
         raise errors.StoreFull("somewhere", 0, 1)
 
-    kept.store.on_commit = refuse
+    kept.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
         kept.broker.settle([Complete(delivery)])
-    kept.store.on_commit = lambda facts: None
+    kept.store.on_step = ignore
     assert kept.broker.find(message_id).where == "leased"
     assert kept.broker.settle([Complete(delivery)])[0].outcome == "completed"
     assert kept.broker.find(message_id).where == "done"
 
 
 def test_a_completion_is_counted_once_and_the_end_of_its_keeping_is_a_retention(kept: World) -> None:
-    written: list[Fact] = []
-    kept.store.on_commit = written.extend
+    written: list[Change] = []
+    kept.store.on_step = lambda step: written.extend(step.changes())
     message_id = complete_one(kept)
     kept.clock.advance(seconds=1 * 3600)
     kept.broker.run_due()
     moves = [
-        (fact.kind, fact.cause, type(fact.target))
-        for fact in written
-        if isinstance(fact, Moved) and fact.id == find_id(message_id)
+        change.move
+        for change in written
+        if change.what == "move" and change.message_id == find_id(message_id)
     ]
-    assert moves == [("completed", "", InDone), ("expired", "retention", type(None))]
+    assert moves == [("completed", "", "done"), ("expired", "retention", "gone")]
     assert kept.broker.stats("kept").totals.completed == 1
 
 

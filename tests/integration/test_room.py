@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead import Complete, Extend, Fail, NewMessage, Release, Settings, Start
-from fairlead.broker.broker import Broker
-from fairlead.broker.room import ROOM, Room
+from fairlead import Broker, Complete, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest, StoreFull
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_SHORT_ERROR_BYTES
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.stored import dump_runbook
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, FLOOR_BYTES, MIN_DISK_RESERVE_BYTES
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, open_in_memory
+from fairlead.testing.inside import room as rooms
+from fairlead.testing.sizes import read_size
 
 #: More than any disk has: from the first call on it is below its reserve.
+DISK_RESERVE_BYTES = read_size("disk_reserve_bytes")
+MIN_DISK_RESERVE_BYTES = read_size("min_disk_reserve_bytes")
+FLOOR_BYTES = read_size("disk_reserve_floor_bytes")
+
 BELOW_RESERVE = Settings(disk_reserve_bytes=1 << 60)
 SECRET = "fl_aaaaaaaaaaaa_" + "b" * 43
 
@@ -143,7 +145,7 @@ def _claim_next(full: Full) -> None:
 
 
 def test_every_verb_says_whether_it_may_use_the_reserve() -> None:
-    with Broker(MemoryStore(), clock=ManualClock()) as broker:
+    with open_in_memory(clock=ManualClock()) as broker:
         groups = {
             "": broker,
             "config.": broker.config,
@@ -158,17 +160,21 @@ def test_every_verb_says_whether_it_may_use_the_reserve() -> None:
             for name, member in vars(type(group)).items()
             if not name.startswith("_") and callable(member)
         }
-    assert verbs == set(ROOM)
-    assert {verb for verb, room in ROOM.items() if room is not Room.READS} == set(CALLS)
+    assert verbs == set(rooms.ROOM)
+    assert {verb for verb, room in rooms.ROOM.items() if room is not rooms.Room.READS} == set(CALLS)
 
 
-@pytest.mark.parametrize("verb", [verb for verb, room in ROOM.items() if room in (Room.GROWS, Room.WEIGHS)])
+@pytest.mark.parametrize(
+    "verb", [verb for verb, room in rooms.ROOM.items() if room in (rooms.Room.GROWS, rooms.Room.WEIGHS)]
+)
 def test_what_can_grow_the_store_stops_at_the_reserve(full: Full, verb: str) -> None:
     with pytest.raises(StoreFull):
         CALLS[verb](full)
 
 
-@pytest.mark.parametrize("verb", [verb for verb, room in ROOM.items() if room in (Room.FITS, Room.LEASES)])
+@pytest.mark.parametrize(
+    "verb", [verb for verb, room in rooms.ROOM.items() if room in (rooms.Room.FITS, rooms.Room.LEASES)]
+)
 def test_what_frees_space_or_is_bounded_by_the_live_messages_goes_on_below_the_reserve(
     full: Full, verb: str
 ) -> None:

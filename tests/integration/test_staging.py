@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Broker, Complete, NewMessage, Settings
-from fairlead.broker import publish as publishing
+from fairlead import Complete, NewMessage, Settings
 from fairlead.errors import (
     FairleadError,
     InvalidRequest,
@@ -22,12 +21,15 @@ from fairlead.errors import (
     StoreFull,
     TooManyLanes,
 )
-from fairlead.model.facts import ChunksDropped, Enqueued, Fact, PublishEnded, PublishSaved
 from fairlead.model.limits import MAX_KEY_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.model.names import Scoped
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from tests.integration.world import Background, WatchedStore, World, wait_until
+from fairlead.testing import Step, Storage, laws
+from fairlead.testing.engine import staged_bytes, waiting_claims
+from fairlead.testing.inside import core_of
+from fairlead.testing.inside import publish as publishing
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import ignore
+from tests.integration.world import Background, World, wait_until
 
 DAY = 86_400_000
 STEP = 4
@@ -35,7 +37,7 @@ STEP = 4
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "PUBLISH_STEP_MESSAGES", STEP)
+    monkeypatch.setattr(size("publish_step_messages"), STEP)
 
 
 def texts(prefix: str, count: int, **options: Any) -> list[NewMessage]:
@@ -60,16 +62,16 @@ def killed_at(world: World, commit: int) -> None:
     """The broker dies before its n-th commit from here on."""
     left = iter(range(commit - 1))
 
-    def on_commit(facts: Any) -> None:
+    def on_step(step: Step) -> None:
         if next(left, None) is None:
             raise Killed
 
-    world.store.on_commit = on_commit
+    world.store.on_step = on_step
 
 
-def commits(world: World) -> list[list[Fact]]:
-    seen: list[list[Fact]] = []
-    world.store.on_commit = lambda facts: seen.append(list(facts))
+def commits(world: World) -> list[Step]:
+    seen: list[Step] = []
+    world.store.on_step = seen.append
     return seen
 
 
@@ -101,9 +103,9 @@ def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(wo
         stage(world, "t", name, count)
     seen = commits(world)
     world.broker.staging.publish("t", "q", [*"abcd"])
-    steps = [sum(len(fact.messages) for fact in facts if isinstance(fact, Enqueued)) for facts in seen]
+    steps = [step.count("enqueue") for step in seen]
     assert steps == [0, STEP, STEP, STEP]
-    assert [any(isinstance(fact, PublishEnded) for fact in facts) for facts in seen] == [
+    assert ["end publish" in step for step in seen] == [
         False,
         False,
         False,
@@ -112,14 +114,13 @@ def test_no_step_makes_more_than_its_share_and_several_small_chunks_share_one(wo
 
 
 def test_a_step_ends_at_so_many_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "PUBLISH_STEP_BYTES", 25)
+    monkeypatch.setattr(size("publish_step_bytes"), 25)
     world.broker.staging.stage("t", "a", "q", [NewMessage(b"x" * 10) for _ in range(3)])
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"y" * 100) for _ in range(2)])
     seen = commits(world)
     world.broker.staging.publish("t", "q", ["a", "b"])
     steps = [
-        [len(m.payload) for fact in facts if isinstance(fact, Enqueued) for m in fact.messages]
-        for facts in seen
+        [len(payload) for change in step.changes("enqueue") for payload in change.payloads] for step in seen
     ]
     assert steps == [[], [10, 10, 10], [100], [100]]
 
@@ -275,7 +276,7 @@ def test_the_hook_is_asked_when_a_chunk_is_staged_and_what_it_says_stands(world:
 def test_a_waiting_claim_is_woken_by_a_publish(world: World) -> None:
     stage(world, "t", "a")
     waiting = Background(lambda: world.broker.claim("q", wait="1h"))
-    while not world.broker._core.by_name["q"].waiters:
+    while not waiting_claims(world.broker, "q"):
         threading.Event().wait(0.001)
     world.broker.staging.publish("t", "q", ["a"])
     assert [delivery.payload for delivery in waiting.result()] == [b"a0"]
@@ -365,11 +366,11 @@ def test_staged_bytes_are_bounded_and_those_of_a_replaced_chunk_do_not_count(qui
     assert (refused.value.what, refused.value.limit) == ("staged bytes", 3000)
     world.broker.staging.discard("t", "q")
     world.broker.staging.stage("t", "b", "q", [NewMessage(b"x" * 2000)])
-    assert 2000 < world.broker._core.staged.stored_bytes < 2100
+    assert 2000 < staged_bytes(world.broker) < 2100
     world.restart()
-    assert 2000 < world.broker._core.staged.stored_bytes < 2100
+    assert 2000 < staged_bytes(world.broker) < 2100
     world.broker.staging.publish("t", "q", ["b"])
-    assert world.broker._core.staged.stored_bytes == 0
+    assert staged_bytes(world.broker) == 0
     world.close()
 
 
@@ -377,8 +378,8 @@ def test_chunks_are_bounded_in_a_write_and_in_all(
     memory_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = memory_world
-    monkeypatch.setattr("fairlead.broker.staging.MAX_WRITE_CHUNKS", 2)
-    monkeypatch.setattr("fairlead.broker.staging.MAX_STAGED_CHUNKS", 3)
+    monkeypatch.setattr(size("chunks_per_write"), 2)
+    monkeypatch.setattr(size("staged_chunks"), 3)
     for name in "aba":
         stage(world, "t", name)
     with pytest.raises(LimitReached):
@@ -405,9 +406,9 @@ def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
     stage(world, "t", "a", STEP + 2)
     told: list[FairleadError] = []
 
-    def others(facts: Any) -> None:
-        if any(isinstance(fact, Enqueued) for fact in facts):
-            core = world.broker._core
+    def others(step: Step) -> None:
+        if "enqueue" in step:
+            core = core_of(world.broker)
             told.extend(
                 error
                 for error in [_refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 2, 0))]
@@ -415,7 +416,7 @@ def test_room_for_a_write_under_way_is_kept_from_others(world: World) -> None:
             )
             assert _refusal(lambda: publishing.check_queue_bounds(core, core.by_name["q"], 1, 0)) is None
 
-    world.store.on_commit = others
+    world.store.on_step = others
     world.broker.staging.publish("t", "q", ["a"])
     assert [error.code for error in told] == ["queue_full", "queue_full"], "before each of the two steps"
     assert world.counts("q") == (STEP + 2, 0, 0, 0)
@@ -504,11 +505,13 @@ def test_a_queue_deleted_amid_the_steps_takes_the_rest_with_it_and_one_made_sinc
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "r", ["a", "b"])
     world.kill()
-    world.broker._core.staged.foreground[Scoped("r", "t")] += 1  # hold the timer off until the queue is gone
+    core_of(world.broker).staged.foreground[Scoped("r", "t")] += (
+        1  # hold the timer off until the queue is gone
+    )
     assert world.counts("r") == (STEP, 0, 0, 0)
     world.broker.delete_queue("r")
     world.broker.create_queue("r")
-    world.broker._core.staged.foreground.clear()
+    core_of(world.broker).staged.foreground.clear()
     world.broker.run_due()
     assert world.counts("r") == (0, 0, 0, 0)
     assert world.broker.staging.publish("t", "r", ["a", "b"]).outcome == "already"
@@ -525,7 +528,7 @@ def test_a_publish_killed_before_any_of_its_commits_is_whole_or_not_at_all(world
     killed_at(world, commit)
     with pytest.raises(Killed):
         world.broker.staging.publish("t", "q", ["b", "a"])
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     world.kill()
     world.broker.run_due()
     whole = [f"{name}{n}" for name in "ba" for n in range(STEP + 1)]
@@ -577,15 +580,15 @@ def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -
     stage(world, "t", "a", 3 * STEP)
     full = [True]
 
-    def count_first(facts: Any) -> None:
-        if any(isinstance(fact, Enqueued) for fact in facts):
-            world.store.on_commit = refuse
+    def count_first(step: Step) -> None:
+        if "enqueue" in step:
+            world.store.on_step = refuse
 
-    def refuse(facts: Any) -> None:
+    def refuse(step: Step) -> None:
         if full[0]:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = count_first
+    world.store.on_step = count_first
     with pytest.raises(StoreFull):
         world.broker.staging.publish("t", "q", ["a"])
     assert world.counts("q") == (STEP, 0, 0, 0)
@@ -598,17 +601,17 @@ def test_a_full_disk_amid_the_steps_is_told_and_the_rest_follows(world: World) -
 def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(quick_path: Any) -> None:
     world = World("memory", quick_path)
     world.broker.close()
-    world.store = WatchedStore(MemoryStore())
+    world.store = Storage()
     refusals = [StoreFull("here", 0, 1) for _ in range(3)]
 
-    def refuse_some(facts: Any) -> None:
-        if refusals and any(isinstance(fact, Enqueued) for fact in facts):
+    def refuse_some(step: Step) -> None:
+        if refusals and "enqueue" in step:
             raise refusals.pop()
 
-    with Broker(world.store, durability="os") as broker:
+    with world.store.open_broker(durability="os") as broker:
         broker.create_queue("q")
         broker.staging.stage("t", "a", "q", texts("a", 3 * STEP))
-        world.store.on_commit = refuse_some
+        world.store.on_step = refuse_some
         with pytest.raises(StoreFull):
             broker.staging.publish("t", "q", ["a"])
         wait_until(lambda: broker.stats("q").ready == 3 * STEP)
@@ -618,14 +621,14 @@ def test_the_timer_goes_on_with_a_publish_whose_caller_was_told_of_a_full_disk(q
 def test_a_disk_that_is_full_before_the_decision_changes_nothing(world: World) -> None:
     stage(world, "t", "a")
 
-    def refuse(facts: Any) -> None:
-        assert isinstance(facts[0], PublishSaved)
+    def refuse(step: Step) -> None:
+        assert step.words[0] == "publish"
         raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = refuse
+    world.store.on_step = refuse
     with pytest.raises(StoreFull):
         world.broker.staging.publish("t", "q", ["a"])
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.broker.run_due()
     assert world.counts("q") == (0, 0, 0, 0)
     assert world.broker.staging.publish("t", "q", ["a"]).outcome == "published"
@@ -635,12 +638,12 @@ def test_two_who_publish_at_once_make_it_once_and_both_wait_until_all_is_there(w
     stage(world, "t", "a", 5 * STEP)
     held, go = threading.Event(), threading.Event()
 
-    def hold_the_first_step(facts: Any) -> None:
-        if any(isinstance(fact, Enqueued) for fact in facts):
+    def hold_the_first_step(step: Step) -> None:
+        if "enqueue" in step:
             held.set()
             assert go.wait(20)
 
-    world.store.on_commit = hold_the_first_step
+    world.store.on_step = hold_the_first_step
     callers = [
         Background(lambda: (world.broker.staging.publish("t", "q", ["a"]), world.broker.stats("q").ready))
         for _ in range(2)
@@ -667,7 +670,7 @@ def test_a_step_that_another_made_while_its_chunk_was_read_is_not_made_again(
         monkeypatch.setattr(store, "staged_body", read)
         body = read(*chunk) if early else None
         for _ in range(steps):
-            publishing._step(world.broker._core, Scoped("q", "t"))
+            publishing._step(core_of(world.broker), Scoped("q", "t"))
         return body if early else read(*chunk)
 
     monkeypatch.setattr(store, "staged_body", read_when_others_have_gone_on)
@@ -692,12 +695,12 @@ def test_the_lock_is_let_go_between_steps(world: World) -> None:
             lock.release()
             confirmed.append(len(seen))
 
-    lock = world.broker._core.lock
-    world.broker._core.lock = Between()  # type: ignore[assignment]
+    lock = core_of(world.broker).lock
+    core_of(world.broker).lock = Between()
     try:
         world.broker.staging.publish("t", "q", ["a"])
     finally:
-        world.broker._core.lock = lock
+        core_of(world.broker).lock = lock
     assert {1, 2, 3, 4} <= set(confirmed)
 
 
@@ -772,9 +775,7 @@ def test_nothing_of_a_dropped_chunk_is_left_on_disk(disk_world: World) -> None:
     world.broker.staging.discard("u", "q")
     seen = commits(world)
     world.clock.advance(ms=DAY)
-    assert [fact for facts in seen for fact in facts if isinstance(fact, ChunksDropped)] == [
-        ChunksDropped(Scoped("q", "v"), ["a"])
-    ]
+    assert [change.chunks for step in seen for change in step.changes("drop chunks")] == [("q", "v", ["a"])]
     store: Any = world.store.inner
     assert (store._scan("staged", b"", None, 10), store._scan("staged_chunks", b"", None, 10)) == ([], [])
 

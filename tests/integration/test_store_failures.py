@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start, errors
 from fairlead.clock import SystemClock
-from fairlead.model.facts import Fact
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from tests.integration.world import Background, WatchedStore, World, wait_until
+from fairlead.testing import Step, Storage, laws
+from fairlead.testing.inside import core_of
+from fairlead.testing.steps import ignore
+from fairlead.testing.storage import fail_syncs
+from tests.integration.world import Background, World, wait_until
 
 
 class Trouble:
@@ -27,9 +28,9 @@ class Trouble:
     ) -> None:
         self.left = nth
         self._error = error
-        world.store.on_commit = self._commit
+        world.store.on_step = self._commit
 
-    def _commit(self, facts: Sequence[Fact]) -> None:
+    def _commit(self, step: Step) -> None:
         self.left -= 1
         if self.left == 0:
             raise self._error()
@@ -48,8 +49,8 @@ def drain(world: World, queue: str = "q") -> list[str]:
 
 def agree(world: World) -> None:
     """What the broker holds in memory is what a freshly opened one would hold."""
-    assert check_laws(world.store) == []
-    core = world.broker._core
+    assert laws(world.store) == []
+    core = core_of(world.broker)
     stored = {
         lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
         for lease in core.store.leases()
@@ -106,7 +107,7 @@ def test_after_a_full_disk_memory_is_what_is_stored_and_nothing_is_lost(
     Trouble(world)
     with pytest.raises(errors.StoreFull):
         verb(world, dict(zip("abc", claimed, strict=True)))
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert world.store.last_commit == before
     agree(world)
     assert world.broker.settle([Complete(claimed[0])])[0].outcome == "completed", (
@@ -208,11 +209,11 @@ def test_random_traffic_with_full_disks_in_between_loses_and_doubles_nothing(wor
     completed: set[str] = set()
     held: list[Any] = []
 
-    def sometimes(facts: Sequence[Fact]) -> None:
+    def sometimes(step: Step) -> None:
         if chance.random() < 0.3:
             raise errors.StoreFull("here", 0, 1)
 
-    world.store.on_commit = sometimes
+    world.store.on_step = sometimes
     for _ in range(600):
         try:
             match chance.randrange(6):
@@ -230,7 +231,7 @@ def test_random_traffic_with_full_disks_in_between_loses_and_doubles_nothing(wor
                     world.clock.advance(ms=chance.randint(1, 20_000))
         except errors.StoreFull:
             continue
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     agree(world)
     rest = drain(world)
     assert len(rest) == len(set(rest))
@@ -279,7 +280,7 @@ def test_after_a_failed_store_every_call_raises_it(world: World) -> None:
         with pytest.raises(errors.StoreFailed, match="the disk is gone"):
             print(verb, call(world))
     assert world.store.last_commit == before
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.restart()
     assert world.counts("q") == (1, 0, 1, 0)
 
@@ -299,14 +300,11 @@ def test_a_closed_broker_says_so_to_every_call(world: World) -> None:
 def test_a_failed_sync_stops_the_broker(tmp_path: Any) -> None:
     world = World("memory", tmp_path)
     world.broker.close()
-    store = WatchedStore(world.store.inner.reopen())  # type: ignore[union-attr]
+    store = world.store.reopen()
 
-    def refuse(commit: int) -> None:
-        raise errors.StoreFailed("no sync")
-
-    broker = Broker(store, clock=world.clock, durability="fsync")
+    broker = store.open_broker(clock=world.clock, durability="fsync")
     broker.create_queue("q")
-    store.sync = refuse
+    fail_syncs(broker, errors.StoreFailed("no sync"))
     with pytest.raises(errors.StoreFailed):
         broker.enqueue("q", b"")
     with pytest.raises(errors.StoreFailed):
@@ -343,17 +341,17 @@ def test_enqueues_stop_at_the_reserve_and_settles_go_on(world: World) -> None:
 
 
 def test_the_timer_goes_on_after_an_error_that_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> None:
-    store = WatchedStore(MemoryStore())
-    with Broker(store, clock=SystemClock()) as broker:
+    store = Storage()
+    with store.open_broker(clock=SystemClock()) as broker:
         broker.create_queue("q")
         broker.enqueue("q", b"", delay="50ms")
         errors_left = [OverflowError("too big")]
 
-        def trip(facts: Sequence[Fact]) -> None:
+        def trip(step: Step) -> None:
             if errors_left:
                 raise errors_left.pop()
 
-        store.on_commit = trip
+        store.on_step = trip
         wait_until(lambda: broker.stats("q").ready == 1)
     assert "too big" in caplog.text
     assert not errors_left

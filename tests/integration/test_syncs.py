@@ -6,30 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from fairlead import Complete, Delivery, Extend, Fail, NewMessage, Release, Start
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, Delivery, Extend, Fail, NewMessage, Release, Start
 from fairlead.model.ids import IdSource, show_id
 from fairlead.model.settle import Settlement
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
-
-
-class CountingStore(MemoryStore):
-    syncs = 0
-
-    def sync(self, commit: int) -> None:
-        self.syncs += 1
-        super().sync(commit)
+from fairlead.testing import ManualClock, Storage
 
 
 @pytest.fixture
-def store() -> CountingStore:
-    return CountingStore()
+def store() -> Storage:
+    return Storage()
 
 
 @pytest.fixture
-def broker(store: CountingStore) -> Broker:
-    broker = Broker(store, clock=ManualClock(), durability="fsync")
+def broker(store: Storage) -> Broker:
+    broker = store.open_broker(clock=ManualClock(), durability="fsync")
     broker.create_queue("q")
     broker.enqueue_many("q", [NewMessage(b"1"), NewMessage(b"2")])
     return broker
@@ -53,29 +43,29 @@ Said = Callable[[Delivery], Settlement]
     ids=["start", "extend", "progress", "carry", "complete", "fail", "release"],
 )
 def test_only_what_a_power_cut_must_not_undo_waits_for_the_disk(
-    broker: Broker, store: CountingStore, said: Said, syncs: int, by_request: bool
+    broker: Broker, store: Storage, said: Said, syncs: int, by_request: bool
 ) -> None:
     first, second = broker.claim("q", limit=2, started=False)
-    before = store.syncs
+    before = store.sync_calls
     if by_request:
         request_id = show_id(IdSource().next(broker.clock.now_ms(), 1)[0])
         (result,) = broker.exchange("", settle=[said(first)], request_id=request_id).settled
     else:
         (result,) = broker.settle([said(first)])
     assert result.ok
-    assert store.syncs - before == syncs
+    assert store.sync_calls - before == syncs
     broker.settle([Start(second), said(first), Complete(second)])
-    assert store.syncs - before == syncs + 1
+    assert store.sync_calls - before == syncs + 1
 
 
-def test_a_start_that_comes_with_messages_waits_for_them(broker: Broker, store: CountingStore) -> None:
+def test_a_start_that_comes_with_messages_waits_for_them(broker: Broker, store: Storage) -> None:
     (delivery,) = broker.claim("q", started=False)
-    before = store.syncs
+    before = store.sync_calls
     broker.exchange("", settle=[Start(delivery)], enqueue={"q": [NewMessage(b"3")]})
-    assert store.syncs == before + 1
+    assert store.sync_calls == before + 1
 
 
-def test_a_claim_does_not_wait_for_the_disk(broker: Broker, store: CountingStore) -> None:
-    before = store.syncs
+def test_a_claim_does_not_wait_for_the_disk(broker: Broker, store: Storage) -> None:
+    before = store.sync_calls
     assert broker.claim("q", limit=2)
-    assert store.syncs == before
+    assert store.sync_calls == before

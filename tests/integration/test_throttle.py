@@ -4,7 +4,6 @@ bucket.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from fairlead import Complete, NewMessage
 from fairlead.model.delivery import Delivery
+from fairlead.testing.inside import core_of
 from tests.integration.world import World
 
 
@@ -221,7 +221,7 @@ def test_a_refill_visits_as_many_lanes_as_it_has_tokens(memory_world: World) -> 
         "q", [NewMessage(b"", fairness_key=f"k{at}", throttle_keys=["api"]) for at in range(keys)]
     )
     assert len(take(world)) == 7
-    scheduler = world.broker._core.queue("q").scheduler
+    scheduler = core_of(world.broker).queue("q").scheduler
     for _ in range(5):
         before = scheduler.visits
         world.clock.advance(ms=700)
@@ -332,11 +332,11 @@ def test_a_life_that_left_no_commit_behind_may_have_used_up_every_bucket(memory_
     world.fill("q", throttle_keys=["api"], count=10)
     world.restart()
     world.broker.close()
-    written = copy.deepcopy(world.store.inner._data)
+    written = world.store.snapshot()
     world.restart()
     assert len(take(world)) == 3
     world.store.inner.close()
-    world.store.inner._data = written
+    world.store.restore(written)
     world.reboot()
     assert take(world) == []
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, Fail, Release
+from fairlead.testing.engine import waiting_claims
 from tests.integration.world import Background, World, wait_until
 
 
@@ -104,7 +105,7 @@ def test_a_waiting_claim_of_a_consumer_at_its_limit_goes_on_when_the_consumer_se
     world.fill("q", count=2)
     held = world.claim_one("q", consumer="ann")
     waiting = Background(lambda: world.broker.claim("q", wait="1h", consumer="ann"))
-    wait_until(lambda: len(world.broker._core.queue("q").waiters) == 1)
+    wait_until(lambda: waiting_claims(world.broker, "q") == 1)
     world.broker.settle([Complete(held)])
     assert len(waiting.result()) == 1
 
@@ -114,7 +115,7 @@ def test_a_message_goes_to_a_consumer_that_may_have_it_though_another_one_waits_
     world.fill("q", count=1)
     world.claim_one("q", consumer="ann")
     full = Background(lambda: world.broker.claim("q", wait="20s", consumer="ann"))
-    wait_until(lambda: len(world.broker._core.queue("q").waiters) == 1)
+    wait_until(lambda: waiting_claims(world.broker, "q") == 1)
     free = Background(lambda: world.broker.claim("q", wait="20s", consumer="bob"))
     wait_until(lambda: world.broker.stats("q").consumers == 2)
     world.fill("q", count=1)

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairlead import Broker, NewMessage, Settings
 from fairlead.model.delivery import Delivery
-from fairlead.model.facts import Fact
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.store import RocksStore
-from fairlead.testing import ManualClock
-
-SMALL_CACHE = 8 * 1024 * 1024
-
-
-class WatchedStore:
-    """Passes everything on; `on_commit` sees the facts first, and what it raises is what the commit raises."""
-
-    def __init__(self, inner: MemoryStore | RocksStore) -> None:
-        self.inner = inner
-        self.on_commit: Callable[[Sequence[Fact]], None] = lambda facts: None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def commit(self, facts: Sequence[Fact], epochs: dict[int, int] | None = None) -> int:
-        self.on_commit(facts)
-        return self.inner.commit(facts, epochs or {})
+from fairlead.testing import ManualClock, Storage, laws
+from fairlead.testing.engine import is_closed
+from fairlead.testing.steps import ignore
 
 
 class World:
@@ -39,7 +20,9 @@ class World:
         self.path = path
         self.settings = settings or Settings()
         self.clock = ManualClock()
-        self.store = WatchedStore(self._open(None))
+        self.store = Storage(
+            None if kind == "memory" else path / "data", disk_reserve_bytes=self.settings.disk_reserve_bytes
+        )
         self.broker = self._broker()
 
     def restart(self, *, jump_ms: int = 0, away_ms: int = 0) -> Broker:
@@ -49,13 +32,13 @@ class World:
             self.clock.advance(ms=away_ms)
         if jump_ms:
             self.clock.jump(ms=jump_ms)
-        self.store = WatchedStore(self._open(self.store.inner))
+        self.store = self.store.reopen()
         self.broker = self._broker()
         return self.broker
 
     def kill(self, *, away_ms: int = 0) -> Broker:
         """The process is gone without a word; the operating system has all that was committed."""
-        self.store.on_commit = lambda facts: None
+        self.store.on_step = ignore
         self.store.inner.close()
         return self.restart(away_ms=away_ms)
 
@@ -69,9 +52,9 @@ class World:
 
     def close(self) -> None:
         """Every test ends with the store's own laws."""
-        closed_by_test = self.broker._core.closed
-        store = self._open(self.store.inner) if closed_by_test else self.store.inner
-        problems = check_laws(store)
+        closed_by_test = is_closed(self.broker)
+        store = self.store.reopen() if closed_by_test else self.store
+        problems = laws(store)
         if closed_by_test:
             store.close()
         self.broker.close()
@@ -93,15 +76,8 @@ class World:
         stats = self.broker.stats(queue)
         return stats.ready, stats.waiting, stats.leased, stats.dead
 
-    def _open(self, before: MemoryStore | RocksStore | None) -> MemoryStore | RocksStore:
-        if self.kind == "memory":
-            return before.reopen() if isinstance(before, MemoryStore) else MemoryStore()
-        return RocksStore.open(
-            self.path / "data", cache_bytes=SMALL_CACHE, disk_reserve_bytes=self.settings.disk_reserve_bytes
-        )
-
     def _broker(self) -> Broker:
-        return Broker(self.store, clock=self.clock, durability="os", settings=self.settings)
+        return self.store.open_broker(clock=self.clock, durability="os", settings=self.settings)
 
 
 class Background:

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks import RocksStore
+from fairlead.testing import Storage
 
 
 class OnMemoryStore:
@@ -22,7 +21,7 @@ class OnMemoryStore:
     store: Any
 
     def _open(self) -> None:
-        self.store = MemoryStore()
+        self.store = Storage()
 
     def _reopen(self) -> None:
         self.store = self.store.reopen()
@@ -35,10 +34,10 @@ class OnRocksStore:
 
     def _open(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="fairlead-law-"))
-        self._reopen()
+        self.store = Storage(self.path / "data", cache_bytes=1 << 20)
 
     def _reopen(self) -> None:
-        self.store = RocksStore.open(self.path / "data", cache_bytes=1 << 20)
+        self.store = self.store.reopen()
 
     def teardown(self) -> None:
         super().teardown()  # type: ignore[misc]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead import Complete, DeadFilter, Fail, NewMessage, Release
-from fairlead.broker.broker import Broker
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, Storage, laws
 
 HOUR_MS = 3_600_000
 
@@ -18,8 +15,8 @@ class Restartable:
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self.store = MemoryStore()
-        self.broker = Broker(self.store, clock=self.clock, durability="os")
+        self.store = Storage()
+        self.broker = self.store.open_broker(clock=self.clock, durability="os")
         self.broker.create_queue("mail", **options)
 
     def restart(self, clock_ms: int = 0) -> None:
@@ -27,7 +24,7 @@ class Restartable:
         self.broker.close()
         self.clock.jump(ms=clock_ms)
         self.store = self.store.reopen()
-        self.broker = Broker(self.store, clock=self.clock, durability="os")
+        self.broker = self.store.open_broker(clock=self.clock, durability="os")
 
 
 def test_a_purge_takes_waiting_messages_also_when_the_clock_was_set_back_over_a_restart() -> None:
@@ -86,7 +83,7 @@ def test_a_life_that_ended_under_a_lease_ends_again_when_the_time_is_earlier_aft
     world.clock = ManualClock(now_ms=world.clock.now_ms() - HOUR_MS)
     world.restart()
     world.broker.settle([Release(held)])
-    assert check_laws(world.store) == []
+    assert laws(world.store) == []
     assert world.broker.find(message_id).where == "ready"
     world.clock.advance(ms=5000)
     assert world.broker.stats("mail").ready == 0

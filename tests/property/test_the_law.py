@@ -19,14 +19,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
 from fairlead.errors import FairleadError, MessageNotFound
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.model.settle import DeliveryRef
-from fairlead.store.laws import check_laws
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, laws
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 from tests.property.specification import (
     DONE,
@@ -127,7 +125,7 @@ class TheLaw(RuleBasedStateMachine):
         raise NotImplementedError
 
     def _broker(self) -> Broker:
-        return Broker(self.store, clock=self.clock, durability="os", settings=self.settings)
+        return self.store.open_broker(clock=self.clock, durability="os", settings=self.settings)
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -445,7 +443,7 @@ class TheLaw(RuleBasedStateMachine):
             return
         self.broker.run_due()
         self.spec.run_due()
-        problems = check_laws(self.store)
+        problems = laws(self.store)
         assert not problems, problems
         assert {info.name for info in self.broker.queues()} == set(self.spec.queues)
         for name in self.spec.queues:

@@ -8,14 +8,12 @@ what was granted.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from fairlead import Broker, NewMessage
-from fairlead.store.memory import MemoryStore
 from fairlead.testing import ManualClock
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
@@ -59,7 +57,7 @@ class BucketLaw(RuleBasedStateMachine):
         raise NotImplementedError
 
     def _broker(self) -> Broker:
-        return Broker(self.store, clock=self.clock, durability="os")
+        return self.store.open_broker(clock=self.clock, durability="os")
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -135,23 +133,22 @@ class BucketLaw(RuleBasedStateMachine):
         self.clock = ManualClock(now_ms=self.clock.now_ms() + step_ms)
         self.start()
 
-    @precondition(lambda self: isinstance(self.store, MemoryStore))
+    @precondition(lambda self: self.store.in_memory)
     @rule(away_ms=st.sampled_from([0, 5, 2000]))
     def cut_the_power(self, away_ms: int) -> None:
         self.drop()
-        self.store._data = copy_of(self.synced)
+        self.store.restore(self.synced)
         self.wait(away_ms)
         self.clock = ManualClock(now_ms=self.clock.now_ms())
         self.start()
 
-    @precondition(lambda self: isinstance(self.store, MemoryStore))
+    @precondition(lambda self: self.store.in_memory)
     @rule()
     def sync(self) -> None:
         """What is committed by now survives a power cut. Each change of the configuration is synced before it
         is confirmed.
         """
-        if isinstance(self.store, MemoryStore):
-            self.synced = copy_of(self.store._data)
+        self.synced = self.store.snapshot()
 
     # Helpers
 
@@ -171,18 +168,6 @@ class BucketLaw(RuleBasedStateMachine):
             total, burst = total + grant.count, max(burst, grant.burst)
             bound = burst + last.brought - grant.brought
             assert total <= bound + SPECK, f"{total} granted where {bound} are allowed"
-
-
-def copy_of(data: Any) -> Any:
-    """Tables hold frozen records, so the tables themselves are all there is to copy."""
-    fresh = type(data)()
-    fresh.last_commit, fresh.last_queue_id = data.last_commit, data.last_queue_id
-    for name in data.__annotations__:
-        getattr(fresh, name).rows, getattr(fresh, name).order = (
-            copy(getattr(data, name).rows),
-            copy(getattr(data, name).order),
-        )
-    return fresh
 
 
 class InMemory(OnMemoryStore, BucketLaw):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Settings, Start
-from fairlead.broker import consumer_claims, consumer_close, consumer_read
 from fairlead.errors import (
     ClaimClosed,
     ClaimNotNext,
@@ -37,9 +36,9 @@ from fairlead.errors import (
 )
 from fairlead.model.delivery import Delivery
 from fairlead.model.views import MessageInfo
-from fairlead.store.laws import check_laws
-from fairlead.testing import ManualClock
-from tests.integration.world import WatchedStore
+from fairlead.testing import ManualClock, Step, laws
+from fairlead.testing.sizes import read_size, set_sizes
+from fairlead.testing.steps import ignore
 from tests.property.consumer_model import Consumer, Holding, Told
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
@@ -47,14 +46,14 @@ TTL_MS = 60_000
 NAMES = ("etl", "audit")
 PARTS = ("", "", "", "a", "b")
 #: A reader's own sign of life may be this much older in the store than in memory.
-SLACK_MS = TTL_MS // consumer_read._TOUCHES + 1
+SLACK_MS = TTL_MS // read_size("touches_per_ttl") + 1
 
 SMALL_STEPS = {
-    (consumer_claims, "PIECE"): 3,
-    (consumer_close, "STEP"): 3,
-    (consumer_close, "SAID_STEP"): 2,
-    (consumer_close, "RELEASE_STEP"): 2,
-    (consumer_read, "_PAGE_MESSAGES"): 2,
+    "claim_piece_messages": 3,
+    "close_step_messages": 3,
+    "close_step_outcomes": 2,
+    "release_step_messages": 2,
+    "read_page_messages": 2,
 }
 
 MEDDLING = ("ack", "nack", "drop", "done", "bury", "hold", "unhold", "fail", "retry")
@@ -68,9 +67,8 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     @initialize(body_cache_bytes=st.sampled_from([1 << 20, 0]), max_unsettled=st.sampled_from([0, 0, 4]))
     def open(self, body_cache_bytes: int, max_unsettled: int) -> None:
 
-        self.before = {place: getattr(*place) for place in SMALL_STEPS}
-        for (module, name), value in SMALL_STEPS.items():
-            setattr(module, name, value)
+        self.before = {name: read_size(name) for name in SMALL_STEPS}
+        set_sizes(**SMALL_STEPS)
         self.clock = ManualClock()
         self.settings = Settings(body_cache_bytes=body_cache_bytes)
         #: Payload by id, of all that were ever enqueued; and those that may be gone, because somebody made it
@@ -94,14 +92,13 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         raise NotImplementedError
 
     def _broker(self) -> Broker:
-        self.watched = WatchedStore(self.store)
-        return Broker(self.watched, clock=self.clock, durability="os", settings=self.settings)  # type: ignore[arg-type]
+        broker: Broker = self.store.open_broker(clock=self.clock, durability="os", settings=self.settings)
+        return broker
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
             self.broker.close()
-            for (module, name), value in self.before.items():
-                setattr(module, name, value)
+            set_sizes(**self.before)
 
     @rule(seed=st.integers(0, 1 << 32))
     def step(self, seed: int) -> None:
@@ -453,7 +450,7 @@ class TheLawOfConsumers(RuleBasedStateMachine):
     @invariant()
     def laws(self) -> None:
         if hasattr(self, "broker"):
-            assert check_laws(self.store) == []
+            assert laws(self.store) == []
 
     @invariant()
     def what_is_in_hand_stays_in_hand(self) -> None:
@@ -497,13 +494,13 @@ class TheLawOfConsumers(RuleBasedStateMachine):
         """
         left = [commits]
 
-        def full(facts: Sequence[object]) -> None:
+        def full(step: Step) -> None:
             left[0] -= 1
             if left[0] < 0:
                 raise StoreFull("here", 0, 1)
 
         if commits:
-            self.watched.on_commit = full
+            self.store.on_step = full
         try:
             return call()
         except StoreFull:
@@ -512,18 +509,18 @@ class TheLawOfConsumers(RuleBasedStateMachine):
             self.broker = self._broker()
             return None
         finally:
-            self.watched.on_commit = lambda facts: None
+            self.store.on_step = ignore
 
     def spoil(self, call: Callable[[], Any]) -> None:
         """A call whose one commit fails, in a broker that goes on: nothing of it has happened."""
 
-        def full(facts: Sequence[object]) -> None:
+        def full(step: Step) -> None:
             raise StoreFull("here", 0, 1)
 
-        self.watched.on_commit = full
+        self.store.on_step = full
         with pytest.raises(StoreFull):
             call()
-        self.watched.on_commit = lambda facts: None
+        self.store.on_step = ignore
 
     def check_outcome(self, message_id: str, outcome: str, before: MessageInfo | None) -> None:
         after = self.find(message_id)

@@ -26,8 +26,7 @@ from fairlead.errors import MessageNotFound
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource
 from fairlead.model.settle import DeliveryRef
-from fairlead.store.laws import check_laws
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, laws
 from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
@@ -76,7 +75,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
         raise NotImplementedError
 
     def _broker(self) -> Broker:
-        return Broker(self.store, clock=self.clock, durability="os")
+        return self.store.open_broker(clock=self.clock, durability="os")
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -280,7 +279,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
     def the_law_holds(self) -> None:
         if not hasattr(self, "broker"):
             return
-        problems = check_laws(self.store)
+        problems = laws(self.store)
         assert not problems, problems
         for message in self.spec.messages.values():
             info = self.broker.find(message.id)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +20,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fairlead import Broker, NewMessage
-from fairlead.broker import publish as publishing
+from fairlead import NewMessage
 from fairlead.errors import StagedChunkMissing, StagedQueueGone
-from fairlead.model.facts import Fact
 from fairlead.model.limits import PUBLISHED_KEPT_MS
-from fairlead.store.laws import check_laws
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, Step, laws
+from fairlead.testing.engine import staged_bytes
+from fairlead.testing.sizes import size
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
 
 NAMES = ["a", "b", "c"]
@@ -41,22 +39,16 @@ class Killed(BaseException):
     pass
 
 
-class MortalStore:
-    """Dies before the n-th commit from now on."""
+class Mortality:
+    """Kills the broker before the n-th step from now on."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.commits_left = -1
+    def __init__(self) -> None:
+        self.steps_left = -1
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def commit(self, facts: Sequence[Fact], epochs: Any = None) -> int:
-        if self.commits_left == 0:
+    def meet(self, step: Step) -> None:
+        if self.steps_left == 0:
             raise Killed
-        self.commits_left -= 1
-        number: int = self.inner.commit(facts, epochs or {})
-        return number
+        self.steps_left -= 1
 
 
 @dataclass
@@ -114,8 +106,9 @@ class LawOfStaging(RuleBasedStateMachine):
             self.broker.create_queue(queue)
 
     def _start(self) -> None:
-        self.mortal = MortalStore(self.store)
-        self.broker = Broker(self.mortal, clock=self.clock, durability="os")
+        self.mortality = Mortality()
+        self.store.on_step = self.mortality.meet
+        self.broker = self.store.open_broker(clock=self.clock, durability="os")
 
     @rule()
     def restart(self) -> None:
@@ -169,13 +162,13 @@ class LawOfStaging(RuleBasedStateMachine):
             with pytest.raises(StagedQueueGone):
                 self.broker.staging.publish(token, queue, names)
             return
-        self.mortal.commits_left = dies_at - 1
+        self.mortality.steps_left = dies_at - 1
         killed = False
         try:
             result = self.broker.staging.publish(token, queue, names)
         except Killed:
             killed = True
-        self.mortal.commits_left = -1
+        self.mortality.steps_left = -1
         if killed:
             self.restart()
         if not killed or dies_at > 1:
@@ -232,7 +225,7 @@ class LawOfStaging(RuleBasedStateMachine):
 
     @invariant()
     def the_stores_own_laws_hold(self) -> None:
-        assert check_laws(self.store) == []
+        assert laws(self.store) == []
 
     @invariant()
     def every_write_is_there_whole_and_in_order_and_nothing_else_is(self) -> None:
@@ -271,7 +264,7 @@ class LawOfStaging(RuleBasedStateMachine):
         }
         if all(write.whole for write in self.model.writes):
             stored = sum(chunk.stored_bytes for chunk in self.store.staged_chunks())
-            assert self.broker._core.staged.stored_bytes == stored
+            assert staged_bytes(self.broker) == stored
             assert bool(stored) == bool(self.model.staged)
 
     def teardown(self) -> None:
@@ -293,7 +286,7 @@ EXAMPLES = int(os.environ.get("FAIRLEAD_PROPERTY_EXAMPLES", "100"))
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "PUBLISH_STEP_MESSAGES", 3)
+    monkeypatch.setattr(size("publish_step_messages"), 3)
 
 
 def test_the_law_of_staging_holds_in_memory() -> None:

@@ -11,7 +11,7 @@ from fairlead.errors import FairleadError
 from fairlead.model.access import EVERY_RIGHT, Grant, NewKey
 from fairlead.server.access import Access
 from fairlead.server.guard import Caller, GuardedBroker
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Scene:
 @contextmanager
 def opened() -> Iterator[Scene]:
     clock = ManualClock()
-    with Broker(MemoryStore(), clock=clock) as broker:
+    with open_in_memory(clock=clock) as broker:
         yield Scene(clock, broker, Access(broker, keys=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,11 @@ from fairlead.cli import audit as command
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound, StoreFull
 from fairlead.model.access import EVERY_RIGHT, AuditRecord
-from fairlead.model.facts import AuditSaved, Fact
 from fairlead.runbook.model import QueueSpec, Runbook
 from fairlead.runbook.stored import dump_runbook
 from fairlead.server.guard import ACTS, LOOKS, WORK, Caller, GuardedBroker
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, Step, stop_before
+from fairlead.testing.sizes import size
 from tests.cli.conftest import Commands, Opener
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
@@ -214,19 +214,13 @@ def test_an_act_that_failed_in_an_unforeseen_way_is_written_down_as_failed(
     assert [entry.outcome for entry in stage.entries()] == ["failed"]
 
 
-def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit = stage.broker._core.commit
+def test_an_act_is_answered_also_where_its_end_cannot_be_written_down(stage: Stage) -> None:
+    def notes_the_end(step: Step) -> bool:
+        return any(change.record.outcome == "done" for change in step.changes("audit"))
 
-    def full_at_the_end(facts: Sequence[Fact]) -> int:
-        if any(isinstance(fact, AuditSaved) and fact.record.outcome == "done" for fact in facts):
-            raise StoreFull("the disk", 0, 1)
-        return commit(facts)
-
-    monkeypatch.setattr(stage.broker._core, "commit", full_at_the_end)
-    assert [message.id for message in stage.guard.drain("q")] == stage.ready
-    assert stage.guard.keys.rotate(stage.key.info.id).secret
+    with stop_before(stage.broker, notes_the_end, StoreFull("the disk", 0, 1)):
+        assert [message.id for message in stage.guard.drain("q")] == stage.ready
+        assert stage.guard.keys.rotate(stage.key.info.id).secret
     assert [(entry.verb, entry.outcome) for entry in stage.entries()] == [
         ("drain", "asked"),
         ("keys.rotate", "asked"),
@@ -326,8 +320,8 @@ def test_the_audit_is_for_admins_of_everything(stage: Stage) -> None:
 
 
 def test_the_oldest_entries_make_room_beyond_a_million(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.audit.MAX_AUDIT_RECORDS", 3)
-    monkeypatch.setattr("fairlead.broker.audit._PAGE", 2)
+    monkeypatch.setattr(size("audit_records"), 3)
+    monkeypatch.setattr(size("audit_page_records"), 2)
     for _ in range(8):
         stage.guard.pause("q")
     assert [entry.number for entry in stage.broker.audit.read()] == [8, 7, 6, 5]

@@ -11,13 +11,11 @@ import pytest
 
 import fairlead
 from fairlead import Fail, NewMessage, errors
-from fairlead.broker.broker import Broker
 from fairlead.decide.redact import Redaction
 from fairlead.server.access import Access
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.server.guard import GuardedBroker
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import run_server
+from fairlead.testing import open_in_memory, run_server
 from fairlead.wire.schemas import BROWSED
 from tests.integration.world import Background, wait_until
 from tests.security.scene import Scene, refusal
@@ -150,7 +148,7 @@ WAYS: dict[str, Callable[..., list[Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_redacted_is_not_browsed(way: str) -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("q", retry="none")
         broker.enqueue("q", json.dumps({"card": SECRET}).encode(), headers={"authorization": SECRET})
         broker.settle([Fail(broker.claim("q")[0], error=f"card {SECRET} declined")])
@@ -161,7 +159,7 @@ def test_what_is_redacted_is_not_browsed(way: str) -> None:
 
 
 def test_whoever_browses_all_is_written_down_once() -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("q")
         broker.enqueue_many("q", [NewMessage(b"1")] * 30_000)
         guard = Access(broker).admit(None, "a test")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fairlead import Broker
-from fairlead.broker.keys import read_token
 from fairlead.errors import (
     Forbidden,
     InvalidRequest,
@@ -22,7 +21,9 @@ from fairlead.errors import (
 )
 from fairlead.model.access import EVERY_RIGHT
 from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key, renew_bootstrap_key
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory, stop_before
+from fairlead.testing.inside import keys
+from fairlead.testing.sizes import size
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 
@@ -99,7 +100,7 @@ def test_a_name_that_cannot_be_shown_is_refused(scene: Scene, name: str) -> None
 
 
 def test_there_are_only_so_many_keys(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.keys.MAX_KEYS", 2)
+    monkeypatch.setattr(size("api_keys"), 2)
     first = scene.key()
     scene.key()
     with pytest.raises(LimitReached):
@@ -173,17 +174,9 @@ def test_the_last_use_is_written_at_most_once_a_minute(scene: Scene) -> None:
     assert scene.broker.keys.show(made.info.id).last_used_at == began + MINUTE_MS + 1
 
 
-def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, tried = scene.key("consume:q"), []
-
-    def full(*_: object) -> None:
-        tried.append(scene.clock.now_ms())
-        raise StoreFull("the disk", 0, 1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(scene.broker._core, "commit", full)
+def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(scene: Scene) -> None:
+    made = scene.key("consume:q")
+    with stop_before(scene.broker, lambda step: True, StoreFull("the disk", 0, 1)) as tried:
         for _ in range(3):
             assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
         assert scene.broker.keys.show(made.info.id).last_used_at is None
@@ -419,7 +412,7 @@ def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_pat
     file = tmp_path / "bootstrap.key"
     prepare_bootstrap_key(scene.broker, file)
     old = file.read_text().strip()
-    with Broker(MemoryStore()) as elsewhere:
+    with open_in_memory() as elsewhere:
         renew_bootstrap_key(elsewhere, file)
     assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
     assert [info.name for info in scene.broker.keys.list()] == [BOOTSTRAP]
@@ -436,7 +429,7 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
     broker = Broker(store)
     prepare_bootstrap_key(broker, file)
     token = file.read_text().strip()
-    after = getattr(broker.keys, end)(read_token(token)[0])
+    after = getattr(broker.keys, end)(keys.read_token(token)[0])
     with Broker(factory.crash(store)) as again:
         assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
         with pytest.raises(Unauthenticated):

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead.broker.broker import Broker
+from fairlead import Broker
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.decide.redact import Redaction
 from fairlead.model.settle import Extend, Fail
 from fairlead.server.access import Access
 from fairlead.server.guard import GuardedBroker
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.testing.server import run_server
 
 SECRET = "4111-canary-1111"
@@ -26,7 +26,7 @@ RULE = Redaction(headers=("authorization",), json_paths=("$.card",))
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(MemoryStore()) as opened:
+    with open_in_memory() as opened:
         opened.create_queue("q", retry="none")
         yield opened
 

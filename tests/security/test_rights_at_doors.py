@@ -16,12 +16,11 @@ from fila.v1 import admin_pb2 as published_admin
 from fila.v1 import service_pb2 as published_service
 
 import fairlead
-from fairlead import Client, DeliveryRef
+from fairlead import Client, DeliveryRef, verify
 from fairlead.model.access import EVERY_RIGHT, Right
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
-from fairlead.store.verify import verify
 from fairlead.testing import ServerProcess, run_server
 from tests.security.faces import (
     COMMANDS,

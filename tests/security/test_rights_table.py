@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.broker.broker import Broker
+from fairlead import Broker
 from fairlead.model.access import Right
 from fairlead.server import answers
 from fairlead.server.guard import Caller, GuardedBroker
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import ClaimCall
 from fairlead.wire.views import ADMIN
 from tests.security.rights import FORBIDDEN, HIDDEN, ON_QUEUE, PATTERNS, QUEUE, TABLE, Thing, furnish, outcome
@@ -79,7 +79,7 @@ class InProcess:
 
 @contextmanager
 def scene(*, furnished: bool) -> Iterator[tuple[Broker, Thing | None]]:
-    broker = Broker(MemoryStore(), clock=ManualClock())
+    broker = open_in_memory(clock=ManualClock())
     try:
         yield broker, furnish(broker, QUEUE, "/nowhere") if furnished else None
     finally:
@@ -150,7 +150,7 @@ def test_a_verb_is_allowed_to_every_key_with_its_right(name: str) -> None:
 
 
 def test_every_verb_is_in_the_table() -> None:
-    broker = Broker(MemoryStore(), clock=ManualClock())
+    broker = open_in_memory(clock=ManualClock())
     verbs = {name.partition(":")[0] for name in TABLE}
     hot = {
         "enqueue",
@@ -172,7 +172,7 @@ def test_every_verb_is_in_the_table() -> None:
 
 
 def test_a_guard_has_the_verbs_of_the_table_and_no_other() -> None:
-    guard = GuardedBroker(Broker(MemoryStore(), clock=ManualClock()), Caller(None, "x", "y"))
+    guard = GuardedBroker(open_in_memory(clock=ManualClock()), Caller(None, "x", "y"))
     verbs = {name.partition(":")[0] for name in TABLE}
     public = {name for name in dir(guard) if not name.startswith("_")}
     assert public - GUARDS_OWN - GROUPS == {verb for verb in verbs if "." not in verb}

@@ -28,13 +28,12 @@ import pytest
 import fairlead
 import fairlead.aio
 from fairlead import DeadFilter, DeliveryRef, Extend, Fail, NewMessage
-from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.limits import MAX_CARRY_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.model.message import Message
 from fairlead.server.access import Access
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess, run_server
 from tests.doors.flight.raw import RawChannel
 from tests.doors.http.collector import running_collector
@@ -385,7 +384,7 @@ def test_the_server_did_meet_what_it_should_have_met(spill: Spill) -> None:
 def test_no_secret_is_in_what_objects_show_of_themselves(tmp_path: Path) -> None:
     secret = "fl_abcdefghijkl_" + "Canary" * 7 + "A"
     (tmp_path / "key.pem").write_text(secret)
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue("q")
         new = NewMessage(PAYLOAD.encode(), HEADERS)
         broker.enqueue_many("q", [new])

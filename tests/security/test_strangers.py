@@ -14,7 +14,7 @@ from fairlead.model.access import Right
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.guard import GuardedBroker
 from fairlead.server.scopes import scoped_id
-from fairlead.store.laws import check_laws
+from fairlead.testing import laws
 from tests.security.rights import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
 from tests.security.test_rights_table import everything_in
@@ -27,7 +27,7 @@ _ids = IdSource()
 def scene() -> Iterator[Scene]:
     with opened() as scene:
         yield scene
-        assert check_laws(scene.broker._core.store) == []
+        assert laws(scene.broker) == []
 
 
 def stranger(scene: Scene) -> GuardedBroker:

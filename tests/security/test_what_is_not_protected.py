@@ -8,9 +8,9 @@ import msgspec
 
 from fairlead import DeadFilter, NewMessage
 from fairlead.decide.redact import Redaction
-from fairlead.model.facts import AuditSaved
 from fairlead.model.settle import Complete, DeliveryRef, Fail
 from fairlead.server.access import Access
+from fairlead.testing.inside import core_of, facts
 from tests.security.scene import Scene
 
 
@@ -86,5 +86,7 @@ def test_a_throttle_key_is_shared_by_all_queues(scene: Scene) -> None:
 def test_whoever_can_write_the_store_can_change_the_audit(scene: Scene) -> None:
     scene.local().create_queue("q")
     (record,) = scene.broker.audit.read()
-    scene.broker._core.store.commit([AuditSaved(msgspec.structs.replace(record, name="somebody else"))])
+    core_of(scene.broker).store.commit(
+        [facts.AuditSaved(msgspec.structs.replace(record, name="somebody else"))]
+    )
     assert scene.broker.audit.read()[0].name == "somebody else"

@@ -23,6 +23,7 @@ from fairlead.server import logs, serve
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.serve import Server
+from fairlead.testing.storage import fail_syncs
 
 
 class SlowDoor:
@@ -83,7 +84,7 @@ class SlowDoor:
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             return "told"
         assert word == "break"
-        self._broker._core.store.sync = _fail  # type: ignore[method-assign]
+        fail_syncs(self._broker, StoreFailed("told to"))
         self._broker.enqueue("q", b"")
         return "unreachable"
 
@@ -91,10 +92,6 @@ class SlowDoor:
 def _main_thread_sleeps() -> bool:
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     return "select.select" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _fail(commit: int) -> None:
-    raise StoreFailed("told to")
 
 
 def _doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:

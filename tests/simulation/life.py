@@ -5,10 +5,10 @@ cut off.
 from __future__ import annotations
 
 from fairlead import Complete, DeadFilter
-from fairlead.broker.timers import REQUEST_KEPT_MS
 from fairlead.errors import InvalidRequest, QueueExists, QueueFull, QueueNotFound, StoreFull
 from fairlead.model.ids import id_time_ms, show_id
-from tests.simulation.cut_store import Cut, Trouble
+from fairlead.testing.sizes import read_size
+from fairlead.testing.storage import Cut, Trouble
 from tests.simulation.picture import BrokenPromise, Doing, must
 from tests.simulation.traffic import KEYS, QUEUES, STREAMS, random_filter, random_options
 from tests.simulation.working import Working
@@ -262,7 +262,9 @@ class Life(Working):
                 [id_time_ms(raw_id) for raw_id in self.store.requests_before(b"\xff" * 16, 1 << 30)],
                 default=0,
             )
-            self.clock.advance(ms=max(4 * 3_600_000, last_ms + REQUEST_KEPT_MS + 1 - self.clock.now_ms()))
+            self.clock.advance(
+                ms=max(4 * 3_600_000, last_ms + read_size("request_kept_ms") + 1 - self.clock.now_ms())
+            )
             self.clock.advance(seconds=60)
         self.check()
         must(

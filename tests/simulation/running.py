@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from fairlead import Broker, Settings
-from fairlead.broker import intents, streams, timers, walk
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_place, row_stream
 from fairlead.model.message import HELD
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.store import RocksStore
-from fairlead.testing import ManualClock
-from tests.simulation.cut_store import CutStore
+from fairlead.testing import ManualClock, Storage, laws
+from fairlead.testing.engine import abandon, all_leases, replace_hooks, seed_ids, seed_jitter
+from fairlead.testing.inside import core_of, streams
+from fairlead.testing.sizes import sized
 from tests.simulation.picture import DONE, LEASED, READY, WAITING, Doing, must
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.traffic import STREAMS
@@ -51,8 +48,7 @@ class Running:
             read_ahead_rows=rng.choice([200_000, 2, 1]), body_cache_bytes=rng.choice([1 << 20, 0])
         )
         self.witness = Witness(self.clock, self.hooks, self.sizes["let_by"])
-        inner = RocksStore.open(directory / "data", cache_bytes=1 << 20) if on_disk else MemoryStore()
-        self.store = CutStore(inner, self.witness.see)
+        self.store = Storage(directory / "data" if on_disk else None, cache_bytes=1 << 20, forgets=True)
         self.danger = rng.choice([0.0, 0.1, 0.3])
         self.in_streams = rng.choice([0.3, 0.7, 1.0])
         self.streams = STREAMS[: rng.choice([1, 2, 3])]
@@ -70,29 +66,28 @@ class Running:
     def _survive(self, *, power: bool) -> None:
         """Nothing is closed in good order: the broker is dropped, and another opens what is left."""
         self.cuts += 1
-        self.broker._timer._unsubscribe()
-        if power and isinstance(self.store.inner, MemoryStore):
-            self.store.lose_power()
+        abandon(self.broker)
+        if power and self.store.in_memory:
+            self.store.lose_unsynced()
             self.witness.lost_power()
         if self.rng.random() < 0.3:
             self.clock.advance(ms=self.rng.choice([500, 6000, 40_000]))
         self._reopen()
 
     def _reopen(self) -> None:
-        self.store = self.store.reopen(self.directory / "data", self.witness.see)
+        self.store = self.store.reopen()
         self.witness.doing = Doing("open")
         # What is found at open counts as synced: it was read from the disk.
         self.witness.synced()
         self.broker = self._open()
 
     def _open(self) -> Broker:
+        self.store.after_step = lambda step: self.witness.see(step.facts)
         self.store.on_sync = self.witness.synced
-        broker = Broker(self.store, clock=self.clock, settings=self.settings)
-        core = broker._core
-        core.hooks.close()
-        core.hooks = self.hooks  # type: ignore[assignment]
-        core.rng = random.Random(self.rng.random())
-        core.ids._random_bytes = random.Random(self.rng.random()).randbytes
+        broker = self.store.open_broker(clock=self.clock, settings=self.settings)
+        replace_hooks(broker, self.hooks)
+        seed_jitter(broker, random.Random(self.rng.random()))
+        seed_ids(broker, random.Random(self.rng.random()))
         return broker
 
     @contextmanager
@@ -106,12 +101,12 @@ class Running:
     def _sizes(self) -> Iterator[None]:
         """Pages and steps so small that a few messages need several of them."""
         step, page = self.sizes["step"], self.sizes["page"]
-        with (
-            patch.object(streams, "MAX_LET_BY", self.sizes["let_by"]),
-            patch.object(streams, "_PAGE", page),
-            patch.object(intents, "HOLD_MESSAGES", step),
-            patch.object(timers, "STEP", min(step, 1000)),
-            patch.object(walk, "HOLD_MESSAGES", page),
+        with sized(
+            let_by_per_stream=self.sizes["let_by"],
+            stream_page_messages=page,
+            operation_step_messages=step,
+            timer_step_messages=min(step, 1000),
+            scan_page_messages=page,
         ):
             yield
 
@@ -122,7 +117,7 @@ class Running:
     # What must hold
 
     def check(self) -> None:
-        problems = check_laws(self.store)
+        problems = laws(self.store)
         must(not problems, "; ".join(problems))
         now = self.witness.now
         stored = set(self.store.ids_between(b"\0" * 16, b"\xff" * 16, 1 << 30))
@@ -144,10 +139,9 @@ class Running:
         )
         self._check_places()
         self._check_fronts()
-        core = self.broker._core
         in_memory = {
             lease.id: (lease.claim_id, lease.expires_ms, lease.started, lease.row)
-            for lease in core.leases.all()
+            for lease in all_leases(self.broker)
         }
         must(
             in_memory
@@ -158,7 +152,7 @@ class Running:
             "the lease book",
         )
         must(
-            set(core.intents) == {intent.intent_id for intent in self.store.intents()},
+            set(core_of(self.broker).intents) == {intent.intent_id for intent in self.store.intents()},
             "the intents in memory are not those in the store",
         )
 
@@ -218,7 +212,7 @@ class Running:
             rows = [row.seq for row in self.store.stream_rows(queue_id, stream, 0, 1 << 30)]
             behind = [seen.seq for seen in self.witness.now.members(queue_id, stream)][1:]
             must(rows == behind, f"behind the first of {stream} are {rows}, not {behind}")
-            found = streams.StreamDraft(self.broker._core, queue_id, stream, stored).find_front()
+            found = streams.StreamDraft(core_of(self.broker), queue_id, stream, stored).find_front()
             must(
                 have == (found.seq if found else 0),
                 f"the front of {stream} is {have}, find_front says {found and found.seq}",

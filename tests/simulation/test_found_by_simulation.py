@@ -10,27 +10,21 @@ from typing import Any
 import pytest
 
 from fairlead import Broker, Fail, NewMessage, Release
-from fairlead.broker import intents, timers
 from fairlead.errors import StoreFull
 from fairlead.hooks import FailureCall, FailureDecision
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.store.rocks.store import RocksStore
-from fairlead.testing import ManualClock
-from tests.simulation.cut_store import CutStore
+from fairlead.testing import ManualClock, Storage, laws
+from fairlead.testing.engine import replace_hooks
+from fairlead.testing.inside import core_of
+from fairlead.testing.sizes import size
 from tests.simulation.random_hooks import RandomHooks
 
 
 @pytest.fixture(params=["memory", "rocks"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    store = (
-        MemoryStore()
-        if request.param == "memory"
-        else RocksStore.open(tmp_path / "data", cache_bytes=1 << 20)
-    )
-    with Broker(store, clock=ManualClock(), durability="os") as broker:
+    store = Storage(None if request.param == "memory" else tmp_path / "data")
+    with store.open_broker(clock=ManualClock(), durability="os") as broker:
         yield broker
-        assert check_laws(store) == []
+        assert laws(store) == []
 
 
 def fill(broker: Broker, stream: str, count: int) -> list[str]:
@@ -43,7 +37,7 @@ def fill(broker: Broker, stream: str, count: int) -> list[str]:
 def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_first_message(
     broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
+    monkeypatch.setattr(size("operation_step_messages"), 3)
     broker.create_queue("q")
     fill(broker, order[0], 3)
     fill(broker, order[1], 3)
@@ -55,11 +49,11 @@ def test_a_purge_that_ends_a_step_with_a_stream_begins_the_next_stream_at_its_fi
 def test_deleting_a_queue_in_several_steps_leaves_no_message_of_its_streams(
     broker: Broker, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
+    monkeypatch.setattr(size("operation_step_messages"), 3)
     broker.create_queue("q")
     ids = fill(broker, order[0], 3) + fill(broker, order[1], 3)
     broker.delete_queue("q")
-    assert broker._core.store.ids_between(b"\0" * 16, b"\xff" * 16, len(ids)) == []
+    assert core_of(broker).store.ids_between(b"\0" * 16, b"\xff" * 16, len(ids)) == []
 
 
 def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker: Broker) -> None:
@@ -69,7 +63,7 @@ def test_a_hook_is_asked_about_the_first_of_two_failures_of_one_delivery(broker:
         ) -> list[FailureDecision]:
             return [FailureDecision("ran", "dlq" if call.error == "second" else "retry") for call in failures]
 
-    broker._core.hooks = Strict(random.Random(0))  # type: ignore[assignment]
+    replace_hooks(broker, Strict(random.Random(0)))
     broker.create_queue("q", on_failure="-- asked of the stand-in")
     broker.enqueue("q", b"")
     (d,) = broker.claim("q")
@@ -82,7 +76,7 @@ def test_a_message_of_a_stream_still_ends_in_time_after_it_was_given_back(broker
     broker.enqueue("q", b"", stream="A", ttl="60s")
     (d,) = broker.claim("q")
     broker.settle([Release(d)])
-    broker._core.clock.advance(seconds=61)  # type: ignore[attr-defined]
+    broker.clock.advance(seconds=61)  # type: ignore[attr-defined]
     assert broker.stats("q").ready == 0
 
 
@@ -101,9 +95,9 @@ def test_a_run_does_not_pass_a_message_that_came_to_wait_after_the_stream_was_re
 def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(intents, "HOLD_MESSAGES", 3)
-    clock, store = ManualClock(), CutStore(MemoryStore(), lambda facts: None)
-    broker = Broker(store, clock=clock, durability="os")
+    monkeypatch.setattr(size("operation_step_messages"), 3)
+    clock, store = ManualClock(), Storage()
+    broker = store.open_broker(clock=clock, durability="os")
     broker.create_queue("q")
     broker.enqueue_many("q", [NewMessage(b"")] * 9)
     store.arm(2, "full")
@@ -120,15 +114,15 @@ def test_a_step_that_found_the_disk_full_is_done_again_from_where_it_began(
 def test_a_claim_over_several_queues_leaves_nothing_that_became_ready_during_the_claim(
     turn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
-    before = Broker(store, clock=ManualClock(), durability="os")
+    store = Storage()
+    before = store.open_broker(clock=ManualClock(), durability="os")
     for name in ("a", "b"):
         before.create_queue(name, visibility_timeout="1s")
     before.enqueue_many("a", [NewMessage(b"x")] * 3)
     assert all(before.claim("a", started=False) for _ in range(3))
     # Another boot of the machine, ten seconds later: all leases have run out, and nobody has looked yet.
-    after = Broker(store, clock=ManualClock(1_700_000_010_000), durability="os")
-    after._core.claim_turn = turn
-    monkeypatch.setattr(timers, "STEP", 1)
+    after = store.open_broker(clock=ManualClock(1_700_000_010_000), durability="os")
+    core_of(after).claim_turn = turn
+    monkeypatch.setattr(size("timer_step_messages"), 1)
     assert after.claim(["a", "b"], limit=30)
     assert after.stats("a").ready == 0

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead import Complete, Extend, Fail, Release, Start
-from fairlead.broker.timers import REQUEST_KEPT_MS
-from fairlead.model import facts as f
 from fairlead.model.durations import to_ms
 from fairlead.model.failure import FailureReason, read_reason
 from fairlead.model.ids import find_id, id_time_ms, show_id
@@ -21,6 +19,8 @@ from fairlead.model.lease import Lease
 from fairlead.model.message import HELD, Message, MessageState
 from fairlead.model.queue import QueueConfig, QueueRecord
 from fairlead.testing import ManualClock
+from fairlead.testing.inside import facts as f
+from fairlead.testing.sizes import read_size
 from tests.simulation.picture import DONE, LEASED, READY, WAITING, BrokenPromise, Doing, Picture, Seen
 from tests.simulation.random_hooks import RandomHooks
 from tests.simulation.road import Try, road
@@ -486,7 +486,7 @@ class Witness:
         for request_id in fact.request_ids:
             age_ms = self.clock.now_ms() - id_time_ms(request_id)
             self.must(
-                request_id in named or age_ms > REQUEST_KEPT_MS,
+                request_id in named or age_ms > read_size("request_kept_ms"),
                 f"{show_id(request_id)} was forgotten, nobody said that it was answered",
             )
             if self.now.requests.pop(request_id, None) is not None:

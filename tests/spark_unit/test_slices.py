@@ -22,7 +22,7 @@ from fairlead.runbook.model import Runbook, StepSpec
 from fairlead.spark.worker import resident, slice_target
 from fairlead.spark.worker.resident import Resident, SliceDone, work_here
 from fairlead.spark.worker.slice_target import Slice, SliceTarget
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.worker.job import Job
 from tests.docs.pages import ROOT
 from tests.worker.scene import QUEUE, push, runbook, step, until
@@ -33,7 +33,7 @@ NAME = "worker:worker"
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(MemoryStore(), durability="os") as broker:
+    with open_in_memory(durability="os") as broker:
         again = {"policy": "immediate", "attempts": 3}
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
         yield broker

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fairlead
 from fairlead import (
+    Broker,
     Complete,
     DeadFilter,
     DeliveryRef,
@@ -23,7 +24,6 @@ from fairlead import (
     Start,
     errors,
 )
-from fairlead.broker.broker import Broker
 from fairlead.model.checks import check_messages
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureRecord

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead import Broker
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from tests.worker.scene import QUEUE
 
 
@@ -14,7 +14,7 @@ def broker() -> Iterator[Broker]:
     """With one queue, whose messages die on their first failure as those of a runbook queue do unless it says
     otherwise.
     """
-    with Broker(MemoryStore(), durability="os") as broker:
+    with open_in_memory(durability="os") as broker:
         broker.create_queue(QUEUE, retry={"policy": "none"}, retry_in_stream={"policy": "none"})
         yield broker
 

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fairlead
-from fairlead import Broker, FailureReason
+from fairlead import FailureReason
 from fairlead.runbook.model import StepSpec
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from fairlead.worker.plan import read_carry
 from tests.worker.scene import QUEUE, burst, runbook
 from tests.worker.scripted_steps import WAYS, value_of
@@ -92,7 +92,7 @@ def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
 def check(steps: list[StepSpec], drafts: list[Draft], isolate: str, concurrency: int) -> None:
     names = tuple(step.name for step in steps)
     endings = [alone(draft, n, names) for n, draft in enumerate(drafts)]
-    with tempfile.TemporaryDirectory() as folder, Broker(MemoryStore(), durability="os") as broker:
+    with tempfile.TemporaryDirectory() as folder, open_in_memory(durability="os") as broker:
         journal = str(Path(folder) / "journal.jsonl")
         again = {"policy": "immediate", "attempts": ATTEMPTS}
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again)

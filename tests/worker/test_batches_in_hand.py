@@ -18,7 +18,7 @@ from fairlead import Broker, Complete, Release, Start
 from fairlead.runbook.carry_out import carry_out, plan_for
 from fairlead.runbook.check import read_runbook
 from fairlead.runbook.model import StepSpec
-from fairlead.testing import MemoryStore, ServerProcess, run_server
+from fairlead.testing import ServerProcess, open_in_memory, run_server
 from fairlead.worker import dealing
 from fairlead.worker.batches import most_together
 from fairlead.worker.hands import Hands
@@ -501,7 +501,7 @@ def test_streams_keep_their_order_and_a_call_has_one_message_of_a_stream_at_most
         for n in range(length)
         for s in chance.sample(range(streams), streams)
     ]
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         again = {"policy": "fixed", "cooldown": "20ms", "attempts": 10}
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again)
         push(broker, *items)

@@ -12,7 +12,7 @@ import pytest
 from fairlead import Broker, FailureReason
 from fairlead.errors import EngineNotInstalled, QueueNotFound, StepNotLoaded, WorkerNotFound
 from fairlead.runbook.model import Runbook
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory
 from fairlead.worker.plan import read_carry
 from fairlead.worker.workers import Workers
 from tests.worker.scene import QUEUE, burst, command, push, runbook, step, until, working
@@ -81,7 +81,7 @@ def test_values_that_do_not_fit_with_the_message_are_a_failure_and_not_a_crash(
 
 def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str) -> None:
     clock = ManualClock()
-    with Broker(MemoryStore(), clock=clock) as broker:
+    with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "30s", "attempts": 3})
         (message_id,) = push(broker, {"n": 1, "journal": journal, "failures": 1})
         book = runbook(step("first", "noted"), step("second", "fails"), isolate="thread")
@@ -105,7 +105,7 @@ def test_a_confirmed_step_is_not_run_again_after_a_later_one_failed(journal: str
 def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> None:
     """attempts 3, cooldown 30s: failed, pending, ..., dead on the third; an operator's retry starts from 0."""
     clock = ManualClock()
-    with Broker(MemoryStore(), clock=clock) as broker:
+    with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "30s", "attempts": 3})
         (message_id,) = push(broker, {"n": 1, "journal": journal, "failures": 99})
         book = runbook(step("fails"), isolate="thread")
@@ -126,7 +126,7 @@ def test_retry_and_death_follow_the_queue_as_seed_002_wants_it(journal: str) -> 
 
 def test_a_step_put_in_before_a_confirmed_one_is_run_and_the_confirmed_one_is_not(journal: str) -> None:
     clock = ManualClock()
-    with Broker(MemoryStore(), clock=clock) as broker:
+    with open_in_memory(clock=clock) as broker:
         broker.create_queue(QUEUE, retry={"policy": "fixed", "cooldown": "1s", "attempts": 5})
         push(broker, {"n": 1, "journal": journal, "failures": 1})
         burst(broker, runbook(step("b", "noted"), step("c", "fails"), isolate="thread"))
@@ -310,7 +310,7 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
     journal: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(QUEUE, ordering="none")
         push(
             broker,
@@ -326,7 +326,7 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
 
 
 def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(QUEUE, visibility_timeout="500ms")
         (message_id,) = push(
             broker, {"n": 1, "journal": journal, "hold": {"step": "noted", "gate": str(tmp_path / "never")}}
@@ -343,7 +343,7 @@ def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: 
 
 def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(QUEUE, visibility_timeout="200ms", retry={"policy": "none"})
         push(
             broker,

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 import fairlead
-from fairlead import Broker, Complete, Fail, Release, errors
+from fairlead import Complete, Fail, Release, errors
 from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason
 from fairlead.runbook.items import canonical
 from fairlead.runbook.model import PipelineSpec, QueueSpec, Runbook, StepSpec, WorkerSpec
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock, run_server
+from fairlead.testing import ManualClock, open_in_memory, run_server
 from fairlead.worker import external
 from fairlead.worker.external import ExternalSource, identity
 from fairlead.worker.workers import Workers
@@ -39,7 +38,7 @@ class Elsewhere:
         (path / "take.sh").write_text(TAKE)
         (path / "take.sh").chmod(0o755)
         self.clock = ManualClock()
-        self.broker = Broker(MemoryStore(), clock=self.clock, durability="os")
+        self.broker = open_in_memory(clock=self.clock, durability="os")
         self.lists([])
 
     def lists(self, items: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import Broker, Fail, FailureReason
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from tests.worker.scene import QUEUE, burst, command, push, runbook, step, until
 
 GOOD = 40
@@ -100,7 +100,7 @@ def test_a_message_that_kills_its_whole_worker_is_counted_from_its_second_delive
     from fairlead.worker.job import Job
     from tests.docs.pages import ROOT
 
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(QUEUE)
         ids = push(broker, *({"n": n} for n in range(400)))
         # Back at the tail, where the worker comes to it when it knows that the step is quick.

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import Broker
 from fairlead.errors import ServerUnreachable
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from tests.docs.pages import ROOT
 from tests.worker.scene import PATIENCE_S, QUEUE, push, runbook, step, until
 from tests.worker.scene import Workers as Workers
@@ -39,7 +39,7 @@ def work_through(
         for s in chance.sample(range(streams), streams)
     ]
     expected = len(items) if cooldown != NEVER else sum(not item["failures"] for item in items)
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         again = {"policy": "fixed", "cooldown": cooldown, "attempts": 10}
         broker.create_queue(QUEUE, retry=again, retry_in_stream=again, ordering=ordering)
         push(broker, *items)
@@ -138,7 +138,7 @@ class Away:
 def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_strict(
     journal: str, answers: int
 ) -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(
             QUEUE,
             ordering="strict",
@@ -166,7 +166,7 @@ def test_a_strict_queue_keeps_order_while_the_broker_cannot_say_that_it_is_stric
 def test_the_first_failure_in_a_run_stops_it_and_the_rest_goes_back_unpunished_in_order(
     journal: str, isolate: str
 ) -> None:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         broker.create_queue(QUEUE, retry_in_stream={"policy": "fixed", "cooldown": "1h"})
         ids = push(
             broker, *({"n": n, "stream": "s", "journal": journal, "failures": int(n == 1)} for n in range(6))

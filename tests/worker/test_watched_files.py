@@ -10,14 +10,14 @@ import pytest
 from fairlead import Broker
 from fairlead.cli import worker
 from fairlead.cli.chosen import Chosen
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 
 ONE = '[queue.one]\n[pipeline.p]\nsteps = [{ name = "echo", command = ["true"] }]\n[worker.w]\nqueue = "one"\npipeline = "p"\n'
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(MemoryStore()) as broker:
+    with open_in_memory() as broker:
         yield broker
 
 

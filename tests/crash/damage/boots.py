@@ -8,7 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from fairlead.store.rocks.marks import MARKS_FILE
+from fairlead.testing.inside import marks
 
 ANOTHER_BOOT = b"an earlier start"
 NO_BOOT = bytes(16)
@@ -17,7 +17,7 @@ _NUMBERS = struct.Struct("<QQQQ")
 
 
 def set_boot(directory: Path, boot: bytes) -> None:
-    file = directory / MARKS_FILE
+    file = directory / marks.MARKS_FILE
     content = bytearray(file.read_bytes())
     for start in range(0, SLOTS * SLOT_BYTES, SLOT_BYTES):
         raw = bytes(content[start : start + _NUMBERS.size]) + boot

@@ -25,9 +25,8 @@ from fairlead.testing import ManualClock
 
 from .cases import Case
 
-# `fairlead` loads these when they are first used, which would be in every forked process anew.
-for _name in ("broker.broker", "clock", "config", "store.rocks.store", "store.verify"):
-    import_module(f"fairlead.{_name}")
+# `fairlead` loads the engine when it is first used, which would be in every forked process anew.
+import_module("fairlead.testing.engine")
 
 #: A case takes a fraction of a second. So long means that it hangs, also on a busy machine.
 LIMIT_S = 60.0

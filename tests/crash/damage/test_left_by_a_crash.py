@@ -19,9 +19,9 @@ import pytest
 import fairlead
 from fairlead.cli.restoring import restore
 from fairlead.errors import StoreCorrupt, StoreLocked
-from fairlead.store.rocks.marks import MARKS_FILE, read_mark
-from fairlead.store.rocks.store import RocksStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, Storage
+from fairlead.testing.inside import marks
+from fairlead.testing.storage import read_only
 
 from .boots import ANOTHER_BOOT, NO_BOOT, set_boot
 from .cases import BLOCK_BYTES, record_spans
@@ -66,7 +66,7 @@ def add_torn_record(directory: Path, body: bytes, keep: float) -> None:
     """Continue the newest log with a record that only began to be written."""
     log = newest_log(directory)
     size = log.stat().st_size
-    framed = frame(batch(read_mark(directory).sequence + 1, body), size)
+    framed = frame(batch(marks.read_mark(directory).sequence + 1, body), size)
     append(log, framed[: max(1, int(len(framed) * keep))])
 
 
@@ -100,9 +100,8 @@ def test_a_record_that_only_began_to_be_written_is_cut_off(
 def test_a_read_only_open_of_a_torn_directory_cuts_a_copy(directory: Path, contents: Contents) -> None:
     add_torn_record(directory, os.urandom(1000), 0.5)
     before = fingerprint(directory)
-    store = RocksStore.open(directory, read_only=True)
-    assert sum(store.counters(record.queue_id).messages for record in store.queues()) == len(contents) - 4
-    store.close()
+    with read_only(directory) as store:
+        assert sum(store.counters(record.queue_id).messages for record in store.queues()) == len(contents) - 4
     assert fingerprint(directory) == before
 
 
@@ -110,7 +109,7 @@ def test_a_read_only_open_of_a_torn_directory_cuts_a_copy(directory: Path, conte
 def test_a_first_record_of_a_new_log_that_only_began_to_be_written_is_cut_off(
     directory: Path, contents: Contents, count: int
 ) -> None:
-    framed = frame(batch(read_mark(directory).sequence + 1, os.urandom(5000)))
+    framed = frame(batch(marks.read_mark(directory).sequence + 1, os.urandom(5000)))
     (directory / "000099.log").write_bytes(framed[:count])
     assert_exact(directory, contents)
 
@@ -122,7 +121,7 @@ def test_a_first_record_that_only_began_to_be_written_is_cut_off_also_when_no_ot
     assert read_all(directory) == contents
     if restarted:
         set_boot(directory, ANOTHER_BOOT)
-    torn = frame(batch(read_mark(directory).sequence + 1, os.urandom(5000)))[:3000]
+    torn = frame(batch(marks.read_mark(directory).sequence + 1, os.urandom(5000)))[:3000]
     (directory / "000099.log").write_bytes(torn + bytes(100 if restarted else 0))
     assert_exact(directory, contents)
 
@@ -140,7 +139,7 @@ def test_a_kill_inside_the_padding_of_a_block_is_no_damage(
     written.
     """
     log = newest_log(directory)
-    end_with_record(log, read_mark(directory).sequence + 1, left)
+    end_with_record(log, marks.read_mark(directory).sequence + 1, left)
     for padding in {0, 1, left}:
         copy = Path(shutil.copytree(directory, tmp_path / f"padded-{padding}"))
         append(copy / log.name, bytes(padding))
@@ -151,7 +150,7 @@ def test_a_kill_inside_the_padding_of_a_block_is_no_damage(
 def test_a_record_may_begin_and_end_anywhere_near_the_end_of_a_block(
     directory: Path, contents: Contents, left: int
 ) -> None:
-    log, sequence = newest_log(directory), read_mark(directory).sequence + 1
+    log, sequence = newest_log(directory), marks.read_mark(directory).sequence + 1
     end_with_record(log, sequence, left)
     for more in range(1, 4):
         append(log, frame(put(sequence + more, b"next"), log.stat().st_size))
@@ -175,7 +174,7 @@ def test_logs_that_a_crash_kept_from_being_deleted_are_no_damage(
 ) -> None:
     logs = {log.name: log.read_bytes() for log in directory.glob("*.log")}
     assert read_all(directory) == contents
-    RocksStore.open(directory).close()
+    Storage(directory).close()
     for kept in (sorted(logs), sorted(logs)[::2], sorted(logs)[-1:]):
         copy = Path(shutil.copytree(directory, tmp_path / f"kept-{len(kept)}"))
         for name in kept:
@@ -202,7 +201,7 @@ def test_a_payload_that_holds_the_bytes_of_a_log_and_is_cut_short_is_no_damage(
     """The records in the payload are whole and their sequence numbers could follow here, but they are no
     records of this log.
     """
-    sequence = read_mark(directory).sequence + 1
+    sequence = marks.read_mark(directory).sequence + 1
     logs = [log.read_bytes() for log in sorted(directory.glob("*.log"))]
     foreign = [frame(put(sequence + number, bytes(500))) for number in range(300)]
     add_torn_record(directory, b"".join(logs if own else foreign), keep)
@@ -213,7 +212,7 @@ def test_a_longer_length_in_the_last_record_is_not_taken_for_a_torn_write(
     directory: Path, tmp_path: Path
 ) -> None:
     """Behind the mark, so only the record itself can tell."""
-    log, sequence = newest_log(directory), read_mark(directory).sequence + 1
+    log, sequence = newest_log(directory), marks.read_mark(directory).sequence + 1
     for number in range(3):
         append(log, frame(put(sequence + number, bytes(40)), log.stat().st_size))
     data = log.read_bytes()
@@ -272,7 +271,7 @@ def test_a_directory_that_another_process_has_is_refused_before_anything_is_cut(
 ) -> None:
     add_torn_record(directory, os.urandom(1000), 0.5)
     before = fingerprint(directory)
-    with open(directory / MARKS_FILE, "rb") as held:
+    with open(directory / marks.MARKS_FILE, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StoreLocked):
             fairlead.open(directory)
@@ -329,8 +328,8 @@ def test_a_backup_and_what_is_restored_from_it_carry_marks(
     with fairlead.open(directory, clock=ManualClock()) as broker:
         broker.checkpoint(backup)
     restore(backup, restored, began=lambda what, size: None, copied=lambda size: None)
-    assert read_mark(restored) == read_mark(backup)
-    assert read_mark(restored).sequence > 0
+    assert marks.read_mark(restored) == marks.read_mark(backup)
+    assert marks.read_mark(restored).sequence > 0
     for copy in (backup, restored):
         (manifest,) = copy.glob("MANIFEST-*")
         damaged = Path(shutil.copytree(copy, tmp_path / f"damaged-{copy.name}"))
@@ -342,7 +341,7 @@ def test_a_backup_and_what_is_restored_from_it_carry_marks(
 def test_after_a_restart_a_broken_record_behind_the_mark_is_refused_only_if_a_whole_one_follows(
     directory: Path, contents: Contents, tmp_path: Path
 ) -> None:
-    log, sequence = newest_log(directory), read_mark(directory).sequence + 1
+    log, sequence = newest_log(directory), marks.read_mark(directory).sequence + 1
     for number in range(3):
         append(log, frame(put(sequence + number, bytes(40)), log.stat().st_size))
     set_boot(directory, ANOTHER_BOOT)

@@ -18,6 +18,7 @@ from pathlib import Path
 import fairlead
 from fairlead import Complete, Fail, NewMessage
 from fairlead.testing import ManualClock
+from fairlead.testing.engine import start_new_log, sync
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Families with rows in every log. Their flush starts a new log; the others keep the earlier logs alive.
@@ -34,11 +35,6 @@ def make_directory(parent: Path, kind: str = "synced") -> Path:
             f"expected the victim to kill itself, it ended with {ended.returncode}: {ended.stderr[-2000:]}"
         )
     return parent / "data"
-
-
-def start_new_log(broker: fairlead.Broker, family: str) -> None:
-    """The one place that reaches below the public API: nothing there asks RocksDB to flush."""
-    broker._core.store._tables[family].flush()  # type: ignore[attr-defined]
 
 
 def fill_log(broker: fairlead.Broker, turn: int) -> None:
@@ -93,8 +89,7 @@ def leave_unsynced(parent: Path) -> None:
     for number in range(NUMBERS):
         broker.enqueue("numbers", number.to_bytes(8, "big") + os.urandom(sizes[number % len(sizes)]))
         if number + 1 == SYNCED:
-            store = broker._core.store
-            store.sync(store.last_commit)
+            sync(broker)
             (log,) = (parent / "data").glob("*.log")
             (parent / "synced").write_text(str(log.stat().st_size))
 
@@ -112,9 +107,9 @@ def leave_closed_together(parent: Path) -> None:
     for _ in range(5):
         for family in ("ready", "counters", "meta"):
             broker.enqueue("work", os.urandom(100))
-            broker._core.store._tables[family].flush(False)  # type: ignore[attr-defined]
+            start_new_log(broker, family, wait=False)
     broker.enqueue("work", os.urandom(100))
-    broker._core.store.sync(broker._core.store.last_commit)
+    sync(broker)
 
 
 KINDS = {

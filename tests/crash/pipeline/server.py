@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairlead.broker.broker import Broker
+from fairlead import Broker
 from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
 from fairlead.errors import ServerStopping

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlead.broker.broker import Broker
 from fairlead.server.access import Access
 from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.v1 import service_pb2 as pb
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory
 
 
 class Caller:
@@ -43,7 +42,7 @@ class Workbench:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.broker = Broker(MemoryStore(), clock=self.clock)
+        self.broker = open_in_memory(clock=self.clock)
         self.broker.create_queue("q", visibility_timeout="30s")
         self.starter = Starter(self.broker)
         self.starter.open()

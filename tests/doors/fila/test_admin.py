@@ -9,14 +9,13 @@ import grpc
 import pytest
 from fila.v1 import admin_pb2, messages_pb2, service_pb2
 
-from fairlead import Broker
 from fairlead.model.queue import QueueConfig
 from fairlead.server.access import Access
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.v1 import admin_pb2 as pb
-from fairlead.testing import MemoryStore
+from fairlead.testing import open_in_memory
 from tests.doors.fila.servers import PATIENCE_S, Admin, Reader, Server, eventually, status_of
 
 ID = "01a1e195-9429-7001-8c23-570efea5bcab"
@@ -144,7 +143,7 @@ def test_depth_is_what_waits_to_be_delivered_and_in_flight_what_was(
 def test_a_visibility_timeout_has_the_bounds_of_every_door_and_0_is_the_default(
     given_ms: int, taken_ms: int
 ) -> None:
-    broker = Broker(MemoryStore())
+    broker = open_in_memory()
     config = pb.QueueConfig(visibility_timeout_ms=given_ms)
     with acting_as(Access(broker).admit(None, "a test")):
         FilaAdmin(Consumers()).CreateQueue(pb.CreateQueueRequest(name="q", config=config), None)  # type: ignore[arg-type]

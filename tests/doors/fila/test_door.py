@@ -15,7 +15,7 @@ from fila.v1 import service_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from fairlead.broker.broker import Broker
+from fairlead import Broker
 from fairlead.clock import Clock
 from fairlead.config import LimitSettings
 from fairlead.errors import AddressUnavailable
@@ -23,7 +23,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Settlement, SettleResult
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.limits import Limits
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, Storage, open_in_memory
 from tests.doors.fila.servers import PATIENCE_S, Admin, Reader, Server, eventually, status_of
 
 
@@ -31,7 +31,7 @@ class WatchedBroker(Broker):
     """Notes the size of each batch, and holds the first one back until told to go on."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(Storage())
         self.enqueued: list[int] = []
         self.settled: list[int] = []
         self.go_on = threading.Event()
@@ -139,7 +139,7 @@ def test_concurrent_acks_and_nacks_share_a_commit_and_a_stale_one_spoils_none_of
 
 
 def test_streams_beyond_the_limit_are_refused_and_never_take_the_threads_of_single_calls() -> None:
-    broker = Broker(MemoryStore())
+    broker = open_in_memory()
     broker.create_queue("q")
     limits = Limits(LimitSettings(max_streams=2))
     with serving(broker, limits=limits, call_threads=1) as (_, admin):
@@ -188,7 +188,7 @@ def test_health_and_reflection_are_served(server: Server) -> None:
 
 
 def test_a_draining_door_refuses_new_calls_ends_its_streams_and_says_so_to_health_checks() -> None:
-    broker = Broker(MemoryStore())
+    broker = open_in_memory()
     broker.create_queue("q")
     with serving(broker) as (door, admin):
         stream = open_stream(admin, "q")
@@ -206,7 +206,7 @@ def test_a_draining_door_refuses_new_calls_ends_its_streams_and_says_so_to_healt
 
 def test_stopping_gives_back_what_a_stalled_stream_had_claimed_ahead() -> None:
     clock = ManualClock()
-    broker = Broker(MemoryStore(), clock=clock)
+    broker = open_in_memory(clock=clock)
     broker.create_queue("q")
     broker.enqueue_many("q", [NewMessage(b"x" * 10_000)] * 1000)
     with serving(broker, clock=clock) as (door, admin):
@@ -230,7 +230,7 @@ def test_a_server_told_to_stop_ends_in_order_with_consumers_on_it(tmp_path: Path
 
 
 def test_an_address_that_is_taken_is_refused_by_name(server: Server) -> None:
-    broker = Broker(MemoryStore())
+    broker = open_in_memory()
     with pytest.raises(AddressUnavailable, match=f"expected to listen on {server.address} \\(grpc\\), got: "):
         FilaDoor(broker, server.address).start()
     broker.close()

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from fairlead.broker.broker import Broker
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import LeaseRef
 from fairlead.server.fila.tokens import KEEP_AFTER_LEASE_MS, SentDeliveries
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock, open_in_memory
 
 
 def deliveries(count: int) -> list[Delivery]:
-    with Broker(MemoryStore(), clock=ManualClock()) as broker:
+    with open_in_memory(clock=ManualClock()) as broker:
         broker.create_queue("q")
         for _ in range(count):
             broker.enqueue("q", b"")

@@ -13,7 +13,6 @@ import pyarrow.flight as flight
 import pytest
 
 from fairlead import Complete
-from fairlead.broker.broker import Broker
 from fairlead.config import LimitSettings
 from fairlead.model.checks import check_messages
 from fairlead.model.ids import IdSource, show_id
@@ -21,8 +20,7 @@ from fairlead.model.message import NewMessage
 from fairlead.server.flight import FlightDoor, _Channel, _ClientGone
 from fairlead.server.limits import Limits
 from fairlead.server.logs import Lines
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages
@@ -35,7 +33,7 @@ LIMITS = LimitSettings(max_calls=2, max_channels=8, max_inflight_bytes=1000)
 
 class Rig:
     def __init__(self) -> None:
-        self.broker = Broker(MemoryStore(), clock=ManualClock())
+        self.broker = open_in_memory(clock=ManualClock())
         self.broker.create_queue("q")
         self.limits = Limits(LIMITS)
         self.door = FlightDoor(self.broker, "127.0.0.1:0", self.limits)

@@ -9,10 +9,10 @@ import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS
-from fairlead.model.facts import Fact, MoveKind
 from fairlead.server.metric_counts import BOOKKEEPING, COUNTED, MOVES
 from fairlead.server.metric_names import CALLS_REFUSED, INVALID, METRICS, REFUSED
 from fairlead.server.metrics import Metrics
+from fairlead.testing.inside import facts
 from tests.doors.http.shown import grown, show
 from tests.integration.world import World
 
@@ -250,9 +250,9 @@ def test_every_event_of_the_lifecycle_has_its_case() -> None:
 
 
 def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
-    assert COUNTED.keys() | BOOKKEEPING == set(get_args(Fact))
+    assert COUNTED.keys() | BOOKKEEPING == set(get_args(facts.Fact))
     assert COUNTED.keys() & BOOKKEEPING == set()
-    assert set(MOVES) == set(get_args(MoveKind))
+    assert set(MOVES) == set(get_args(facts.MoveKind))
 
 
 def test_every_counter_is_moved_by_some_case() -> None:

@@ -5,7 +5,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,10 +13,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from fairlead import Complete
 from fairlead.errors import StoreFailed
-from fairlead.model.facts import Fact
 from fairlead.server.doors import Door
 from fairlead.server.http import HttpDoor
 from fairlead.server.metrics import Metrics
+from fairlead.testing import Step
+from fairlead.testing.steps import ignore
 from tests.doors.http.shown import of, read
 from tests.integration.world import World, wait_until
 
@@ -74,13 +75,13 @@ def test_not_ready_while_draining_but_still_alive_and_measured(door: HttpDoor) -
 
 
 def test_not_ready_after_the_store_has_failed(world: World, door: HttpDoor) -> None:
-    def break_down(facts: Sequence[Fact]) -> None:
+    def break_down(step: Step) -> None:
         raise StoreFailed("the disk is gone")
 
-    world.store.on_commit = break_down
+    world.store.on_step = break_down
     with pytest.raises(StoreFailed):
         world.fill("q", count=1)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     status, _, body = get(door, "/readyz")
     said = json.loads(body)
     assert (status, said["ready"], said["reason"]) == (503, False, "store_failed")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release
-from fairlead.broker import consumer_close, consumer_record, timers
-from fairlead.broker.core import Core
-from fairlead.broker.hooking import Answers
+from fairlead import Complete, DeadFilter, Extend, Fail, NewMessage, Release
 from fairlead.errors import ClaimClosed, ClaimNotNext, InvalidRequest, LimitReached, StoreFull
-from fairlead.model.facts import Completed, ConsumerSaved, Fact
 from fairlead.model.names import Scoped
 from fairlead.model.settle import DeliveryRef, Settlement
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
+from fairlead.testing import Step, Storage, laws
+from fairlead.testing.inside import consumer_close, core_of
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import ignore
 from tests.integration.consumers.scene import Reader, payloads, shown
-from tests.integration.world import Background, WatchedStore, World, wait_until
+from tests.integration.world import Background, World, wait_until
 
 
 def test_messages_without_an_outcome_are_completed_and_nothing_before_the_close(world: World) -> None:
@@ -140,7 +139,7 @@ def test_outcomes_are_refused_of_messages_that_are_not_in_the_claim_and_then_non
 
 
 def test_outcomes_have_a_bound_in_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_record, "MAX_RECORDED_BYTES", 2000)
+    monkeypatch.setattr(size("recorded_bytes"), 2000)
     world.fill("q", count=1)
     reader = Reader(world)
     (only,) = reader.take(1)
@@ -175,7 +174,7 @@ def test_closing_twice_is_closing_once(world: World) -> None:
 
 
 def test_a_reading_that_a_close_overtakes_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.broker.consumer_read._PAGE_MESSAGES", 2)
+    monkeypatch.setattr(size("read_page_messages"), 2)
     world.fill("q", count=5)
     reader = Reader(world)
     reader.claim(1)
@@ -237,7 +236,7 @@ def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_agai
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.broker.update_queue("q", on_failure='function on_failure(msg) return { action = "dlq" } end')
-    monkeypatch.setattr(consumer_close, "STEP", 4)
+    monkeypatch.setattr(size("close_step_messages"), 4)
     world.fill("q", count=10)
     reader = Reader(world)
     taken = reader.take(1)
@@ -245,7 +244,7 @@ def test_a_step_that_somebody_else_did_while_the_hook_was_asked_is_not_done_agai
     asked: list[int] = []
     ask_hooks = consumer_close.ask_hooks
 
-    def overtaken(core: Core, items: Sequence[Settlement], *, closing: int) -> Answers:
+    def overtaken(core: Any, items: Sequence[Settlement], *, closing: int) -> Any:
         answers = ask_hooks(core, items, closing=closing)
         asked.append(len(items))
         if len(asked) == 1:
@@ -289,15 +288,15 @@ def test_a_release_in_a_claim_lets_a_message_pass_one_that_waits(world: World) -
 def test_many_messages_are_closed_in_steps_and_others_get_the_lock_in_between(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 10)
-    monkeypatch.setattr(consumer_close, "SAID_STEP", 3)
+    monkeypatch.setattr(size("close_step_messages"), 10)
+    monkeypatch.setattr(size("close_step_outcomes"), 3)
     world.fill("q", count=35)
     reader = Reader(world)
     taken = reader.take(1)
     reader.record(1, [Fail(delivery, dead=True) for delivery in taken[12:18]])
     steps: list[int] = []
-    world.store.on_commit = lambda facts: steps.extend(
-        fact.record.handled for fact in facts if isinstance(fact, ConsumerSaved)
+    world.store.on_step = lambda step: steps.extend(
+        change.record.handled for change in step.changes("save consumer")
     )
     assert reader.close(1).settled == {"completed": 29, "dead": 6}
     assert steps == [0, 10, 15, 18, 28, 0]
@@ -308,8 +307,8 @@ def test_messages_without_an_outcome_go_by_the_thousand(memory_world: World) -> 
     reader = Reader(memory_world)
     reader.claim(1)
     sizes: list[int] = []
-    memory_world.store.on_commit = lambda facts: sizes.extend(
-        len(fact.leases) for fact in facts if isinstance(fact, Completed)
+    memory_world.store.on_step = lambda step: sizes.extend(
+        change.count for change in step.changes("complete")
     )
     assert reader.close(1).settled == {"completed": 9000}
     assert sizes == [4000, 4000, 1000]
@@ -319,8 +318,8 @@ def test_messages_without_an_outcome_go_by_the_thousand(memory_world: World) -> 
 def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(
     world: World, monkeypatch: pytest.MonkeyPatch, hooked: bool
 ) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 4)
-    monkeypatch.setattr(consumer_close, "HOOKED_STEP", 1)
+    monkeypatch.setattr(size("close_step_messages"), 4)
+    monkeypatch.setattr(size("close_step_hook_calls"), 1)
     if hooked:
         world.broker.update_queue("q", on_failure='function on_failure(msg) return { action = "dlq" } end')
     world.fill("q", count=11)
@@ -331,7 +330,7 @@ def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(
     with pytest.raises(StoreFull):
         reader.close(1)
     world.restart()
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     before = world.broker.stats("q")
     assert 0 < before.leased < 11
     world.broker.run_due()
@@ -345,20 +344,20 @@ def test_a_close_that_broke_off_is_finished_by_the_timer_of_the_next_life(
 def test_a_close_that_broke_off_is_finished_by_whoever_asks_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 4)
+    monkeypatch.setattr(size("close_step_messages"), 4)
     world.fill("q", count=15)
     reader = Reader(world)
     reader.claim(1, limit=10)
     fail_after(world, 2)
     with pytest.raises(StoreFull):
         reader.close(1)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     assert reader.claim(2).count == 5
     assert world.counts("q") == (0, 0, 5, 0)
 
 
 def test_two_who_close_at_once_close_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 3)
+    monkeypatch.setattr(size("close_step_messages"), 3)
     world.fill("q", count=100)
     reader = Reader(world)
     reader.claim(1)
@@ -371,21 +370,21 @@ def test_a_close_that_the_timer_has_to_finish_wakes_it_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a clock that goes by itself."""
-    monkeypatch.setattr(consumer_close, "STEP", 2)
-    monkeypatch.setattr(timers, "LONGEST_SLEEP_MS", 3_600_000)
-    store = WatchedStore(MemoryStore())
-    with Broker(store, durability="os") as broker:  # type: ignore[arg-type]
+    monkeypatch.setattr(size("close_step_messages"), 2)
+    monkeypatch.setattr(size("timer_sleep_ms"), 3_600_000)
+    store = Storage()
+    with store.open_broker(durability="os") as broker:
         broker.create_queue("q")
         broker.enqueue_many("q", [NewMessage(b"") for _ in range(9)])
         generation = broker.consumers.register("etl", "q").generation
         broker.consumers.claim("etl", "q", generation, 1)
         commits = itertools.count(1)
 
-        def full_for_a_while(facts: Sequence[Fact]) -> None:
+        def full_for_a_while(step: Step) -> None:
             if next(commits) in (3, 4, 5):
                 raise StoreFull("here", 0, 1)
 
-        store.on_commit = full_for_a_while
+        store.on_step = full_for_a_while
         with pytest.raises(StoreFull):
             broker.consumers.close("etl", "q", generation, 1)
         wait_until(lambda: broker.stats("q").leased == 0)
@@ -407,7 +406,7 @@ def test_what_is_answered_is_synced_also_where_nothing_else_is(disk_world: World
         before, commits = store.syncs, store.last_commit
         call()
         assert store.syncs > before or store.last_commit == commits
-    assert disk_world.broker._core.synced is False
+    assert core_of(disk_world.broker).synced is False
 
 
 def test_dead_letters_can_be_read_by_number_too(world: World) -> None:
@@ -429,9 +428,9 @@ def fail_after(world: World, commits: int) -> None:
     """The store is full from the n-th commit on, until this is undone."""
     left = [commits]
 
-    def full(facts: Sequence[Fact]) -> None:
+    def full(step: Step) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = full
+    world.store.on_step = full

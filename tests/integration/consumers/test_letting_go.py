@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fairlead import Fail, NewMessage
-from fairlead.broker import consumer_close
-from fairlead.broker.core import Core
 from fairlead.errors import ClaimReleased, ConsumerNotFound, QueueNotFound, StoreFull
 from fairlead.model.names import Scoped
-from fairlead.store.laws import check_laws
+from fairlead.testing import laws
+from fairlead.testing.inside import consumer_close
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import ignore
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.consumers.test_closing import fail_after
 from tests.integration.world import World
@@ -31,7 +33,7 @@ def test_its_messages_go_back_to_their_places_and_no_attempt_is_counted(world: W
     reader.record(1, [Fail(taken[0], dead=True)])
     LOSE[how](world)
     assert world.counts("q") == (8, 0, 0, 0)
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     again = world.broker.claim("q", limit=10, max_per_stream=10)
     assert payloads(again) == [b"%d" % n for n in range(8)]
     assert {(delivery.attempts, delivery.deliveries) for delivery in again} == {(0, 2), (0, 1)}
@@ -113,14 +115,14 @@ def test_a_step_of_the_wall_clock_ends_nobody_in_this_process(world: World) -> N
 def test_a_release_that_broke_off_is_finished_later(
     world: World, monkeypatch: pytest.MonkeyPatch, dropping: bool
 ) -> None:
-    monkeypatch.setattr(consumer_close, "RELEASE_STEP", 3)
+    monkeypatch.setattr(size("release_step_messages"), 3)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(10)])
     Reader(world).claim(1)
     fail_after(world, 3)
     with pytest.raises(StoreFull):
         (world.broker.consumers.drop if dropping else world.broker.consumers.release)("etl", "q")
     world.restart()
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     assert world.counts("q") == (6, 0, 4, 0)
     world.broker.run_due()
     assert world.counts("q") == (10, 0, 0, 0)
@@ -165,7 +167,7 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(
     with pytest.raises(QueueNotFound):
         reader.claim(2)
     world.restart()
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     assert world.store.inner.leases() == []
     assert world.store.inner.claim_members(Scoped(queue, "etl"), 1) == []
     world.broker.create_queue("q")
@@ -180,31 +182,31 @@ def test_a_deleted_queue_takes_what_is_in_hand_with_it_and_the_reader_is_told(
 def test_a_queue_deleted_between_the_steps_of_a_close_leaves_no_step_behind(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 2)
+    monkeypatch.setattr(size("close_step_messages"), 2)
     world.fill("q", count=7)
     reader = Reader(world)
     reader.claim(1)
     fail_after(world, 3)
     with pytest.raises(StoreFull):
         reader.close(1)
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.broker.delete_queue("q")
     world.broker.run_due()
     info = world.broker.consumers.show("etl", "q")
     assert (info.last_closed, info.lost, info.open) == (1, 0, 0)
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
 
 
 def test_a_consumer_that_is_being_dropped_goes_with_its_queue(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_close, "RELEASE_STEP", 2)
+    monkeypatch.setattr(size("release_step_messages"), 2)
     world.fill("q", count=7)
     Reader(world).claim(1)
     fail_after(world, 2)
     with pytest.raises(StoreFull):
         world.broker.consumers.drop("etl", "q")
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     world.broker.delete_queue("q")
     assert world.broker.consumers.list() == []
 
@@ -222,7 +224,7 @@ def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
     reader.claim(1, limit=4)
     run_step, steps = consumer_close.run_step, iter([False, False, True])
 
-    def overtaken(core: Core, name: str) -> bool:
+    def overtaken(core: Any, name: str) -> bool:
         """The first call finds nothing to do; then a close comes, and gets no further than its decision."""
         breaks_off = next(steps, None)
         if breaks_off:
@@ -247,4 +249,4 @@ def test_a_close_that_begins_before_another_call_has_the_lock_is_finished_first(
         assert reader.close(1).last_closed == 1
         assert world.counts("q") == (3, 0, 0, 0)
     assert begun
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []

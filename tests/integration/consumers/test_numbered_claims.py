@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Fail, NewMessage, Release
-from fairlead.broker import consumer_claims
 from fairlead.errors import (
     ClaimClosed,
     ClaimNotNext,
@@ -16,9 +15,11 @@ from fairlead.errors import (
     StoreFull,
 )
 from fairlead.model.consumer import NumberedClaim
-from fairlead.model.facts import ConsumerSaved, MembersPinned
 from fairlead.model.names import Scoped
-from fairlead.store.laws import check_laws
+from fairlead.testing import Step, laws
+from fairlead.testing.engine import engine_lock, forget_bodies, waiting_claims
+from fairlead.testing.inside import consumer_claims, core_of
+from fairlead.testing.sizes import size
 from tests.integration.consumers.scene import Reader, payloads, shown
 from tests.integration.world import Background, World, wait_until
 
@@ -64,7 +65,7 @@ def test_an_empty_claim_makes_nothing(world: World) -> None:
 def test_a_claim_waits_for_its_first_message(world: World) -> None:
     reader = Reader(world)
     waiting = Background(lambda: reader.claim(1, wait="30s"))
-    wait_until(lambda: bool(world.broker._core.by_name["q"].waiters))
+    wait_until(lambda: waiting_claims(world.broker, "q") > 0)
     world.fill("q", count=2)
     assert waiting.result().count == 2
 
@@ -72,7 +73,7 @@ def test_a_claim_waits_for_its_first_message(world: World) -> None:
 def test_who_waits_is_told_when_another_takes_the_consumer_over(world: World) -> None:
     reader = Reader(world)
     waiting = Background(lambda: reader.claim(1, wait="30s"))
-    wait_until(lambda: bool(world.broker._core.by_name["q"].waiters))
+    wait_until(lambda: waiting_claims(world.broker, "q") > 0)
     world.broker.consumers.register("etl", "q")
     world.fill("q", count=2)
     with pytest.raises(StaleConsumer):
@@ -249,7 +250,7 @@ def test_bytes_end_a_claim_and_one_message_always_fits(world: World) -> None:
 def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_in_pieces(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 4)
+    monkeypatch.setattr(size("claim_piece_messages"), 4)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="long") for n in range(11)])
     world.broker.enqueue_many("q", [NewMessage(b"x%d" % n, stream=f"s{n}") for n in range(3)])
     world.fill("q", count=3)
@@ -263,7 +264,7 @@ def test_a_stream_is_taken_in_order_and_whole_though_the_claim_is_put_together_i
 def test_a_claim_may_take_a_few_of_each_stream_so_that_more_of_them_find_room(
     world: World, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", piece)
+    monkeypatch.setattr(size("claim_piece_messages"), piece)
     world.broker.enqueue_many(
         "q", [NewMessage(b"%d" % n, stream=stream) for stream in "abc" for n in range(7)]
     )
@@ -280,19 +281,19 @@ def test_a_claim_may_take_a_few_of_each_stream_so_that_more_of_them_find_room(
 def test_few_of_a_stream_are_few_also_where_a_crash_broke_its_run_off(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 2)
+    monkeypatch.setattr(size("claim_piece_messages"), 2)
     world.broker.enqueue_many(
         "q", [NewMessage(b"%d" % n, stream=stream) for stream in "ab" for n in range(7)]
     )
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_second(facts: object) -> None:
-        pieces.extend(fact for fact in facts if isinstance(fact, MembersPinned))  # type: ignore[attr-defined]
+    def crash_at_the_second(step: Step) -> None:
+        pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 2:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = crash_at_the_second
+    world.store.on_step = crash_at_the_second
     with pytest.raises(StoreFull):
         reader.claim(1, max_per_stream=3)
     world.restart()
@@ -313,18 +314,18 @@ def test_a_stream_goes_on_where_the_claim_before_ended_and_is_held_up_until_it_i
 def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 3)
+    monkeypatch.setattr(size("claim_piece_messages"), 3)
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(10)])
     world.fill("q", count=4)
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_third(facts: object) -> None:
-        pieces.extend(fact for fact in facts if isinstance(fact, MembersPinned))  # type: ignore[attr-defined]
+    def crash_at_the_third(step: Step) -> None:
+        pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 3:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = crash_at_the_third
+    world.store.on_step = crash_at_the_third
     with pytest.raises(StoreFull):
         reader.claim(1)
     with pytest.raises(ClaimNotNext):
@@ -333,7 +334,7 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(
         reader.close(1)
     assert world.broker.consumers.show("etl", "q").messages == 6
     world.restart()
-    assert check_laws(world.store.inner) == []
+    assert laws(world.store) == []
     reader.register()
     assert reader.claim(1).count == 14
     taken = reader.read(1)
@@ -343,7 +344,7 @@ def test_a_claim_that_a_crash_broke_off_is_gone_on_with_under_its_number(
 def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_may(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 1)
+    monkeypatch.setattr(size("claim_piece_messages"), 1)
     world.broker.update_queue("q", retry_in_stream={"policy": "fixed", "cooldown": "1m"})
     world.broker.enqueue_many("q", [NewMessage(b"%d" % n, stream="s") for n in range(4)])
     waits, *let_by = world.broker.claim("q", limit=3, max_per_stream=3)
@@ -351,12 +352,12 @@ def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_
     reader = Reader(world)
     pieces: list[object] = []
 
-    def crash_at_the_second(facts: object) -> None:
-        pieces.extend(fact for fact in facts if isinstance(fact, MembersPinned))  # type: ignore[attr-defined]
+    def crash_at_the_second(step: Step) -> None:
+        pieces.extend(step.changes("fill numbered claim"))
         if len(pieces) == 2:
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = crash_at_the_second
+    world.store.on_step = crash_at_the_second
     with pytest.raises(StoreFull):
         reader.claim(1)
     world.restart()
@@ -366,7 +367,7 @@ def test_a_run_that_passes_one_that_waits_goes_no_further_after_a_crash_than_it_
 def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 5)
+    monkeypatch.setattr(size("claim_piece_messages"), 5)
     world.fill("q", count=200)
     reader = Reader(world)
     calls = [Background(lambda: reader.claim(1)) for _ in range(3)]
@@ -377,15 +378,15 @@ def test_two_who_ask_for_the_same_number_at_once_get_the_same_claim(
 def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 2)
+    monkeypatch.setattr(size("claim_piece_messages"), 2)
     world.fill("q", count=20)
     reader = Reader(world)
     wanted = consumer_claims.Wanted(Scoped("q", "etl"), reader.generation, 1, 20, 1 << 20, None, 100)
-    slow = consumer_claims._Filling(world.broker._core, wanted)
-    with world.broker._core.lock:
+    slow = consumer_claims._Filling(core_of(world.broker), wanted)
+    with engine_lock(world.broker):
         assert slow.piece() is not None
     assert reader.claim(1, limit=5).count == 5
-    with world.broker._core.lock:
+    with engine_lock(world.broker):
         after = slow.piece()
     assert after is not None
     assert (after.phase, after.messages) == ("open", 5)
@@ -395,12 +396,12 @@ def test_a_claim_that_another_call_has_sealed_meanwhile_is_not_added_to(
 def test_a_larger_claim_lets_others_in_between_its_pieces(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_claims, "PIECE", 5)
+    monkeypatch.setattr(size("claim_piece_messages"), 5)
     world.fill("q", count=20)
     reader = Reader(world)
     most: list[int] = []
-    world.store.on_commit = lambda facts: most.extend(
-        len(fact.ids) // 16 for fact in facts if isinstance(fact, MembersPinned)
+    world.store.on_step = lambda step: most.extend(
+        change.count for change in step.changes("fill numbered claim")
     )
     assert reader.claim(1).count == 20
     assert most == [5, 5, 5, 5]
@@ -471,7 +472,7 @@ def test_a_claim_is_read_in_pages_of_so_many_bytes(world: World) -> None:
     reader.claim(1, max_bytes=256 * 1024 * 1024)
     asked: list[int] = []
     read = world.store.inner.messages
-    world.broker._core.bodies.clear()
+    forget_bodies(world.broker)
     world.store.inner.messages = lambda ids: asked.append(len(ids)) or read(ids)  # type: ignore[method-assign,func-returns-value]
     assert len(reader.read(1)) == 30
     assert asked == [8, 8, 8, 6]
@@ -526,6 +527,6 @@ def test_a_heartbeat_rewrites_no_lease(world: World) -> None:
     reader = Reader(world)
     reader.claim(1)
     kinds: list[type] = []
-    world.store.on_commit = lambda facts: kinds.extend(type(fact) for fact in facts)
+    world.store.on_step = lambda step: kinds.extend(step.words)
     world.broker.consumers.heartbeat("etl", "q", reader.generation)
-    assert kinds == [ConsumerSaved]
+    assert kinds == ["save consumer"]

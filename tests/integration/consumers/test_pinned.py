@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Complete, DeadFilter, Extend, Fail, Release, Start
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete, DeadFilter, Extend, Fail, Release, Start
 from fairlead.model.delivery import Delivery
 from tests.integration.consumers.scene import Reader, shown
 from tests.integration.world import World

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from fairlead import Broker, Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.broker import consumer_close
 from fairlead.errors import StaleConsumer
-from fairlead.model.facts import Completed
-from fairlead.store.laws import check_laws
-from fairlead.store.memory import MemoryStore
-from fairlead.testing import ManualClock
+from fairlead.testing import ManualClock, Storage, laws
+from fairlead.testing.engine import abandon
+from fairlead.testing.sizes import size
+from fairlead.testing.storage import Cut
 from tests.integration.consumers.scene import shown
-from tests.simulation.cut_store import Cut, CutStore
 
 
 class Machine:
@@ -23,17 +20,16 @@ class Machine:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.store = CutStore(MemoryStore(), lambda facts: None)
-        self.broker = Broker(self.store, clock=self.clock, durability="os")  # type: ignore[arg-type]
+        self.store = Storage(forgets=True)
+        self.broker = self.store.open_broker(clock=self.clock, durability="os")
 
     def cut(self) -> Broker:
         self.store.arm(0, "before")
-        self.broker._core.closed = True
-        self.broker._timer.stop()
-        self.store.lose_power()
-        self.store = self.store.reopen(Path(), lambda facts: None)
-        assert check_laws(self.store.inner) == []
-        self.broker = Broker(self.store, clock=self.clock, durability="os")  # type: ignore[arg-type]
+        abandon(self.broker)
+        self.store.lose_unsynced()
+        self.store = self.store.reopen()
+        assert laws(self.store) == []
+        self.broker = self.store.open_broker(clock=self.clock, durability="os")
         return self.broker
 
 
@@ -98,7 +94,7 @@ def test_starts_progress_and_slices_taken_up_that_were_answered_are_still_there(
 def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_close, "STEP", 2)
+    monkeypatch.setattr(size("close_step_messages"), 2)
     generation = machine.broker.consumers.register("etl", "q").generation
     machine.broker.consumers.claim("etl", "q", generation, 1, limit=8)
     # The flip is the first commit, and synced; the power fails at the third step behind it.
@@ -109,9 +105,7 @@ def test_a_close_that_has_begun_is_finished_though_all_its_steps_were_lost(
     after = machine.cut()
     assert after.stats("q").leased == 8
     assert after.consumers.show("etl", "q").last_closed == 1
-    machine.store._seen = lambda facts: done.extend(
-        len(fact.leases) for fact in facts if isinstance(fact, Completed)
-    )
+    machine.store.after_step = lambda step: done.extend(change.count for change in step.changes("complete"))
     after.run_due()
     assert done == [2, 2, 2, 2]
     assert (after.stats("q").ready, after.stats("q").leased) == (2, 0)

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from fairlead import NewMessage
-from fairlead.broker import consumer_read
 from fairlead.decide.slices import slice_of
+from fairlead.testing.engine import find_lease
+from fairlead.testing.sizes import size
 from tests.integration.world import World
 
 COUNT = 300
@@ -16,7 +17,7 @@ COUNT = 300
 
 @pytest.fixture
 def generation(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(consumer_read, "_PAGE_MESSAGES", 7)
+    monkeypatch.setattr(size("read_page_messages"), 7)
     world.broker.enqueue_many(
         "q", [NewMessage(b"%d" % n, stream=f"s{n % 40}" if n % 3 else None) for n in range(COUNT)]
     )
@@ -29,10 +30,9 @@ def generation(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_slices_read_in_any_order_and_side_by_side_are_what_their_hash_says(
     world: World, generation: int, slices: int
 ) -> None:
-    leases = world.broker._core.leases
     whole = [delivery.raw_id for delivery in world.broker.consumers.read("etl", "q", generation, 1)]
     expected = {
-        at: [raw_id for raw_id in whole if slice_of(leases.find(raw_id).row, slices) == at]
+        at: [raw_id for raw_id in whole if slice_of(find_lease(world.broker, raw_id).row, slices) == at]
         for at in range(slices)
     }  # type: ignore[union-attr]
     chance = random.Random(slices)
@@ -77,7 +77,7 @@ def test_a_claim_cut_otherwise_and_the_next_claim_are_worked_out_anew(world: Wor
 
 
 def test_a_page_ends_with_the_message_that_fills_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_read, "_PAGE_BYTES", 100)
+    monkeypatch.setattr(size("read_page_bytes"), 100)
     world.broker.enqueue_many(
         "q", [NewMessage(bytes(size), stream="one") for size in (200, 60, 60, 10, 100, 5)]
     )

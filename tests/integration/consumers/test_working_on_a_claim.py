@@ -7,12 +7,13 @@ from __future__ import annotations
 import pytest
 
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
-from fairlead.broker import consumer_close, consumer_read
 from fairlead.errors import ClaimClosed, InvalidRequest, StaleConsumer, StoreFull
-from fairlead.model.facts import ConsumerSaved, Moved
 from fairlead.model.failure import FailureReason
 from fairlead.model.limits import MAX_CARRY_BYTES
 from fairlead.model.names import Scoped
+from fairlead.testing import Step
+from fairlead.testing.sizes import size
+from fairlead.testing.steps import ignore
 from tests.integration.consumers.scene import Reader, payloads
 from tests.integration.world import World
 
@@ -72,12 +73,12 @@ def test_what_becomes_of_the_unspoken_is_shown_and_stays_as_it_is_while_a_claim_
 
 
 def test_what_goes_back_does_so_in_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_close, "RELEASE_STEP", 3)
+    monkeypatch.setattr(size("release_step_messages"), 3)
     reader = worker(world, 10)
     taken = reader.take(1)
     reader.record(1, [Complete(taken[5])])
     steps: list[int] = []
-    world.store.on_commit = lambda facts: steps.append(sum(isinstance(fact, Moved) for fact in facts))
+    world.store.on_step = lambda step: steps.append(step.count("move"))
     assert reader.close(1).settled == {"released": 9, "completed": 1}
     assert steps == [0, 3, 3, 3]
 
@@ -151,7 +152,7 @@ def test_what_is_behind_a_failure_or_a_release_in_its_stream_is_left_out(
 def test_what_gets_its_outcome_while_a_reader_is_on_its_way_is_not_read_any_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_read, "_PAGE_MESSAGES", 2)
+    monkeypatch.setattr(size("read_page_messages"), 2)
     reader = worker(world, 7, stream="s")
     taken = reader.take(1)
     reader.record(1, [Complete(one) for one in taken[:4]])
@@ -383,18 +384,18 @@ def test_a_commit_that_fails_changes_nothing_of_what_is_known(world: World) -> N
     reader.take_up(1)
     reader.record(1, [Start(a)])
 
-    def full(facts: object) -> None:
-        if any(isinstance(fact, ConsumerSaved) for fact in facts):  # type: ignore[attr-defined]
+    def full(step: Step) -> None:
+        if "save consumer" in step:  # type: ignore[attr-defined]
             raise StoreFull("here", 0, 1)
 
-    world.store.on_commit = full
+    world.store.on_step = full
     for call in (
         lambda: reader.record(1, [Complete(b), Extend(a, progress=1, carry=b"x")]),
         lambda: reader.take_up(1),
     ):
         with pytest.raises(StoreFull):
             call()
-    world.store.on_commit = lambda facts: None
+    world.store.on_step = ignore
     left = reader.read(1, unsettled=True)
     assert [(one.payload, int(one.progress), one.carry) for one in left] == [(b"0", 0, b""), (b"1", 0, b"")]
     assert reader.take_up(1) == (True, 1)

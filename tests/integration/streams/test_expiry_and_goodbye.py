@@ -7,6 +7,7 @@ import random
 from fairlead import Complete, Extend, Fail, Release, Start
 from fairlead.model.delivery import Delivery
 from fairlead.model.lane import ROW_BYTES
+from fairlead.testing.engine import all_leases
 from tests.integration.streams.steps import claim, fill, run, settle
 from tests.integration.world import World
 
@@ -98,7 +99,7 @@ def test_no_claim_gets_a_message_while_an_earlier_one_of_its_stream_is_out(world
             case 4:
                 world.clock.advance(seconds=chance.choice([1, 31, 61]))
         claims: dict[bytes, list[int]] = {}
-        for lease in sorted(world.broker._core.leases.all(), key=lambda lease: lease.row):
+        for lease in sorted(all_leases(world.broker), key=lambda lease: lease.row):
             claims.setdefault(lease.row[ROW_BYTES:], []).append(lease.claim_id)
         assert all(order == sorted(order, reverse=True) for order in claims.values())
 

@@ -9,8 +9,9 @@ import pytest
 from fairlead.broker.broker import Broker
 from fairlead.errors import QueueNotFound, StoreFull
 from fairlead.model.facts import Fact
+from fairlead.store.memory import MemoryStore
 from fairlead.store.port import NO_EPOCHS
-from fairlead.testing import ManualClock, MemoryStore
+from fairlead.testing import ManualClock
 
 
 class FullAfter(MemoryStore):

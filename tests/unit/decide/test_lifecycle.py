@@ -161,7 +161,7 @@ def test_every_fact_of_a_random_workload_obeys_the_table_and_every_row_of_it_is_
     world = World("memory", tmp_path)
     world.broker.create_queue("q", visibility_timeout="5s")
     watch, held = Watch(), []
-    world.store.on_commit = watch.commit
+    world.store.on_step = lambda step: watch.commit(step.facts)
     chance = random.Random(7)
     for _ in range(6000):
         random_step(world, chance, held)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead import Complete
-from fairlead.broker.broker import Broker
+from fairlead import Broker, Complete
 from fairlead.model.facts import Fact
 from fairlead.store.memory import MemoryStore
 from fairlead.store.port import NO_EPOCHS

@@ -1,4 +1,4 @@
-"""Makes the golden directory of the current format: `python -m tests.golden.make`. Run once per released
+"""Makes the golden directory of the current format: `python -m tests.conformance.golden.make`. Run once per released
 format, then never again.
 
 Half of it is in tables and half in the write-ahead log, as a killed process leaves it. Files that RocksDB can

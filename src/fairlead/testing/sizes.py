@@ -1,0 +1,86 @@
+"""Sizes of the engine by name, so that a test can make them small: a few messages then need several steps.
+
+`monkeypatch.setattr(size("publish_step_messages"), 3)` in a test; `set_sizes` in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+_PLACES = {
+    # Long operations: purge, delete, redrive.
+    "operation_step_messages": "broker.intents.HOLD_MESSAGES",
+    "scan_page_messages": "broker.walk.HOLD_MESSAGES",
+    "operator_scan_messages": "broker.operators.SCAN_LIMIT",
+    "operator_step_messages": "broker.operators.STEP_MESSAGES",
+    # What time brings.
+    "timer_step_messages": "broker.timers.STEP",
+    "timer_sleep_ms": "broker.timers.LONGEST_SLEEP_MS",
+    "request_kept_ms": "broker.core.REQUEST_KEPT_MS",
+    # Streams.
+    "let_by_per_stream": "broker.streams.MAX_LET_BY",
+    "stream_page_messages": "broker.streams._PAGE",
+    # Numbered claims.
+    "claim_piece_messages": "broker.consumer_claims.PIECE",
+    "close_step_messages": "broker.consumer_close.STEP",
+    "close_step_outcomes": "broker.consumer_close.SAID_STEP",
+    "close_step_hook_calls": "broker.consumer_close.HOOKED_STEP",
+    "release_step_messages": "broker.consumer_close.RELEASE_STEP",
+    "read_page_messages": "broker.consumer_read._PAGE_MESSAGES",
+    "read_page_bytes": "broker.consumer_read._PAGE_BYTES",
+    "touches_per_ttl": "broker.consumer_read._TOUCHES",
+    "recorded_bytes": "broker.consumer_record.MAX_RECORDED_BYTES",
+    # Staged writes.
+    "publish_step_messages": "broker.publish.PUBLISH_STEP_MESSAGES",
+    "publish_step_bytes": "broker.publish.PUBLISH_STEP_BYTES",
+    "chunks_per_write": "broker.staging.MAX_WRITE_CHUNKS",
+    "staged_chunks": "broker.staging.MAX_STAGED_CHUNKS",
+    # Looking.
+    "browse_page_bytes": "broker.browse.PAGE_BYTES",
+    "browse_walked_rows": "store.rocks.questions._WALKED",
+    # Bounds of what is kept.
+    "config_keys": "broker.runtime_config.MAX_CONFIG_KEYS",
+    "config_characters": "broker.runtime_config.MAX_CONFIG_CHARACTERS",
+    "api_keys": "broker.keys.MAX_KEYS",
+    "audit_records": "broker.audit.MAX_AUDIT_RECORDS",
+    "audit_page_records": "broker.audit._PAGE",
+    # Disk.
+    "disk_reserve_bytes": "store.rocks.reserve.DISK_RESERVE_BYTES",
+    "min_disk_reserve_bytes": "store.rocks.reserve.MIN_DISK_RESERVE_BYTES",
+    "disk_reserve_floor_bytes": "store.rocks.reserve.FLOOR_BYTES",
+}
+
+
+def size(name: str) -> str:
+    """Where the size is kept, as a dotted name for `monkeypatch.setattr`."""
+    return f"fairlead.{_PLACES[name]}"
+
+
+def read_size(name: str) -> Any:
+    module, attribute = _find(name)
+    return getattr(module, attribute)
+
+
+def set_sizes(**sizes: int) -> None:
+    """For the rest of this process."""
+    for name, value in sizes.items():
+        module, attribute = _find(name)
+        setattr(module, attribute, value)
+
+
+@contextmanager
+def sized(**sizes: int) -> Iterator[None]:
+    """Inside the `with` block."""
+    with ExitStack() as stack:
+        for name, value in sizes.items():
+            stack.enter_context(patch(size(name), value))
+        yield
+
+
+def _find(name: str) -> tuple[Any, str]:
+    module, _, attribute = size(name).rpartition(".")
+    return import_module(module), attribute

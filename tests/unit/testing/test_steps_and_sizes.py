@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from fairlead import Complete, Fail
+from fairlead.errors import StoreFailed, StoreFull
+from fairlead.model import facts
+from fairlead.testing import ManualClock, Step, Storage, laws, open_in_memory, run_due, stop_before
+from fairlead.testing.sizes import _PLACES, read_size, set_sizes, sized
+from fairlead.testing.steps import _WORDS, What
+from fairlead.testing.storage import Cut, fail_syncs
+
+FULL = StoreFull("here", 0, 1)
+
+
+def test_every_fact_has_a_word_of_its_own() -> None:
+    assert set(_WORDS) == set(get_args(facts.Fact))
+    assert sorted(_WORDS.values()) == sorted(get_args(What))
+
+
+def test_a_step_that_is_stopped_is_not_written_and_others_are() -> None:
+    with open_in_memory() as broker:
+        broker.create_queue("q")
+        broker.enqueue("q", b"x")
+        (delivery,) = broker.claim("q")
+        with stop_before(broker, lambda step: "complete" in step, FULL) as stopped:
+            with pytest.raises(StoreFull):
+                broker.settle([Complete(delivery)])
+            assert broker.settle([Fail(delivery)])[0].outcome == "retry"
+        assert [step.words for step in stopped] == [stopped[0].words]
+        assert stopped[0].count("complete") == 1
+        assert broker.stats("q").totals.completed == 0
+        assert laws(broker) == []
+
+
+def test_a_call_before_a_step_sees_the_state_without_it() -> None:
+    storage, seen = Storage(), list[tuple[int, int]]()
+    with storage.open_broker() as broker:
+        broker.create_queue("q")
+
+        def look(step: Step) -> None:
+            seen.append((step.count("enqueue"), storage.last_commit))
+
+        before = storage.last_commit
+        storage.on_step = look
+        broker.enqueue("q", b"x")
+        assert (seen, storage.last_commit) == ([(1, before)], before + 1)
+
+
+@pytest.mark.parametrize(("trouble", "ready"), [("before", 1), ("after", 2), ("full", 1)])
+def test_the_commit_that_is_armed_fails_in_the_way_that_was_asked_for(trouble: str, ready: int) -> None:
+    storage = Storage()
+    broker = storage.open_broker(clock=ManualClock())
+    broker.create_queue("q")
+    broker.enqueue("q", b"1")
+    storage.arm(1, trouble)  # type: ignore[arg-type]
+    with pytest.raises(StoreFull if trouble == "full" else Cut):
+        broker.enqueue("q", b"2")
+    assert storage.struck
+    assert storage.reopen().open_broker(clock=ManualClock()).stats("q").ready == ready
+
+
+def test_a_power_cut_takes_back_what_was_not_synced() -> None:
+    storage, clock = Storage(forgets=True), ManualClock()
+    broker = storage.open_broker(clock=clock)
+    broker.create_queue("q")
+    broker.enqueue("q", b"synced")
+    assert broker.claim("q"), "a claim is not synced"
+    storage.lose_unsynced()
+    after = storage.reopen().open_broker(clock=clock)
+    assert (after.stats("q").ready, after.stats("q").leased) == (1, 0)
+
+
+def test_syncs_that_fail_stop_the_broker() -> None:
+    with open_in_memory() as broker:
+        broker.create_queue("q")
+        fail_syncs(broker, StoreFailed("broken"))
+        with pytest.raises(StoreFailed):
+            broker.enqueue("q", b"x")
+
+
+def test_the_laws_are_those_of_a_broker_a_storage_or_a_directory(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "data")
+    with storage.open_broker(clock=ManualClock()) as broker:
+        broker.create_queue("q")
+        broker.enqueue("q", b"x", ttl="1h")
+        run_due(broker)
+        assert laws(broker) == laws(storage) == []
+        (expiring,) = storage.expired(1, 1 << 60, 5)
+        storage.inner.commit([facts.TtlForgotten(1, *expiring)])
+        assert laws(broker) == laws(storage) != []
+    assert laws(tmp_path / "data") != []
+
+
+@pytest.mark.parametrize("name", _PLACES)
+def test_every_size_is_a_number_of_the_engine(name: str) -> None:
+    before = read_size(name)
+    assert isinstance(before, int)
+    with sized(**{name: 7}):
+        assert read_size(name) == 7
+    assert read_size(name) == before
+    set_sizes(**{name: before})
+    assert read_size(name) == before
