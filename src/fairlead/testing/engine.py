@@ -55,11 +55,6 @@ def abandon(broker: Broker) -> None:
     broker._timer.stop()
 
 
-def last_commit(broker: Broker) -> int:
-    """A number that grows with every commit, so that a test can see whether a call wrote anything."""
-    return broker._core.store.last_commit
-
-
 def waiting_claims(broker: Broker, queue: str) -> int:
     """How many claims wait for messages of a queue."""
     return len(broker._core.queue(queue).waiters)

@@ -48,7 +48,7 @@ class Storage:
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
         forgets: bool = False,
     ) -> None:
-        """`path` None: in memory. `forgets`: it can lose what is not synced, and so copies what is at every sync."""
+        """`path` None: in memory. `forgets=True` allows `lose_unsynced`, and copies all data at every sync."""
 
         def open_store() -> MemoryStore | RocksStore:
             if path is None:
@@ -99,6 +99,7 @@ class Storage:
 
     @property
     def last_commit(self) -> int:
+        """Grows with every commit, so that a test can see whether a call wrote anything."""
         return self.inner.last_commit
 
     def arm(self, nth: int, trouble: Trouble) -> None:
@@ -131,9 +132,11 @@ class Storage:
         self.on_sync()
 
     def lose_unsynced(self) -> None:
-        """Only what was synced is left, as after a power cut. Does nothing on disk: there the log is with the
-        operating system.
+        """Go back to the last sync, as after a power cut. Does nothing on disk, where the operating system
+        holds the log. Raises `ValueError` without `forgets=True`.
         """
+        if not self._forgets:
+            raise ValueError("expected Storage(forgets=True) to lose what is not synced")
         self.restore(self._synced)
 
     def snapshot(self) -> Any:
