@@ -27,13 +27,13 @@ from fairlead.model import limits
 from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
+from fairlead.request import VERBS
 from fairlead.server.metric_names import METRICS
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
 from fairlead.spark.options import options_table as spark_options_table
 from fairlead.wire import schemas
 from fairlead.wire.statuses import STATUSES
-from fairlead.wire.views import ADMIN
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -312,8 +312,9 @@ def numbers(words: tuple[str, ...]) -> Iterator[str]:
 def verbs_table() -> Iterator[str]:
     yield "| verb | safe to repeat |"
     yield "|---|---|"
-    for name, verb in ADMIN.items():
-        yield f"| `{name}` | {'yes' if verb.repeatable else 'no'} |"
+    for name, verb in VERBS.items():
+        if not verb.request.bulk:
+            yield f"| `{name}` | {'yes' if verb.request.repeatable else 'no'} |"
 
 
 def statuses_table() -> Iterator[str]:

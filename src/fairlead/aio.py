@@ -10,35 +10,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging, in_threads
 from fairlead.client.client import Client
 from fairlead.client.client import connect as connect_blocking
 from fairlead.client.consume import Puller, close_puller
 from fairlead.client.gather import Gatherer, Work
-from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
 from fairlead.client.requests import Put, Settling
 from fairlead.client.tls import TlsChoice
 from fairlead.errors import FairleadError
-from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
-from fairlead.model.lane import DEFAULT_KEY
-from fairlead.model.message import NewMessage
-from fairlead.model.settle import Handle, Release, Settlement, SettleResult, Start
+from fairlead.model.settle import Handle, Release, SettleResult, Start
 from fairlead.model.views import ExchangeResult
+from fairlead.request import Answer, Request
+from fairlead.surface import AsyncSurface
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
     import pyarrow as pa  # when it is missing, fairlead.client says so
 
 __all__ = ["AsyncClient", "connect"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", bound=Work)
 
@@ -69,24 +68,6 @@ async def connect(
     return AsyncClient(await asyncio.get_running_loop().run_in_executor(None, make))
 
 
-def _in_thread(
-    verb: Callable[Concatenate[Client, P], T],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A verb of the client, run by a thread of its core. Cancelled, it releases what it still leases."""
-
-    async def run(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._core.check()
-        future = self._core.crew.submit(verb, self._client, *args, **kwargs)
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._release_unwanted)
-            raise
-
-    functools.update_wrapper(run, verb)
-    return run
-
-
 async def _gathered(gatherer: Gatherer[W, T], work: W) -> T:
     future = gatherer.submit(work)
     try:
@@ -96,89 +77,45 @@ async def _gathered(gatherer: Gatherer[W, T], work: W) -> T:
         raise gatherer.late(sent=not future.cancelled()) from None
 
 
-class AsyncClient:
+class AsyncClient(AsyncSurface):
     """Made by `connect`. Its verbs are the broker's, each a coroutine."""
 
     def __init__(self, client: Client) -> None:
+        super().__init__()
         self._client = client
         self._core = client._core
         self._requests = client._requests
-        self.config = AsyncConfig(client.config, self)
-        self.runbooks = AsyncRunbooks(client.runbooks, self)
-        self.keys = AsyncKeys(client.keys, self)
-        self.audit = AsyncAudit(client.audit, self)
-        self.consumers = AsyncConsumers(client.consumers, self._core.crew)
-        self.staging = AsyncStaging(client.staging, self._core.crew)
+        self.consumers = AsyncConsumers(self)
+        self.staging = AsyncStaging(self)
 
     @property
     def consumer(self) -> str:
         return self._client.consumer
 
-    create_queue = _in_thread(Client.create_queue)
-    update_queue = _in_thread(Client.update_queue)
-    pause = _in_thread(Client.pause)
-    resume = _in_thread(Client.resume)
-    purge = _in_thread(Client.purge)
-    delete_queue = _in_thread(Client.delete_queue)
-    queues = _in_thread(Client.queues)
-    stats = _in_thread(Client.stats)
-    quarantine = _in_thread(Client.quarantine)
-    ack = _in_thread(Client.ack)
-    nack = _in_thread(Client.nack)
-    goodbye = _in_thread(Client.goodbye)
-    claim = _in_thread(Client.claim)
-    exchange = _in_thread(Client.exchange)
-    retry = _in_thread(Client.retry)
-    drop = _in_thread(Client.drop)
-    done = _in_thread(Client.done)
-    bury = _in_thread(Client.bury)
-    hold = _in_thread(Client.hold)
-    unhold = _in_thread(Client.unhold)
-    fail = _in_thread(Client.fail)
-    drain = _in_thread(Client.drain)
-    prune = _in_thread(Client.prune)
-    release_stream = _in_thread(Client.release_stream)
-    redrive = _in_thread(Client.redrive)
-    intents = _in_thread(Client.intents)
-    cancel_intent = _in_thread(Client.cancel_intent)
-    find = _in_thread(Client.find)
-    twin = _in_thread(Client.twin)
-    peek = _in_thread(Client.peek)
-    browse = _in_thread(Client.browse)
-    browse_splits = _in_thread(Client.browse_splits)
-    failure_metrics = _in_thread(Client.failure_metrics)
-    explain = _in_thread(Client.explain)
-    explain_queue = _in_thread(Client.explain_queue)
-    checkpoint = _in_thread(Client.checkpoint)
-
-    async def enqueue(
-        self,
-        queue: str,
-        payload: bytes,
-        *,
-        headers: Mapping[str, str] | None = None,
-        fairness_key: str = DEFAULT_KEY,
-        weight: int = 1,
-        throttle_keys: Sequence[str] = (),
-        stream: str | None = None,
-        delay: Duration | None = None,
-        dedup_key: str | None = None,
-        ttl: Duration | None = None,
-    ) -> str:
-        """Goes together with what other tasks enqueue meanwhile."""
-        message = NewMessage(
-            payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
-        )
-        return (await self.enqueue_many(queue, [message]))[0]
-
-    async def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
+    async def do(self, request: Request[Answer]) -> Answer:
+        """Enqueues and settles of several tasks travel together; every other request takes a thread of the
+        client. Cancelled, it releases what it has leased meanwhile.
+        """
         self._core.check()
-        with self._client._traces.enqueuing(queue, messages) as carried:
-            return await _gathered(self._requests.enqueues, Put.of(queue, carried))
+        send = self._senders.get(type(request))
+        if send is not None:
+            return cast(Answer, await send(self, request))
+        future = self._core.crew.submit(self._client.do, request)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._release_unwanted)
+            raise
 
-    async def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        self._core.check()
-        settling = Settling(self._requests.heartbeat, items)
+    async def _enqueue(self, request: Enqueue) -> str:
+        return (await self._enqueue_many(EnqueueMany(request.queue, [request.message()])))[0]
+
+    async def _enqueue_many(self, request: EnqueueMany) -> list[str]:
+        with self._requests.traces.enqueuing(request.queue, request.messages) as carried:
+            return await _gathered(self._requests.enqueues, Put.of(request.queue, carried))
+
+    async def _settle(self, request: Settle) -> list[SettleResult]:
+        settling = Settling(self._requests.heartbeat, request.items)
         if not settling.said.rows:
             return settling.finish(([], 0))
         try:
@@ -186,6 +123,12 @@ class AsyncClient:
         except BaseException:
             settling.undo()
             raise
+
+    _senders: ClassVar[dict[type[Request[Any]], Callable[[Any, Any], Awaitable[Any]]]] = {
+        Enqueue: _enqueue,
+        EnqueueMany: _enqueue_many,
+        Settle: _settle,
+    }
 
     def consume(
         self, queue: str | Sequence[str], *, prefetch: int = 100, max_per_stream: int = 1, consumer: str = ""
@@ -240,108 +183,6 @@ class AsyncClient:
             self._client.settle(
                 [Release(item, keep_order=True) for item in found if isinstance(item, Delivery)]
             )
-
-
-class AsyncConfig:
-    """`client.config`: the server's runtime configuration."""
-
-    def __init__(self, config: ClientConfig, client: AsyncClient) -> None:
-        self._config = config
-        self._crew = client._core.crew
-
-    async def get(self, key: str) -> str:
-        return await asyncio.wrap_future(self._crew.submit(self._config.get, key))
-
-    async def set(self, key: str, value: str | float) -> None:
-        await asyncio.wrap_future(self._crew.submit(self._config.set, key, value))
-
-    async def delete(self, key: str) -> None:
-        await asyncio.wrap_future(self._crew.submit(self._config.delete, key))
-
-    async def list(self, prefix: str = "") -> dict[str, str]:
-        return await asyncio.wrap_future(self._crew.submit(self._config.list, prefix))
-
-
-class AsyncKeys:
-    """`client.keys`: the API keys of the server."""
-
-    def __init__(self, keys: ClientKeys, client: AsyncClient) -> None:
-        self._keys = keys
-        self._crew = client._core.crew
-
-    async def create(
-        self,
-        name: str,
-        grants: Iterable[Grant | str] = (),
-        *,
-        expires_in: Duration | None = None,
-        expires_at: int | None = None,
-    ) -> NewKey:
-        return await asyncio.wrap_future(
-            self._crew.submit(self._keys.create, name, grants, expires_in=expires_in, expires_at=expires_at)
-        )
-
-    async def list(self) -> list[KeyInfo]:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.list))
-
-    async def show(self, key_id: str = "") -> KeyInfo:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.show, key_id))
-
-    async def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.set_grants, key_id, grants))
-
-    async def change_grants(
-        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
-    ) -> KeyInfo:
-        return await asyncio.wrap_future(
-            self._crew.submit(self._keys.change_grants, key_id, add=add, remove=remove)
-        )
-
-    async def revoke(self, key_id: str) -> None:
-        await asyncio.wrap_future(self._crew.submit(self._keys.revoke, key_id))
-
-    async def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
-        return await asyncio.wrap_future(self._crew.submit(self._keys.rotate, key_id, keep=keep))
-
-
-class AsyncAudit:
-    """`client.audit`: who did what at the server."""
-
-    def __init__(self, audit: ClientAudit, client: AsyncClient) -> None:
-        self._audit = audit
-        self._crew = client._core.crew
-
-    async def read(
-        self,
-        *,
-        limit: int = 100,
-        before: int | None = None,
-        who: str | None = None,
-        verb: str | None = None,
-        queue: str | None = None,
-        since: int | None = None,
-    ) -> list[AuditRecord]:
-        read = functools.partial(
-            self._audit.read, limit=limit, before=before, who=who, verb=verb, queue=queue, since=since
-        )
-        return await asyncio.wrap_future(self._crew.submit(read))
-
-
-class AsyncRunbooks:
-    """`client.runbooks`: the runbooks in force at the server."""
-
-    def __init__(self, runbooks: ClientRunbooks, client: AsyncClient) -> None:
-        self._runbooks = runbooks
-        self._crew = client._core.crew
-
-    async def save(self, project: str, text: str) -> None:
-        await asyncio.wrap_future(self._crew.submit(self._runbooks.save, project, text))
-
-    async def get(self, project: str) -> str:
-        return await asyncio.wrap_future(self._crew.submit(self._runbooks.get, project))
-
-    async def list(self) -> dict[str, str]:
-        return await asyncio.wrap_future(self._crew.submit(self._runbooks.list))
 
 
 class AsyncConsumption:

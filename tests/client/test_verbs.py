@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 import fairlead
 from fairlead import (
-    Broker,
     Complete,
     DeadFilter,
     DeliveryRef,
@@ -20,100 +20,100 @@ from fairlead import (
     NewMessage,
     Start,
     errors,
+    surface,
 )
-from fairlead.aio import AsyncAudit, AsyncClient, AsyncConfig, AsyncKeys, AsyncRunbooks
+from fairlead.aio import AsyncClient
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
 from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
-from fairlead.client.groups import ClientAudit, ClientConfig, ClientKeys, ClientRunbooks
-from fairlead.server.guarded_groups import GuardedAudit, GuardedKeys
+from fairlead.request import VERBS
+from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
-from fairlead.testing.inside import consumers, runbooks, runtime_config, staging
-from fairlead.wire.views import ADMIN
 from tests.client.scene import PATIENCE_S, Scene, until
 
-#: Verbs of the engine that no client has, and why.
-NOT_REMOTE = {
-    "run_due": "the server's own timer does it",
-    "interrupt_waits": "part of a server's stop",
-    "observe": "takes a function that is called in the server's process",
-    "measures": "for the metrics of the server's process",
-    "clock": "the server's own; answers carry its time",
-    "now_ms": "the server's own; answers carry it",
-    "answering": "for a door, which holds an answer in memory until it is written",
-    "full_id": "for a server's guard, which answers by what a caller may see",
-    "queue_names": "for a server's guard, which looks up whose an operation is",
-    "queues_of": "for a server's guard, which looks up whose a message is",
+#: Methods beside the verbs.
+CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches", "close"}
+#: Forms of verbs: message by message.
+OTHER_FORMS = {"consumers.read"}
+SURFACES: dict[type, dict[str, type]] = {
+    Surface: {
+        "config": surface.ConfigGroup,
+        "runbooks": surface.RunbooksGroup,
+        "keys": surface.KeysGroup,
+        "audit": surface.AuditGroup,
+        "consumers": surface.ConsumersGroup,
+        "staging": surface.StagingGroup,
+    },
+    AsyncSurface: {
+        "config": surface.AsyncConfigGroup,
+        "runbooks": surface.AsyncRunbooksGroup,
+        "keys": surface.AsyncKeysGroup,
+        "audit": surface.AsyncAuditGroup,
+        "consumers": surface.AsyncConsumersGroup,
+        "staging": surface.AsyncStagingGroup,
+    },
 }
-#: What a client has beside the engine's verbs.
-CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches"}
-#: The same with record batches in the hand.
-IN_BATCHES = {"read_batches", "record_batch", "stage_batch"}
-#: Of a group, what only a server's guard and doors ask.
-FOR_GUARDS = {"kinds_of", "list_of", "read_pages"}
+#: The asyncio client reads slices with an asynchronous iterator of its own.
+BLOCKING_ONLY = {"consumers.read_pages"}
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for name in vars(kind) if not name.startswith("_")} - {"do"}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_has_every_verb_of_the_engine_and_no_other(kind: type) -> None:
-    assert public(kind) - CLIENTS_OWN == public(Broker) - NOT_REMOTE.keys()
+def method_of(kind: type, verb: str) -> Callable[..., Any]:
+    group, _, name = verb.rpartition(".")
+    found: Callable[..., Any] = getattr(SURFACES[kind][group] if group else kind, name)
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_method_with_its_fields_in_their_order_and_with_their_defaults(verb: str) -> None:
+    _, *given = parameters(method_of(Surface, verb))
+    fields = msgspec.structs.fields(VERBS[verb].request)
+    assert [one.name for one in given] == [field.name for field in fields]
+    for one, field in zip(given, fields, strict=True):
+        if one.kind is one.VAR_KEYWORD:
+            continue
+        assert one.default == (one.empty if field.required else field.default), one.name
+    assert method_of(Surface, verb).__doc__
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - BLOCKING_ONLY))
+def test_the_asyncio_method_of_a_verb_is_the_same_function(verb: str) -> None:
+    assert method_of(AsyncSurface, verb) is method_of(Surface, verb)
+
+
+@pytest.mark.parametrize("kind", SURFACES)
+def test_a_surface_has_a_method_for_every_verb_and_no_other(kind: type) -> None:
+    methods = public(kind) | {
+        f"{group}.{name}" for group, held in SURFACES[kind].items() for name in public(held)
+    }
+    assert methods - OTHER_FORMS == VERBS.keys() - (BLOCKING_ONLY if kind is AsyncSurface else set())
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize("verb", sorted(public(Broker) - NOT_REMOTE.keys() - {"close"}))
-def test_a_verb_takes_the_same_arguments_through_every_face(kind: type, verb: str) -> None:
-    ours, engines = getattr(kind, verb), getattr(Broker, verb)
-    assert parameters(ours) == parameters(engines)
-    assert inspect.signature(ours).return_annotation == inspect.signature(engines).return_annotation
-    assert inspect.iscoroutinefunction(ours) == (kind is AsyncClient)
+def test_a_client_adds_nothing_but_what_concerns_its_connection(kind: type) -> None:
+    assert public(kind) == CLIENTS_OWN
 
 
 @pytest.mark.parametrize(
-    ("engines", "kind"),
-    [
-        (runtime_config.RuntimeConfig, ClientConfig),
-        (runtime_config.RuntimeConfig, AsyncConfig),
-        (runbooks.Runbooks, ClientRunbooks),
-        (runbooks.Runbooks, AsyncRunbooks),
-        # Of these the engine has more than a caller may use, so the guard says what there is.
-        (GuardedKeys, ClientKeys),
-        (GuardedKeys, AsyncKeys),
-        (GuardedAudit, ClientAudit),
-        (GuardedAudit, AsyncAudit),
-        (consumers.Consumers, ClientConsumers),
-        (consumers.Consumers, AsyncConsumers),
-        (staging.Staging, ClientStaging),
-        (staging.Staging, AsyncStaging),
-    ],
+    ("blocking", "awaited"), [(ClientConsumers, AsyncConsumers), (ClientStaging, AsyncStaging)]
 )
-def test_a_group_of_verbs_takes_the_same_arguments_through_every_face(engines: type, kind: type) -> None:
-    verbs = public(engines) - FOR_GUARDS
-    assert public(kind) - IN_BATCHES == verbs
-    for verb in verbs:
-        assert parameters(getattr(kind, verb)) == parameters(getattr(engines, verb))
+def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
+    blocking: type, awaited: type
+) -> None:
+    assert public(blocking) == public(awaited) - {"read"}
+    for name in public(blocking):
+        assert parameters(getattr(blocking, name)) == parameters(getattr(awaited, name))
 
 
-def test_every_verb_of_administration_is_one_the_client_has() -> None:
-    verbs = {name for name in ADMIN if "." not in name}
-    assert verbs <= public(Client)
-    groups = {
-        "config": ClientConfig,
-        "runbooks": ClientRunbooks,
-        "keys": ClientKeys,
-        "audit": ClientAudit,
-        "consumers": ClientConsumers,
-        "staging": ClientStaging,
-    }
-    own_channels = {"consumers.claim", "consumers.read", "consumers.record", "staging.stage"}
-    grouped = {f"{group}.{verb}" for group, kind in groups.items() for verb in public(kind) - IN_BATCHES}
-    assert grouped - own_channels == {name for name in ADMIN if "." in name}
+def test_every_verb_says_in_a_sentence_what_it_does() -> None:
+    assert [verb.name for verb in VERBS.values() if not verb.summary.endswith(".")] == []
 
 
 def test_both_ways_to_connect_take_the_same_options() -> None:

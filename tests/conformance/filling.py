@@ -55,11 +55,13 @@ def hammer(broker: Broker, held: list[Delivery]) -> None:
     until_refused(lambda: broker.enqueue_many("q", [NewMessage(os.urandom(10_000))] * 10))
     until_refused(carry)
     until_refused(lambda: broker.config.set(f"key{number}", "x" * 60_000))
-    until_refused(lambda: broker.audit.begin("who", "name", "from", "redrive", "q", {"detail": "x" * 200}))
+    until_refused(
+        lambda: broker.audit_trail.begin("who", "name", "from", "redrive", "q", {"detail": "x" * 200})
+    )
     until_refused(fail)
     for _ in range(2000):
         broker.settle([Extend(delivery) for delivery in held[:20]])
-        broker.audit.begin("who", "name", "from", "purge", "q", {"detail": "x" * 200})
+        broker.audit_trail.begin("who", "name", "from", "purge", "q", {"detail": "x" * 200})
 
 
 def main(path: Path, reserve_bytes: int) -> None:

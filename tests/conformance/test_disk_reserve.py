@@ -86,15 +86,15 @@ def test_in_the_floor_of_the_reserve_only_what_frees_space_goes_on(
         (disk / "ballast").write_bytes(b"x" * (free(disk) - FLOOR_BYTES + MIB))
         for refused in (
             lambda: broker.claim("q"),
-            lambda: broker.audit.begin("who", "name", "from", "peek", "q"),
+            lambda: broker.audit_trail.begin("who", "name", "from", "peek", "q"),
         ):
             with pytest.raises(StoreFull) as error:
                 refused()
             assert error.value.reserve_bytes == FLOOR_BYTES
             assert error.value.free_bytes < error.value.needed_bytes
         with caplog.at_level(logging.WARNING, logger="fairlead.audit"):
-            record = broker.audit.begin("who", "name", "from", "purge", "q")
-            broker.audit.finish(record, "done", 3)
+            record = broker.audit_trail.begin("who", "name", "from", "purge", "q")
+            broker.audit_trail.finish(record, "done", 3)
         assert [entry.verb for entry in broker.audit.read()] == []
         assert [message.fields["outcome"] for message in caplog.records] == ["asked", "done"]  # type: ignore[attr-defined]
         assert [result.outcome for result in broker.settle([Complete(first), Fail(second, "error")])] == [

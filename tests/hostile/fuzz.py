@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from fairlead import Broker
 from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server import answers
-from fairlead.server.guard import GuardedBroker
 from fairlead.server.streamed import STREAMED
 from fairlead.wire.calls import ClaimCall, NumberedCall, decode
+from fairlead.wire.records import record_verbs
 from fairlead.wire.requests import read_batch
-from fairlead.wire.schemas import ADMIN_CALL, CHANNELS, DELIVERIES, EXCHANGE, MESSAGES, SETTLEMENTS
-from fairlead.wire.views import ADMIN
+from fairlead.wire.schemas import CHANNELS, DELIVERIES, EXCHANGE, MESSAGES, SETTLEMENTS
 from tests.hostile import by_hand
 from tests.hostile.by_hand import Stranger, batch_parts, opening
 from tests.hostile.values import NASTY
@@ -94,12 +94,7 @@ _SOUND: Sound = {
             "claim": {"queue": "gone", "limit": 1},
         },
     ),
-    "admin": (
-        pa.RecordBatch.from_pylist(
-            [{"verb": "stats", "arguments": encode({"queue": "gone"})}], schema=ADMIN_CALL
-        ),
-        {},
-    ),
+    "request": (pa.RecordBatch.from_pylist([], schema=DELIVERIES), {}),
     "claim": (
         pa.RecordBatch.from_pylist([], schema=DELIVERIES),
         {"queue": "gone", "limit": 1, "consumer": "c"},
@@ -127,36 +122,32 @@ BULK: Sound = {
     "browse": (_NO_ROWS, {"queue": "gone", "view": "dead", "low": "", "high": "", "after": ""}),
 }
 #: Verbs that may be asked with anything; a checkpoint writes files where it is told to.
-_VERBS = [verb for verb in ADMIN if verb != "checkpoint"]
+_VERBS = [verb for verb in record_verbs() if verb != "checkpoint"]
 
 
 def request(chance: random.Random, sound: Sound = _SOUND) -> Frames:
     """A verb, and the header, body and metadata of one frame, most of them a little wrong."""
     verb = chance.choice(list(sound))
     batch, call = sound[verb]
-    if verb == "admin":
-        arguments = mangle(
-            chance,
-            encode(
-                {chance.choice(["queue", "name", "ids", "filter"]): chance.choice(NASTY), "queue": "gone"}
-            ),
-        )
-        batch = pa.RecordBatch.from_pylist(
-            [{"verb": chance.choice(_VERBS), "arguments": arguments}], schema=ADMIN_CALL
-        )
+    metadata = encode(call)
+    if verb == "request":
+        field = chance.choice(["queue", "name", "ids", "filter"])
+        fields = mangle(chance, encode({field: chance.choice(NASTY), "queue": "gone"}))
+        metadata = encode({"verb": chance.choice(_VERBS), "fields": fields})
     if chance.random() < 0.5 and call:
         call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
+        metadata = encode(call)
     header, body = batch_parts(batch, compression=chance.choice([None, None, "zstd", "lz4"]))
     wrong = chance.randrange(4)
     return (
         verb,
         mangle(chance, header) if wrong == 0 else header,
         mangle(chance, body) if wrong == 1 else body,
-        mangle(chance, encode(call)) if wrong == 2 else encode(call),
+        mangle(chance, metadata) if wrong == 2 else metadata,
     )
 
 
-def decoders(seed: int, broker: Broker | GuardedBroker, sound: Sound = _SOUND) -> None:
+def decoders(seed: int, broker: Broker | AdmittedCaller, sound: Sound = _SOUND) -> None:
     """Everything that reads a request, as the Flight door calls it."""
     verb, header, body, metadata = request(random.Random(seed), sound)
     try:

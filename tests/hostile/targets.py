@@ -8,14 +8,12 @@ runs those that were found.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +27,7 @@ from fairlead.decide.redact import Redaction
 from fairlead.errors import BrokenInvariant, FairleadError
 from fairlead.hooks.results import is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
 from fairlead.hooks.wire import FromHost, Rows
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import read_grants
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
@@ -37,6 +36,7 @@ from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import DeliveryRef
 from fairlead.model.views import MessageInfo
+from fairlead.request import VERBS
 from fairlead.runbook.check import check_text
 from fairlead.server import answers
 from fairlead.server.access import Access
@@ -44,15 +44,14 @@ from fairlead.server.fila.config_keys import ConfigKeys
 from fairlead.server.fila.service import _read_id
 from fairlead.server.fila.v1 import service_pb2
 from fairlead.server.flight import _read_verb
-from fairlead.server.guard import GuardedBroker
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import Answer, decode, encode
 from fairlead.wire.faults import error_of
 from fairlead.wire.messages import read_headers
+from fairlead.wire.records import decode_result, record_verbs
 from fairlead.wire.rows import read_delivery_rows
-from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
+from fairlead.wire.schemas import CHANNELS
 from fairlead.wire.settlements import read_results
-from fairlead.wire.views import ADMIN, decode_result
 from tests.hostile import fuzz
 from tests.hostile.values import NO_MAPS
 
@@ -63,7 +62,7 @@ class Target(NamedTuple):
 
 
 #: A checkpoint writes files, and a runbook names some.
-_VERBS = sorted(verb for verb in ADMIN if verb != "checkpoint")
+_VERBS = sorted(verb for verb in record_verbs() if verb != "checkpoint")
 
 
 def run(name: str, raw: bytes) -> None:
@@ -82,14 +81,14 @@ def run(name: str, raw: bytes) -> None:
 
 
 @lru_cache(maxsize=1)
-def _broker() -> GuardedBroker:
+def _broker() -> AdmittedCaller:
     """One for all: it has the queue `q`, in a store that forgets."""
     broker = open_in_memory(clock=ManualClock(), durability="os")
     broker.create_queue("q")
     return Access(broker).admit(None, "fuzz")
 
 
-def _fresh() -> GuardedBroker:
+def _fresh() -> AdmittedCaller:
     """What was let through must not pile up, nor what was written down about it."""
     if next(_uses) % 500 == 0:
         _broker()._broker.close()
@@ -122,14 +121,11 @@ def _batch(raw: bytes) -> object:
     return None
 
 
-def _admin(raw: bytes) -> object:
-    """One byte for the verb, the rest are its arguments."""
+def _request(raw: bytes) -> object:
+    """One byte for the verb, the rest are its fields."""
     if not raw:
         return None
-    row = pa.RecordBatch.from_arrays(
-        [pa.array([_VERBS[raw[0] % len(_VERBS)]]), pa.array([raw[1:]], pa.binary())], schema=ADMIN_CALL
-    )
-    return answers.admin(_fresh(), b"", row)
+    return answers.request(_fresh(), encode({"verb": _VERBS[raw[0] % len(_VERBS)], "fields": raw[1:]}), None)
 
 
 def _answer(raw: bytes) -> object:
@@ -277,9 +273,9 @@ _RIGHT: dict[str, Any] = {
 }
 
 
-def _admin_seeds() -> list[bytes]:
-    """Each verb with all its arguments by name."""
-    found = [inspect.signature(attrgetter(verb)(_broker())).parameters for verb in _VERBS]
+def _request_seeds() -> list[bytes]:
+    """Each verb with all its fields by name."""
+    found = [VERBS[verb].fields for verb in _VERBS]
     return [
         bytes([at]) + encode({name: _RIGHT.get(name, "q") for name in names})
         for at, names in enumerate(found)
@@ -296,10 +292,10 @@ TARGETS: dict[str, Target] = {
     **{
         verb: Target(_call(verb), [encode(call), encode({**call, "rows": _ROWS.get(verb)})])
         for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
-        if verb != "admin"
+        if verb != "request"
     },
     "batch": Target(_batch, _batch_seeds()),
-    "admin": Target(_admin, _admin_seeds()),
+    "request": Target(_request, _request_seeds()),
     "answer": Target(
         _answer,
         [

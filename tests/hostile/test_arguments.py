@@ -4,9 +4,7 @@ never a broken invariant.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,8 +13,7 @@ import pyarrow.flight as flight
 import pytest
 
 from fairlead.model.queue import QUEUE_OPTIONS
-from fairlead.server.access import Access
-from fairlead.testing import open_in_memory
+from fairlead.request import VERBS
 from fairlead.testing.server import ServerProcess
 from fairlead.wire.calls import (
     Answer,
@@ -30,10 +27,10 @@ from fairlead.wire.calls import (
     SettleCall,
     StageCall,
 )
+from fairlead.wire.records import record_verbs
 from fairlead.wire.rows import MessageRow
-from fairlead.wire.schemas import ADMIN_CALL, CHANNELS
-from fairlead.wire.views import ADMIN
-from tests.doors.flight.raw import RawChannel
+from fairlead.wire.schemas import CHANNELS
+from tests.doors.flight.raw import RawChannel, packed
 from tests.hostile.values import NASTY, NO_MAPS
 
 encode = msgspec.msgpack.encode
@@ -80,37 +77,38 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
 
 
 def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
-    row = pa.RecordBatch.from_arrays(
-        [pa.array([verb]), pa.array([arguments], pa.binary())], schema=ADMIN_CALL
-    )
-    return channel.call(b"", row)[0]
+    return channel.call(packed(verb, arguments))[0]
 
 
 def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
     """The names of all, and right values for those that must be given."""
-    with open_in_memory() as broker:
-        found = [*inspect.signature(attrgetter(verb)(Access(broker).admit(None, ""))).parameters.values()]
-    names = [one.name for one in found if one.kind is not one.VAR_KEYWORD]
-    if len(names) < len(found):
-        names += [*QUEUE_OPTIONS, "core", "options"]
-    return [*names, "self", "only_if", ""], {
-        one.name: RIGHT[one.name] for one in found if one.default is one.empty and one.name in RIGHT
+    kind = VERBS[verb].request
+    required = kind.__struct_fields__[: len(kind.__struct_fields__) - len(kind.__struct_defaults__)]
+    return [*kind.__struct_fields__, "self", "only_if", "core", ""], {
+        name: RIGHT[name] for name in required if name in RIGHT
     }
 
 
-@pytest.mark.parametrize("verb", [verb for verb in ADMIN if verb != "checkpoint"])
-def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(
-    client: flight.FlightClient, verb: str
-) -> None:
-    channel = RawChannel(client, "admin")
+def wrong_fields(verb: str, name: str) -> Iterator[tuple[object, dict[str, Any]]]:
+    """Each wrong value as that field and, where the field holds a queue's options, as each option."""
+    for value in NASTY:
+        yield value, {name: value}
+        if name == "options" and name in VERBS[verb].fields:
+            for option in [*QUEUE_OPTIONS, "core", "options", ""]:
+                yield value, {name: {option: value}}
+
+
+@pytest.mark.parametrize("verb", [verb for verb in record_verbs() if verb != "checkpoint"])
+def test_no_wrong_argument_of_a_verb_is_more_than_refused(client: flight.FlightClient, verb: str) -> None:
+    channel = RawChannel(client, "request")
     names, right = parameters(verb)
     for name in names:
         if verb.startswith("consumers.") and "generation" in names:
             right["generation"] = take_claim(client, channel)
-        for value in NASTY:
-            answer = ask(channel, verb, encode({**right, name: value}))
-            assert answer.error is None or answer.error.code != "broken_invariant", (verb, name, value)
-            assert answer.error is None or len(answer.error.message) < 4000, (verb, name, value)
+        for value, wrong in wrong_fields(verb, name):
+            answer = ask(channel, verb, encode({**right, **wrong}))
+            assert answer.error is None or answer.error.code != "broken_invariant", (verb, wrong)
+            assert answer.error is None or len(answer.error.message) < 4000, (verb, wrong)
             if answer.error is None and verb == "delete_queue":
                 ask(channel, "create_queue", encode({"name": "q"}))
             if answer.error is None and verb == "create_queue":
@@ -121,18 +119,18 @@ def test_no_wrong_argument_of_an_admin_verb_is_more_than_refused(
         assert answer.error.code == "invalid_request", raw[:20]
     ask(channel, "create_queue", encode({"name": "q"}))
     ask(channel, "update_queue", encode(_AS_MADE))
-    for key in channel.admin("config.list"):
-        channel.admin("config.delete", key=key)
+    for key in channel.ask("config.list"):
+        channel.ask("config.delete", key=key)
     ask(channel, "resume", encode({"name": "q"}))
-    for key in channel.admin("keys.list"):
-        channel.admin("keys.revoke", key_id=key.id)
+    for key in channel.ask("keys.list"):
+        channel.ask("keys.revoke", key_id=key.id)
     forget_bulk(channel)
 
 
 def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
     """A consumer `q` of the queue `q` with claim 1 in hand, as new; its generation."""
     ask(admin, "consumers.drop", encode({"name": "q", "queue": "q"}))
-    generation: int = admin.admin("consumers.register", name="q", queue="q").generation
+    generation: int = admin.ask("consumers.register", name="q", queue="q").generation
     RawChannel(client, "enqueue").call(EnqueueCall([("q", 1)], rows=[MessageRow(b"x")]))
     answer, _ = RawChannel(client, "claim_numbered").call(NumberedCall("q", "q", generation, 1))
     assert answer.claimed is not None
@@ -141,20 +139,17 @@ def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
 
 
 def forget_bulk(admin: RawChannel) -> None:
-    for info in admin.admin("consumers.list"):
-        admin.admin("consumers.drop", name=info.name, queue=info.queue)
-    for write in admin.admin("staging.list"):
-        admin.admin("staging.discard", token=write.token, queue=write.queue)
-    admin.admin("purge", name="q")
+    for info in admin.ask("consumers.list"):
+        admin.ask("consumers.drop", name=info.name, queue=info.queue)
+    for write in admin.ask("staging.list"):
+        admin.ask("staging.discard", token=write.token, queue=write.queue)
+    admin.ask("purge", name="q")
 
 
 #: Whatever an update_queue was let through with.
 _AS_MADE = {
     "name": "q",
-    "ordering": "release",
-    "max_messages": 0,
-    "max_bytes": 0,
-    "visibility_timeout": "30s",
+    "options": {"ordering": "release", "max_messages": 0, "max_bytes": 0, "visibility_timeout": "30s"},
 }
 
 
@@ -179,7 +174,7 @@ _AS_MADE = {
     ],
 )
 def test_a_checkpoint_to_nowhere_is_refused(client: flight.FlightClient, path: object) -> None:
-    answer = ask(RawChannel(client, "admin"), "checkpoint", encode({"path": path}))
+    answer = ask(RawChannel(client, "request"), "checkpoint", encode({"path": path}))
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
 
@@ -187,7 +182,7 @@ def test_a_checkpoint_to_nowhere_is_refused(client: flight.FlightClient, path: o
 @pytest.mark.parametrize("verb", CALLS)
 def test_no_wrong_field_of_a_call_is_more_than_refused(client: flight.FlightClient, verb: str) -> None:
     kind, right = CALLS[verb]
-    channel, admin = RawChannel(client, verb), RawChannel(client, "admin")
+    channel, admin = RawChannel(client, verb), RawChannel(client, "request")
     empty = None if CHANNELS[verb][0] is None else pa.RecordBatch.from_pylist([], schema=CHANNELS[verb][0])
     if "number" in right:
         right = {**right, "generation": take_claim(client, admin)}

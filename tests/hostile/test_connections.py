@@ -166,7 +166,7 @@ def test_channels_are_counted_before_they_say_anything(tmp_path: Path) -> None:
 
 def _refused_channel(server: ServerProcess) -> str | None:
     with Stranger(server.address) as one_more:
-        one_more.send(opening("admin"))
+        one_more.send(opening("request"))
         one_more.end()
         outcome = one_more.outcome()
     return None if outcome == "ended" else outcome

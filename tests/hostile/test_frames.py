@@ -30,7 +30,6 @@ METADATA: dict[str, Any] = {
     "enqueue": {"queues": []},
     "settle": {},
     "exchange": {"consumer": "c"},
-    "admin": {},
     "record": {"name": "c", "generation": 1, "number": 1},
     "stage": {"token": "t", "chunk": "c", "queue": "q"},
 }

@@ -171,7 +171,7 @@ CASES: dict[str, dict[str, list[Case]]] = {
             batch_case(pa.record_batch([pa.array([b"1"])] * 2, names=["payload", "payload"])),
             batch_case(TWO, schema=pa.schema([("payload", pa.int64())])),
             batch_case(TWO, schema=SETTLEMENTS),
-            batch_case(TWO, verb="admin", call={}),
+            batch_case(TWO, verb="request", call={}),
             batch_case(pa.record_batch({"payload": pa.array([{"a": 1}])})),
             metadata_case("enqueue", {"queues": "q"}),
             metadata_case("enqueue", [1, 2]),
@@ -266,11 +266,11 @@ CASES: dict[str, dict[str, list[Case]]] = {
     },
     "deep JSON": {
         "flight": [
-            metadata_case("admin", DEEP_JSON),
+            metadata_case("request", DEEP_JSON),
             metadata_case("enqueue", b"\x81" * 100_000),
             metadata_case("enqueue", b"\x81\xa6queues" + b"\x91" * 100_000),
             metadata_case("enqueue", {"queues": [["q", 1]], "rows": [[b"x", b"\x81\xa1a" * 50_000]]}),
-            metadata_case("admin", b"\x82\xa4verb\xa4find\xa9arguments" + b"\x91" * 100_000),
+            metadata_case("request", {"verb": "find", "fields": b"\x91" * 100_000}),
         ],
         "grpc": [call_case(raw) for raw in (DEEP_JSON, b"\x0b" * 100_000, b"\x1a\x02" * 50_000)],
         "http": [

@@ -28,8 +28,8 @@ def new_clients(server: ServerProcess, count: int) -> None:
 def new_channels(server: ServerProcess, count: int) -> None:
     with flight.connect(f"grpc://{server.address}") as client:
         for _ in range(count):
-            channel = RawChannel(client, "admin")
-            channel.admin("stats", queue="q")
+            channel = RawChannel(client, "request")
+            channel.ask("stats", queue="q")
             channel.writer.close()
 
 

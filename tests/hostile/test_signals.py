@@ -113,4 +113,4 @@ def test_a_client_whose_clock_is_wrong_is_told_so_and_nothing_is_carried_out(
         answer, _ = channel.call(EnqueueCall([("q", 1)], request_id=wrong, rows=[MessageRow(b"x")]))
         assert answer.error is not None
         assert answer.error.code == "request_expired"
-        assert RawChannel(connection, "admin").admin("stats", queue="q").ready == 0
+        assert RawChannel(connection, "request").ask("stats", queue="q").ready == 0

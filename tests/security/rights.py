@@ -153,7 +153,7 @@ TABLE: dict[str, Row] = {
     "nack": Row((C,), lambda x, t: x.nack(t.queue, t.leased.id, "no").outcome),
     "consumers.register": Row((C,), lambda x, t: x.consumers.register(f"{t.consumer}.new", t.queue).queue),
     "consumers.claim": Row((C,), lambda x, t: x.consumers.claim(t.consumer, t.queue, t.generation, 1).count),
-    "consumers.read": Row(
+    "consumers.read_pages": Row(
         (C,), lambda x, t: [one.payload for one in x.consumers.read(t.consumer, t.queue, t.generation, 1)]
     ),
     "consumers.record": Row((C,), lambda x, t: x.consumers.record(t.consumer, t.queue, t.generation, 1, [])),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from fairlead import Broker
 from fairlead.errors import FairleadError
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import EVERY_RIGHT, Grant, NewKey
+from fairlead.request import Caller
 from fairlead.server.access import Access
-from fairlead.server.guard import Caller, GuardedBroker
 from fairlead.testing import ManualClock, open_in_memory
 
 
@@ -23,17 +24,17 @@ class Scene:
     def key(self, *grants: Grant | str, name: str = "a key", expires_in: str | None = None) -> NewKey:
         return self.broker.keys.create(name, grants, expires_in=expires_in)
 
-    def as_key(self, key: NewKey) -> GuardedBroker:
+    def as_key(self, key: NewKey) -> AdmittedCaller:
         return self.access.admit(f"Bearer {key.secret}", "test")
 
-    def with_grants(self, *grants: Grant | str) -> GuardedBroker:
+    def with_grants(self, *grants: Grant | str) -> AdmittedCaller:
         return self.as_key(self.key(*grants))
 
-    def all_powerful(self) -> GuardedBroker:
+    def all_powerful(self) -> AdmittedCaller:
         return self.with_grants(*EVERY_RIGHT)
 
-    def local(self) -> GuardedBroker:
-        return GuardedBroker(self.broker, Caller(None, "local:ann", "data directory"))
+    def local(self) -> AdmittedCaller:
+        return AdmittedCaller(Layers(self.broker), Caller(None, "local:ann", "data directory"))
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import pytest
 import fairlead
 from fairlead import Fail, NewMessage, errors
 from fairlead.decide.redact import Redaction
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server.access import Access
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
-from fairlead.server.guard import GuardedBroker
 from fairlead.testing import open_in_memory, run_server
 from fairlead.wire.schemas import BROWSED
 from tests.integration.world import Background, wait_until
@@ -134,7 +134,7 @@ def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_o
 # Browsing shows what people may see
 
 
-def browsed(guard: GuardedBroker, **options: Any) -> list[Any]:
+def browsed(guard: AdmittedCaller, **options: Any) -> list[Any]:
     return [
         info for page in guard.browse_pages("q", options.get("view", "messages"), "", "", "") for info in page
     ]

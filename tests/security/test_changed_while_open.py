@@ -16,6 +16,7 @@ import fairlead
 import fairlead.aio
 from fairlead import Client, Complete, Extend, NewMessage, Release, Start, errors
 from fairlead.model.access import EVERY_RIGHT, NewKey, Right
+from fairlead.request import VERBS
 from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
@@ -104,14 +105,15 @@ def test_what_was_claimed_in_the_moment_in_which_a_key_ended_is_given_back(
     scene.broker.create_queue("q")
     message_id = scene.broker.enqueue("q", b"")
     key = scene.key("consume:q")
-    x, carry_out = scene.as_key(key), getattr(scene.broker, verb)
+    request = VERBS[verb].request
+    x, carry_out = scene.as_key(key), request.run
 
-    def carry_out_and_end(*args: Any, **options: Any) -> Any:
-        done = carry_out(*args, **options)
+    def carry_out_and_end(self: Any, tx: Any) -> Any:
+        done = carry_out(self, tx)
         ENDS[how][0](scene.broker.keys, key.info.id)
         return done
 
-    monkeypatch.setattr(scene.broker, verb, carry_out_and_end)
+    monkeypatch.setattr(request, "run", carry_out_and_end)
     try:
         got = x.claim("q") if verb == "claim" else x.exchange("me", claim={"queue": "q"}).deliveries
     except errors.Unauthenticated:

@@ -34,7 +34,7 @@ def secret_of(cli: Commands, *args: str) -> str:
 def test_a_key_is_made_and_its_secret_printed_alone_and_once(cli: Commands, broker: Opener) -> None:
     secret = secret_of(cli, "shop", "--grant", "produce,consume:orders.*", "-g", "redrive:orders.eu")
     with broker() as opened:
-        record = opened.keys.authenticate(secret)
+        record = opened.key_ring.authenticate(secret)
     assert (record.name, record.grants) == (
         "shop",
         read_grants(["produce:orders.*", "consume:orders.*", "redrive:orders.eu"]),
@@ -79,7 +79,7 @@ def test_a_secret_goes_to_a_file_that_only_its_owner_can_read(
     secret = file.read_text().strip()
     assert secret not in ran.out
     with broker() as opened:
-        assert opened.keys.authenticate(secret).name == "shop"
+        assert opened.key_ring.authenticate(secret).name == "shop"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -122,7 +122,7 @@ def test_keys_are_listed_with_their_rights_use_and_end(
     secret = secret_of(cli, "shop", "--grant", "produce,consume:orders.*", "--expires", "2h")
     secret_of(cli, "ops", "--all")
     with broker() as opened:
-        opened.keys.authenticate(secret)
+        opened.key_ring.authenticate(secret)
     shop, ops = cli.ok("key", "list").lines[1:]
     assert shop.split()[1:] == [
         "shop",
@@ -204,14 +204,14 @@ def test_a_key_is_rotated_into_the_file_it_was_in(cli: Commands, broker: Opener,
     assert "has ended" in cli.ok("key", "rotate", "shop", "--to", str(file)).out
     new = file.read_text().strip()
     with broker() as opened:
-        assert opened.keys.authenticate(new).grants == read_grants(["produce:orders"])
+        assert opened.key_ring.authenticate(new).grants == read_grants(["produce:orders"])
         with pytest.raises(Unauthenticated):
-            opened.keys.authenticate(old)
+            opened.key_ring.authenticate(old)
     kept = cli("key", "rotate", "shop", "--keep", "1h")
     assert "good for 1h more" in kept.err
     with broker() as opened:
-        assert opened.keys.authenticate(new).expires_ms
-        assert opened.keys.authenticate(kept.out.strip()).grants
+        assert opened.key_ring.authenticate(new).expires_ms
+        assert opened.key_ring.authenticate(kept.out.strip()).grants
 
 
 def test_revoking_asks_and_says_what_the_key_is(
@@ -224,13 +224,13 @@ def test_revoking_asks_and_says_what_the_key_is(
     monkeypatch.setattr(confirm, "at_terminal", lambda: True)
     assert cli("key", "revoke", "shop", input="n\n").code == 1
     with broker() as opened:
-        opened.keys.authenticate(secret)
+        opened.key_ring.authenticate(secret)
     asked = cli("key", "revoke", "shop", input="y\n")
     assert asked.code == 0
     assert "'shop': produce:orders, last used" in asked.err
     assert "ago" in asked.err
     with broker() as opened, pytest.raises(Unauthenticated):
-        opened.keys.authenticate(secret)
+        opened.key_ring.authenticate(secret)
 
 
 def test_revoking_the_last_key_with_every_right_is_said_before(cli: Commands) -> None:
@@ -265,9 +265,9 @@ def test_a_lost_first_key_is_made_again_from_the_directory(cli: Commands, broker
     assert old == file.read_text().strip()
     cli.ok("key", "bootstrap", "--yes")
     with broker() as opened:
-        assert opened.keys.authenticate(file.read_text().strip()).grants == read_grants(EVERY_RIGHT)
+        assert opened.key_ring.authenticate(file.read_text().strip()).grants == read_grants(EVERY_RIGHT)
         with pytest.raises(Unauthenticated):
-            opened.keys.authenticate(old)
+            opened.key_ring.authenticate(old)
         assert [record.verb for record in opened.audit.read()] == [
             "keys.bootstrap",
             "keys.bootstrap",

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fairlead import errors
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
 from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.v1 import service_pb2 as pb
-from fairlead.server.guard import GuardedBroker
 from tests.doors.fila.in_process import Caller
 from tests.integration.world import Background, wait_until
 from tests.security.scene import Scene
@@ -48,7 +48,7 @@ class Gathering:
 
         monkeypatch.setattr(scene.broker, verb, wait_and_carry_out)
 
-    def enqueue(self, guard: GuardedBroker, queue: str, payload: bytes = b"", **headers: str) -> Background:
+    def enqueue(self, guard: AdmittedCaller, queue: str, payload: bytes = b"", **headers: str) -> Background:
         def call() -> str:
             with acting_as(guard):
                 return self.service.Enqueue(
@@ -57,7 +57,7 @@ class Gathering:
 
         return Background(call)
 
-    def consume(self, guard: GuardedBroker, queue: str, connection: Caller) -> str:
+    def consume(self, guard: AdmittedCaller, queue: str, connection: Caller) -> str:
         with acting_as(guard):
             stream: Iterator[pb.ConsumeResponse] = self.service.Consume(
                 pb.ConsumeRequest(queue=queue), connection
@@ -65,7 +65,7 @@ class Gathering:
         self._streams.append(stream)
         return next(stream).message.id
 
-    def ack(self, guard: GuardedBroker, queue: str, message_id: str, connection: Caller) -> Background:
+    def ack(self, guard: AdmittedCaller, queue: str, message_id: str, connection: Caller) -> Background:
         def call() -> None:
             with acting_as(guard):
                 self.service.Ack(pb.AckRequest(queue=queue, message_id=message_id), connection)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ MINUTE_MS = 60_000
 
 def refused(scene: Scene, token: str) -> str:
     with pytest.raises(Unauthenticated) as error:
-        scene.broker.keys.authenticate(token)
+        scene.broker.key_ring.authenticate(token)
     return error.value.message
 
 
@@ -43,7 +43,7 @@ def test_a_secret_has_256_bits_behind_a_prefix_and_is_stored_as_a_digest(scene: 
     made = scene.key("produce:orders.*")
     prefix, key_id, secret = made.secret.split("_", 2)
     assert (prefix, key_id, len(secret)) == ("fl", made.info.id, 43)
-    (record,) = scene.broker.keys.records()
+    (record,) = scene.broker.key_ring.records()
     assert record.digest == hashlib.sha256(made.secret.encode()).digest()
     assert secret not in repr(record)
     assert secret not in repr(made)
@@ -57,7 +57,7 @@ def test_keys_cannot_be_reached_through_the_runtime_configuration(scene: Scene) 
     made = scene.key("produce:*")
     assert scene.broker.config.list() == {}
     scene.broker.config.set(made.info.id, "something else")
-    assert scene.broker.keys.authenticate(made.secret).grants
+    assert scene.broker.key_ring.authenticate(made.secret).grants
 
 
 def test_grants_are_kept_sorted_and_once(scene: Scene) -> None:
@@ -134,7 +134,7 @@ def test_a_key_ends_when_it_expires_and_only_its_holder_hears_that(scene: Scene)
     made = scene.key(expires_in="30d")
     wrong = made.secret[:-1] + ("A" if made.secret[-1] != "A" else "B")
     scene.clock.advance(ms=30 * 24 * 60 * MINUTE_MS - 1)
-    assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
+    assert scene.broker.key_ring.authenticate(made.secret).key_id == made.info.id
     scene.clock.advance(ms=1)
     assert "expired" in refused(scene, made.secret)
     assert "expired" not in refused(scene, wrong)
@@ -165,12 +165,12 @@ def test_the_last_use_is_written_at_most_once_a_minute(scene: Scene) -> None:
     made = scene.key()
     assert scene.broker.keys.show(made.info.id).last_used_at is None
     began = scene.clock.now_ms()
-    scene.broker.keys.authenticate(made.secret)
+    scene.broker.key_ring.authenticate(made.secret)
     scene.clock.advance(ms=MINUTE_MS)
-    scene.broker.keys.authenticate(made.secret)
+    scene.broker.key_ring.authenticate(made.secret)
     assert scene.broker.keys.show(made.info.id).last_used_at == began
     scene.clock.advance(ms=1)
-    scene.broker.keys.authenticate(made.secret)
+    scene.broker.key_ring.authenticate(made.secret)
     assert scene.broker.keys.show(made.info.id).last_used_at == began + MINUTE_MS + 1
 
 
@@ -178,11 +178,11 @@ def test_a_use_that_cannot_be_written_down_is_no_reason_to_refuse_a_call(scene: 
     made = scene.key("consume:q")
     with stop_before(scene.broker, lambda step: True, StoreFull("the disk", 0, 1)) as tried:
         for _ in range(3):
-            assert scene.broker.keys.authenticate(made.secret).key_id == made.info.id
+            assert scene.broker.key_ring.authenticate(made.secret).key_id == made.info.id
         assert scene.broker.keys.show(made.info.id).last_used_at is None
         assert len(tried) == 1
     scene.clock.advance(ms=MINUTE_MS)
-    scene.broker.keys.authenticate(made.secret)
+    scene.broker.key_ring.authenticate(made.secret)
     assert scene.broker.keys.show(made.info.id).last_used_at == scene.clock.now_ms()
 
 
@@ -213,7 +213,7 @@ def test_a_rotated_key_keeps_its_name_rights_and_end_and_the_old_secret_ends(sce
         old.info.expires_at,
     )
     assert new.info.created_at == scene.clock.now_ms()
-    assert scene.broker.keys.authenticate(new.secret).key_id == new.info.id
+    assert scene.broker.key_ring.authenticate(new.secret).key_id == new.info.id
     assert "revoked" in refused(scene, old.secret)
 
 
@@ -223,7 +223,7 @@ def test_the_old_key_may_be_kept_for_a_while_but_never_beyond_its_own_end(scene:
         scene.broker.keys.rotate(old.info.id, keep="5m")
     assert scene.broker.keys.show(short.info.id).expires_at == short.info.expires_at
     scene.clock.advance(ms=5 * MINUTE_MS - 1)
-    assert scene.broker.keys.authenticate(long.secret)
+    assert scene.broker.key_ring.authenticate(long.secret)
     scene.clock.advance(ms=1)
     assert "expired" in refused(scene, long.secret)
 
@@ -277,17 +277,17 @@ def test_a_key_that_grows_between_the_check_and_the_change_is_left_alone(
 ) -> None:
     key = scene.key("produce:a.b")
     own = scene.with_grants("admin:a.*", "produce:a.*")
-    begin = scene.broker.audit.begin
+    begin = scene.broker.audit_trail.begin
 
     def grow(*args: object) -> object:
         scene.broker.keys.set_grants(key.info.id, ["admin:*"])
         return begin(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scene.broker.audit, "begin", grow)
+    monkeypatch.setattr(scene.broker.audit_trail, "begin", grow)
     arguments = {"set_grants": [[]]}.get(verb, [])
     with pytest.raises(KeyNotFound):
         getattr(own.keys, verb)(key.info.id, *arguments)
-    assert scene.broker.keys.authenticate(key.secret).key_id == key.info.id
+    assert scene.broker.key_ring.authenticate(key.secret).key_id == key.info.id
     assert scene.broker.keys.show(key.info.id).grants == ("admin:*",)
 
 
@@ -378,15 +378,15 @@ def test_what_was_answered_about_keys_survives_a_crash(factory: Factory) -> None
     rotated = broker.keys.create("rotated", ["admin:*"])
     broker.keys.revoke(revoked.info.id)
     replacing = broker.keys.rotate(rotated.info.id)
-    broker.keys.authenticate(kept.secret)
+    broker.key_ring.authenticate(kept.secret)
     listed = broker.keys.list()
     with Broker(factory.crash(store), clock=clock) as again:
         assert again.keys.list() == listed
-        assert again.keys.authenticate(kept.secret).grants
-        assert again.keys.authenticate(replacing.secret).grants
+        assert again.key_ring.authenticate(kept.secret).grants
+        assert again.key_ring.authenticate(replacing.secret).grants
         for gone in (revoked, rotated):
             with pytest.raises(Unauthenticated):
-                again.keys.authenticate(gone.secret)
+                again.key_ring.authenticate(gone.secret)
 
 
 # The first key
@@ -397,7 +397,7 @@ def test_the_first_key_is_made_in_a_file_that_only_its_owner_can_read(scene: Sce
     assert prepare_bootstrap_key(scene.broker, file) is Prepared.MADE
     assert file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["bootstrap.key"]
-    assert scene.broker.keys.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
+    assert scene.broker.key_ring.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
     assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
     assert len(scene.broker.keys.list()) == 1
 
@@ -416,7 +416,7 @@ def test_another_secret_in_the_file_replaces_the_first_key(scene: Scene, tmp_pat
         renew_bootstrap_key(elsewhere, file)
     assert prepare_bootstrap_key(scene.broker, file) is Prepared.KNOWN
     assert [info.name for info in scene.broker.keys.list()] == [BOOTSTRAP]
-    assert scene.broker.keys.authenticate(file.read_text().strip())
+    assert scene.broker.key_ring.authenticate(file.read_text().strip())
     assert refused(scene, old)
 
 
@@ -433,9 +433,9 @@ def test_a_first_key_that_was_revoked_or_rotated_does_not_come_back_at_the_next_
     with Broker(factory.crash(store)) as again:
         assert prepare_bootstrap_key(again, file) is Prepared.REVOKED
         with pytest.raises(Unauthenticated):
-            again.keys.authenticate(token)
+            again.key_ring.authenticate(token)
         if end == "rotate":
-            assert again.keys.authenticate(after.secret).grants
+            assert again.key_ring.authenticate(after.secret).grants
         file.unlink()
         assert prepare_bootstrap_key(again, file) is (
             Prepared.MADE if end == "revoke" else Prepared.NOT_NEEDED
@@ -456,6 +456,6 @@ def test_a_lost_first_key_is_made_again_in_place(scene: Scene, tmp_path: Path) -
     prepare_bootstrap_key(scene.broker, file)
     old = file.read_text().strip()
     renew_bootstrap_key(scene.broker, file)
-    assert scene.broker.keys.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
+    assert scene.broker.key_ring.authenticate(file.read_text().strip()).grants == tuple(sorted(EVERY_RIGHT))
     assert refused(scene, old)
     assert file.stat().st_mode & 0o777 == 0o600

@@ -12,9 +12,9 @@ import fairlead
 from fairlead import Broker
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.decide.redact import Redaction
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.settle import Extend, Fail
 from fairlead.server.access import Access
-from fairlead.server.guard import GuardedBroker
 from fairlead.testing import open_in_memory
 from fairlead.testing.server import run_server
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def guard(broker: Broker) -> GuardedBroker:
+def guard(broker: Broker) -> AdmittedCaller:
     """Somebody who may do everything."""
     return Access(broker, redaction=RULE).admit(None, "a test")
 
@@ -46,7 +46,7 @@ def die(broker: Broker) -> str:
 
 
 def test_find_and_peek_show_neither_the_value_nor_the_error_that_quotes_it(
-    broker: Broker, guard: GuardedBroker
+    broker: Broker, guard: AdmittedCaller
 ) -> None:
     message_id = die(broker)
     for info in (guard.find(message_id), guard.peek("q.dlq")[0]):
@@ -58,7 +58,7 @@ def test_find_and_peek_show_neither_the_value_nor_the_error_that_quotes_it(
         assert info.hidden == ("header Authorization", "payload $.card", "carry $.card", "errors")
 
 
-def test_an_explanation_does_not_quote_it_either(broker: Broker, guard: GuardedBroker) -> None:
+def test_an_explanation_does_not_quote_it_either(broker: Broker, guard: AdmittedCaller) -> None:
     message_id = die(broker)
     assert SECRET in str(broker.explain(message_id))
     assert "last error: card [redacted] declined" in str(guard.explain(message_id))
@@ -74,14 +74,14 @@ def test_who_may_not_read_payloads_does_not_find_the_value_in_an_error_text(brok
 
 
 def test_a_look_at_a_redacted_message_is_still_a_look_that_is_written_down(
-    broker: Broker, guard: GuardedBroker
+    broker: Broker, guard: AdmittedCaller
 ) -> None:
     die(broker)
     guard.peek("q.dlq")
     assert [(record.verb, record.count) for record in broker.audit.read(verb="peek")] == [("peek", 1)]
 
 
-def test_a_claim_and_a_drain_get_the_message_as_it_is(broker: Broker, guard: GuardedBroker) -> None:
+def test_a_claim_and_a_drain_get_the_message_as_it_is(broker: Broker, guard: AdmittedCaller) -> None:
     die(broker)
     broker.enqueue("q", PAYLOAD, headers=HEADERS)
     assert (guard.claim("q")[0].payload, guard.claim("q.dlq")[0].headers) == (PAYLOAD, HEADERS)
@@ -91,7 +91,7 @@ def test_a_claim_and_a_drain_get_the_message_as_it_is(broker: Broker, guard: Gua
 
 
 def test_the_audit_keeps_of_a_header_that_was_searched_for_only_its_name(
-    broker: Broker, guard: GuardedBroker
+    broker: Broker, guard: AdmittedCaller
 ) -> None:
     die(broker)
     assert guard.redrive("q.dlq", filter=DeadFilter(header=("Authorization", f"Bearer {SECRET}"))).moved == 1

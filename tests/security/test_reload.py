@@ -13,7 +13,6 @@ from pathlib import Path
 
 import fila
 import msgspec
-import pyarrow as pa
 import pytest
 from cryptography import x509
 
@@ -23,8 +22,9 @@ from fairlead.client.transport import FlightTransport
 from fairlead.model.addresses import split_address
 from fairlead.testing import ServerProcess, run_server
 from fairlead.testing.server import PATIENCE_S
-from fairlead.wire.schemas import ADMIN_CALL
-from fairlead.wire.views import decode_result, encode_arguments
+from fairlead.verbs.queues import ListQueues
+from fairlead.wire.calls import Answer, decode
+from fairlead.wire.records import decode_result, encode_request
 from tests.security.certificates import EXPIRED, Files, replace, serial_at
 from tests.security.servers import run_unwatched
 
@@ -98,16 +98,12 @@ def test_the_end_of_the_certificate_in_use_is_a_metric(server: ServerProcess, fi
 
 def test_an_open_channel_of_flight_goes_on(server: ServerProcess, files: Files) -> None:
     """The stream itself, below everything in a client that would make a new one."""
-    stream = FlightTransport(server.address, tls=fairlead.Tls(files.ca)).open("admin")
-    asked = pa.RecordBatch.from_arrays(
-        [pa.array(["queues"]), pa.array([encode_arguments({"prefix": ""})], pa.binary())], schema=ADMIN_CALL
-    )
+    stream = FlightTransport(server.address, tls=fairlead.Tls(files.ca)).open("request")
 
     def queues() -> list[str]:
-        stream.write(b"", asked)
-        _, batch = stream.read()
-        assert batch is not None
-        return [queue.name for queue in decode_result("queues", batch.column(0)[0].as_py())]
+        stream.write(encode_request(ListQueues()), None)
+        raw, _ = stream.read()
+        return [queue.name for queue in decode_result("queues", decode(raw, Answer).result)]
 
     assert queues() == ["q", "q.dlq"]
     renew(server, files)

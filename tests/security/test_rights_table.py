@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fairlead import Broker
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import Right
+from fairlead.request import VERBS, Caller
 from fairlead.server import answers
-from fairlead.server.guard import Caller, GuardedBroker
 from fairlead.testing import ManualClock, open_in_memory
 from fairlead.wire.calls import ClaimCall
-from fairlead.wire.views import ADMIN
 from tests.security.rights import FORBIDDEN, HIDDEN, ON_QUEUE, PATTERNS, QUEUE, TABLE, Thing, furnish, outcome
 
 #: Each right alone, all of them, and all but one: so that every right is seen to be enough, and to be needed.
@@ -27,45 +27,17 @@ HOLDERS = [*itertools.product(SETS, PATTERNS), (set(), "*")]
 #: A store in memory has no checkpoints; that it was asked for one is enough.
 NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
-#: What a `Broker` has that no caller of a server can ask for.
-NOT_FOR_CALLERS = {
-    "clock",
-    "now_ms",
-    "answering",
-    "observe",
-    "measures",
-    "queue_names",
-    "queues_of",
-    "full_id",
-    "run_due",
-    "interrupt_waits",
-    "close",
-}
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
-#: What a guard has beside verbs; no door hands these on.
-GUARDS_OWN = {
-    "caller",
-    "clock",
-    "now_ms",
-    "answering",
-    "grants",
-    "may",
-    "sees",
-    "need",
-    "need_everywhere",
-    "need_some",
-    "writes_down",
-    "put_back",
-    "browse_pages",
-}
-#: And its groups.
-GROUPS_OWN = {"consumers.read_pages"}
+#: What an admitted caller has beside verbs; no door hands these on.
+CALLERS_OWN = {"do", "caller", "clock", "now_ms", "answering", "rights", "put_back", "browse_pages"}
+#: Forms of `consumers.read_pages`.
+GROUPS_OWN = {"consumers.read"}
 
 
 class InProcess:
     """A guard as a door uses it."""
 
-    def __init__(self, guard: GuardedBroker) -> None:
+    def __init__(self, guard: AdmittedCaller) -> None:
         self._guard = guard
 
     def __getattr__(self, verb: str) -> Any:
@@ -88,7 +60,7 @@ def scene(*, furnished: bool) -> Iterator[tuple[Broker, Thing | None]]:
 
 def holder(broker: Broker, rights: set[Right], pattern: str) -> InProcess:
     key = broker.keys.create("holder", [f"{right}:{pattern}" for right in rights])
-    return InProcess(GuardedBroker(broker, Caller(key.info.id, "holder", "a test")))
+    return InProcess(AdmittedCaller(Layers(broker), Caller(key.info.id, "holder", "a test")))
 
 
 def everything_in(broker: Broker) -> object:
@@ -150,32 +122,15 @@ def test_a_verb_is_allowed_to_every_key_with_its_right(name: str) -> None:
 
 
 def test_every_verb_is_in_the_table() -> None:
-    broker = open_in_memory(clock=ManualClock())
-    verbs = {name.partition(":")[0] for name in TABLE}
-    hot = {
-        "enqueue",
-        "enqueue_many",
-        "claim",
-        "settle",
-        "exchange",
-        "consumers.claim",
-        "consumers.read",
-        "consumers.record",
-        "staging.stage",
-    }
-    assert verbs == set(ADMIN) | hot
-    assert {name for name in vars(Broker) if not name.startswith("_")} - NOT_FOR_CALLERS == {
-        verb for verb in verbs if "." not in verb
-    }
-    assert {name for name in vars(broker) if not name.startswith("_")} == GROUPS
-    broker.close()
+    assert {name.partition(":")[0] for name in TABLE} == set(VERBS)
 
 
-def test_a_guard_has_the_verbs_of_the_table_and_no_other() -> None:
-    guard = GuardedBroker(open_in_memory(clock=ManualClock()), Caller(None, "x", "y"))
-    verbs = {name.partition(":")[0] for name in TABLE}
-    public = {name for name in dir(guard) if not name.startswith("_")}
-    assert public - GUARDS_OWN - GROUPS == {verb for verb in verbs if "." not in verb}
+def test_a_caller_has_the_verbs_of_the_table_and_no_other() -> None:
+    caller = AdmittedCaller(Layers(open_in_memory(clock=ManualClock())), Caller(None, "x", "y"))
+    public = {name for name in dir(caller) if not name.startswith("_")}
+    assert public - CALLERS_OWN - GROUPS == {verb for verb in VERBS if "." not in verb}
     for group in GROUPS:
-        grouped = {f"{group}.{name}" for name in dir(getattr(guard, group)) if not name.startswith("_")}
-        assert grouped - GROUPS_OWN == {verb for verb in verbs if verb.startswith(f"{group}.")}
+        grouped = {f"{group}.{name}" for name in dir(getattr(caller, group)) if not name.startswith("_")}
+        assert grouped - GROUPS_OWN - {f"{group}.do"} == {
+            verb for verb in VERBS if verb.startswith(f"{group}.")
+        }

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fairlead.decide.access import allows, covers, matches, may_change, may_grant, rights_on
 from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import EVERY_RIGHT, Grant, KeyRecord, Right, check_pattern
 from fairlead.model.names import check_queue_name
-from fairlead.server.guard import GuardedBroker
 from tests.security.scene import opened
 
 #: Few letters, so that names and patterns meet; dots and `dlq` where they could matter.
@@ -142,7 +142,7 @@ class ScopedKey(RuleBasedStateMachine):
         super().__init__()
         self._open = opened()
         self.scene = self._open.__enter__()
-        self.hands: list[GuardedBroker] = []
+        self.hands: list[AdmittedCaller] = []
         self.began: set[tuple[Right, str]] = set()
         self.strangers: dict[str, tuple[Grant, ...]] = {}
 
@@ -160,12 +160,14 @@ class ScopedKey(RuleBasedStateMachine):
         self.began = reach(held)
         self.ends = ends is not None
 
-    def _hand(self, data: Any) -> GuardedBroker | None:
+    def _hand(self, data: Any) -> AdmittedCaller | None:
         return data.draw(st.sampled_from(self.hands)) if self.hands else None
 
     def _any_key(self, data: Any) -> str:
         return data.draw(
-            st.sampled_from([record.key_id for record in self.scene.broker.keys.records()] + ["aaaaaaaaaaaa"])
+            st.sampled_from(
+                [record.key_id for record in self.scene.broker.key_ring.records()] + ["aaaaaaaaaaaa"]
+            )
         )
 
     @rule(data=st.data(), wanted=grants, ends=st.sampled_from([None, "10m", "2h"]))
@@ -211,7 +213,7 @@ class ScopedKey(RuleBasedStateMachine):
         if not self.hands:
             return
         strangers = set().union(*map(reach, self.strangers.values()))
-        for record in self.scene.broker.keys.records():
+        for record in self.scene.broker.key_ring.records():
             given = self.strangers.get(record.key_id)
             if given is None:
                 assert reach(record.grants) <= self.began
@@ -219,14 +221,14 @@ class ScopedKey(RuleBasedStateMachine):
                 assert reach(record.grants) <= reach(given) | self.began
         for hand in self.hands:
             try:
-                held = tuple(hand.grants())
+                held = tuple(hand.rights.grants())
             except FairleadError:
                 continue
             assert reach(held) <= self.began, (held, strangers)
 
     @invariant()
     def keys_beyond_the_first_stay_as_they_are(self) -> None:
-        now = {record.key_id: record.grants for record in self.scene.broker.keys.records()}
+        now = {record.key_id: record.grants for record in self.scene.broker.key_ring.records()}
         for key_id, held in self.strangers.items():
             if not reach(held) <= self.began:
                 assert now.get(key_id) == held
@@ -236,7 +238,7 @@ class ScopedKey(RuleBasedStateMachine):
         if self.hands and self.ends:
             for hand in self.hands:
                 record = next(
-                    (one for one in self.scene.broker.keys.records() if one.key_id == hand.caller.key_id),
+                    (one for one in self.scene.broker.key_ring.records() if one.key_id == hand.caller.key_id),
                     None,
                 )
                 assert record is None or 0 < record.expires_ms <= self.scene.clock.now_ms() + 3_600_000

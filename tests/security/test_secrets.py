@@ -272,8 +272,9 @@ def speak_nonsense(server: ServerProcess, key: str, found: Spill) -> None:
             ("enqueue", secret, None),
             ("enqueue", one_row, pa.RecordBatch.from_pydict({"payload": [PAYLOAD]})),
             ("enqueue", one_row, pa.RecordBatch.from_pydict({"payload": [secret], "headers": [secret]})),
-            ("admin", secret, pa.RecordBatch.from_pydict({"verb": ["steal"], "arguments": [secret]})),
-            ("admin", b"", pa.RecordBatch.from_pydict({"verb": ["quarantine"], "arguments": [arguments]})),
+            ("request", secret, None),
+            ("request", encode({"verb": "steal", "fields": secret}), None),
+            ("request", encode({"verb": "quarantine", "fields": arguments}), None),
         ):
             try:
                 answer, _ = RawChannel(raw, verb, options=options).call(metadata, batch)
@@ -391,7 +392,7 @@ def test_no_secret_is_in_what_objects_show_of_themselves(tmp_path: Path) -> None
         delivery = broker.claim("q")[0]
         broker.settle([Extend(delivery, "30s", carry=CARRY.encode())])
         made = broker.keys.create("k", ["produce:q"])
-        record = broker.keys.records()[0]
+        record = broker.key_ring.records()[0]
         shown: list[object] = [
             new,
             delivery,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, DeadFilter, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
+from fairlead.middleware.once import scoped_id
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.model.ids import IdSource, show_id
-from fairlead.server.guard import GuardedBroker
-from fairlead.server.scopes import scoped_id
 from fairlead.testing import laws
 from tests.security.rights import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
@@ -30,12 +30,12 @@ def scene() -> Iterator[Scene]:
         assert laws(scene.broker) == []
 
 
-def stranger(scene: Scene) -> GuardedBroker:
+def stranger(scene: Scene) -> AdmittedCaller:
     """Everything in its own project, and nothing elsewhere."""
     return scene.with_grants(*[f"{right}:store/*" for right in Right])
 
 
-def owner(scene: Scene) -> GuardedBroker:
+def owner(scene: Scene) -> AdmittedCaller:
     return scene.with_grants(*[f"{right}:shop/*" for right in Right])
 
 
@@ -121,7 +121,7 @@ def test_ids_of_another_project_are_those_of_nothing(scene: Scene, attempt: str)
     assert answers[0] == answers[1]
 
 
-def _one_of_each(x: GuardedBroker, when: bytes) -> None:
+def _one_of_each(x: AdmittedCaller, when: bytes) -> None:
     """Earlier and later than anything of the others, so that a place between the two would be seen."""
     x.enqueue(OURS_TAKEN, when)
     x.claim(OURS_TAKEN)

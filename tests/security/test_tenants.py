@@ -19,11 +19,10 @@ from fairlead.model.access import Right
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.ids import find_id
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
-from fairlead.server.guarded_consumers import GuardedConsumers
-from fairlead.server.guarded_staging import GuardedStaging
+from fairlead.surface import ConsumersGroup, StagingGroup
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.schemas import SETTLEMENTS
-from tests.client.test_verbs import FOR_GUARDS, public
+from tests.client.test_verbs import public
 from tests.security.faces import AioFace, CommandFace, CommandRefused, FlightFace
 from tests.security.scene import Scene, opened
 
@@ -189,8 +188,8 @@ COMMANDS: dict[str, Callable[[CommandFace, str, str, int], Any]] = {
 
 
 def test_every_verb_of_both_groups_is_asked() -> None:
-    for kind, calls in ((GuardedConsumers, CONSUMERS), (GuardedStaging, STAGING)):
-        assert {name.partition(":")[0] for name in calls} == public(kind) - FOR_GUARDS
+    for kind, calls in ((ConsumersGroup, CONSUMERS), (StagingGroup, STAGING)):
+        assert {name.partition(":")[0] for name in calls} == public(kind) - {"read_pages"}
 
 
 #: A name that only the other tenant has, in each state that it can be in.

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from fairlead.errors import BrokenInvariant, FairleadError, Forbidden
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.server import answers
-from fairlead.server.guard import GuardedBroker
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
-from fairlead.wire.schemas import ADMIN_CALL, EXCHANGE
-from fairlead.wire.views import ADMIN
+from fairlead.wire.records import record_verbs
+from fairlead.wire.schemas import EXCHANGE
 from tests.hostile.test_arguments import CALLS, RIGHT
 from tests.hostile.values import NASTY
 from tests.security.scene import Scene, opened
@@ -33,7 +33,7 @@ WRONG_VALUES = [value for value in NASTY if not (isinstance(value, dict) and "er
 WRONG_VALUES += [{"header": 5}, {"header": {"a": 1}}, {"header": ["a"]}, {"header": []}, {"header": True}]
 RIGHT_VALUES = {"key_id": "a" * 12, "grants": [], "path": "/nowhere", "dedup_key": "k", **RIGHT}
 
-HOT: dict[str, tuple[type[Any], Callable[[GuardedBroker, bytes], object]]] = {
+HOT: dict[str, tuple[type[Any], Callable[[AdmittedCaller, bytes], object]]] = {
     "enqueue": (EnqueueCall, lambda x, raw: answers.enqueue(x, raw, None)),
     "settle": (SettleCall, lambda x, raw: answers.settle(x, raw, None)),
     "exchange": (ExchangeCall, lambda x, raw: answers.exchange(x, raw, NO_ROWS)),
@@ -41,11 +41,11 @@ HOT: dict[str, tuple[type[Any], Callable[[GuardedBroker, bytes], object]]] = {
 }
 
 
-def _claim(x: GuardedBroker, call: ClaimCall) -> object:
+def _claim(x: AdmittedCaller, call: ClaimCall) -> object:
     return list(answers.claim_by_credit(x, call)) if call.credit else answers.claim(x, call, call.limit, 0)
 
 
-def callers(scene: Scene) -> dict[str, GuardedBroker]:
+def callers(scene: Scene) -> dict[str, AdmittedCaller]:
     scene.broker.create_queue("q")
     scene.broker.create_queue("other")
     return {
@@ -67,11 +67,8 @@ def refusal(call: Callable[[], object]) -> FairleadError | None:
     return None
 
 
-def ask(x: GuardedBroker, verb: str, arguments: dict[str, Any]) -> object:
-    row = pa.RecordBatch.from_arrays(
-        [pa.array([verb]), pa.array([encode(arguments)], pa.binary())], schema=ADMIN_CALL
-    )
-    return answers.admin(x, b"", row)
+def ask(x: AdmittedCaller, verb: str, arguments: dict[str, Any]) -> object:
+    return answers.request(x, encode({"verb": verb, "fields": encode(arguments)}), None)
 
 
 @pytest.mark.parametrize("verb", HOT)
@@ -88,8 +85,8 @@ def test_no_wrong_value_of_a_hot_verb_is_more_than_refused(verb: str) -> None:
                 assert isinstance(found["one queue"], (type(found["no key"]), Forbidden)), (field, value)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in ADMIN if verb != "checkpoint"])
-def test_no_wrong_value_of_an_admin_verb_is_more_than_refused(verb: str) -> None:
+@pytest.mark.parametrize("verb", [verb for verb in record_verbs() if verb != "checkpoint"])
+def test_no_wrong_value_of_a_verb_is_more_than_refused(verb: str) -> None:
     with opened() as scene:
         group, _, name = verb.rpartition(".")
         by_name = callers(scene)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead.errors import InvalidRequest
+from fairlead.verbs.inspect import Stats
 from fairlead.wire.calls import ClaimCall, EnqueueCall, decode, encode
 from fairlead.wire.depth import MOST_NESTED, check_depth
-from fairlead.wire.views import decode_arguments
+from fairlead.wire.records import decode_fields
 
 
 def nested(depth: int, innermost: Any = None) -> Any:
@@ -39,9 +40,9 @@ def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
         with pytest.raises(InvalidRequest, match="app_metadata"):
             decode(raw, kind)
     with pytest.raises(InvalidRequest, match="arguments"):
-        decode_arguments("stats", b"\x81\xa5queue" + deep)
+        decode_fields("stats", b"\x81\xa5queue" + deep)
 
 
 def test_what_is_not_deep_is_what_it_was() -> None:
     assert decode(encode({"queues": [["q", 1]], "answered": ["a", "b"]}), EnqueueCall).answered == ["a", "b"]
-    assert decode_arguments("stats", encode({"queue": "q", "keys": True})) == {"queue": "q", "keys": True}
+    assert decode_fields("stats", encode({"queue": "q", "keys": True})) == Stats("q", keys=True)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import fairlead
 from fairlead import (
-    Broker,
     Complete,
     DeadFilter,
     DeliveryRef,
@@ -31,9 +30,13 @@ from fairlead.model.ids import show_id
 from fairlead.model.lane import pack_lane
 from fairlead.model.message import Message, MessageState, pack_headers
 from fairlead.model.settle import Outcome
+from fairlead.verbs.dead_letters import Redrive
+from fairlead.verbs.enqueue import Quarantine
+from fairlead.verbs.operate import Prune
 from fairlead.wire.deliveries import decode_deliveries, encode_deliveries, runs_of
 from fairlead.wire.faults import Fault, error_of, fault_of
 from fairlead.wire.messages import decode_ids, decode_messages, encode_ids, encode_messages
+from fairlead.wire.records import decode_request, decode_result, encode_request, encode_result
 from fairlead.wire.schemas import OUTCOMES
 from fairlead.wire.settlements import (
     decode_results,
@@ -43,7 +46,6 @@ from fairlead.wire.settlements import (
     settlement_rows,
 )
 from fairlead.wire.statuses import STATUSES, status_of
-from fairlead.wire.views import ADMIN, decode_arguments, decode_result, encode_arguments, encode_result
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 raw_ids = st.binary(min_size=16, max_size=16)
@@ -264,42 +266,18 @@ def test_a_stranger_learns_nothing_from_an_error_that_is_not_ours() -> None:
     assert fault.code == "broken_invariant"
 
 
-def test_the_table_of_verbs_names_what_the_broker_has() -> None:
-    hot = {"enqueue", "enqueue_many", "claim", "settle", "exchange"}
-    only_in_process = {
-        "close",
-        "run_due",
-        "interrupt_waits",
-        "observe",
-        "measures",
-        "clock",
-        "now_ms",
-        "answering",
-    }
-    for_those_who_guard = {"queues_of", "queue_names", "full_id"}
-    verbs = (
-        {name for name in dir(Broker) if not name.startswith("_")}
-        - hot
-        - only_in_process
-        - for_those_who_guard
-    )
-    assert {verb for verb in ADMIN if "." not in verb} == verbs
-
-
-def test_arguments_arrive_as_the_engine_takes_them() -> None:
-    sent = {
-        "queue": "orders",
-        "filter": DeadFilter(
-            reason=FailureReason.UNKNOWN, header=("a", "b"), older_than=timedelta(seconds=3)
-        ),
-        "messages": [NewMessage(b"\xff", headers={"a": "b"}, delay="3s")],
-        "older_than": timedelta(milliseconds=1500),
-        "ids": ("a", "b"),
-    }
-    got = decode_arguments("redrive", encode_arguments(sent))
-    assert got["filter"] == DeadFilter(reason=99, header=("a", "b"), older_than="3000ms")
-    assert check_messages(got["messages"]) == check_messages(sent["messages"])
-    assert (got["older_than"], got["ids"]) == ("1500ms", ["a", "b"])
+def test_requests_arrive_as_the_engine_takes_them() -> None:
+    chosen = DeadFilter(reason=FailureReason.UNKNOWN, header=("a", "b"), older_than=timedelta(seconds=3))
+    sent = Redrive("orders", ids=("a", "b"), filter=chosen, count=3)
+    got = decode_request(encode_request(sent))
+    assert isinstance(got, Redrive)
+    assert got.filter == DeadFilter(reason=99, header=("a", "b"), older_than="3000ms")
+    assert (got.queue, got.ids, got.count, got.dry_run) == ("orders", ["a", "b"], 3, False)
+    messages = [NewMessage(b"\xff", headers={"a": "b"}, delay="3s")]
+    put = decode_request(encode_request(Quarantine("q", messages)))
+    assert isinstance(put, Quarantine)
+    assert check_messages(put.messages) == check_messages(messages)
+    assert decode_request(encode_request(Prune("q", timedelta(milliseconds=1500)))) == Prune("q", "1500ms")
 
 
 def test_the_views_of_a_living_broker_arrive(tmp_path: pytest.TempPathFactory) -> None:

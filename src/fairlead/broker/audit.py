@@ -14,11 +14,11 @@ import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.broker.requests import check_count
-from fairlead.broker.room import ROOM, Room
 from fairlead.errors import InvalidRequest, StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
 from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
+from fairlead.request import VERBS, Room
 
 _log = logging.getLogger("fairlead.audit")
 
@@ -140,7 +140,7 @@ class AuditTrail:
         return found
 
     def _has_room(self, verb: str) -> bool:
-        room = ROOM.get(verb)
+        room = VERBS[verb].request.room if verb in VERBS else None
         try:
             self._core.store.check_room(_ENTRY_BYTES, in_reserve=room in (Room.FITS, Room.READS))
         except StoreFull:

@@ -1,12 +1,18 @@
-"""Where a checkpoint may be written: anywhere for a broker in one's own process, in one directory for whoever
-asks a server.
-"""
+"""Writing checkpoints. A broker in process writes them anywhere; a server writes them to one directory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fairlead.broker.core import Core
 from fairlead.errors import InvalidRequest
+
+
+def checkpoint(core: Core, path: object) -> None:
+    target = checkpoint_target(path, core.settings.checkpoint_dir)
+    with core.lock:
+        core.check_open()
+        core.store.checkpoint(target)
 
 
 def checkpoint_target(path: object, directory: str) -> Path:

@@ -60,7 +60,9 @@ from fairlead.model.timings import Timing
 from fairlead.store.port import Store
 
 if TYPE_CHECKING:
+    from fairlead.broker.audit import AuditTrail
     from fairlead.broker.intents import Pace
+    from fairlead.broker.keys import KeyRing
 
 #: A request is kept for twice as long as it may be repeated: its id may be from ahead by as much as it may be
 #: old.
@@ -113,6 +115,9 @@ class Core:
         self.claim_turn = 0
         self.next_request_sweep_ms = clock.monotonic_ms() + REQUEST_KEPT_MS
         self.answered = Answered()
+        #: Set by the broker once the store is loaded.
+        self.keys: KeyRing
+        self.audit: AuditTrail
         self.looks = LookBudget(MAX_LOOK_BYTES, self.check_scan)
         self.staged = StagedBook()
         self.observers = Observers()

@@ -203,8 +203,11 @@ class KeyRing:
             self._note_use(key_id, now_ms)
         return record
 
+    def find(self, key_id: object) -> KeyRecord | None:
+        return self._records.get(key_id) if isinstance(key_id, str) else None
+
     def record(self, key_id: str) -> KeyRecord:
-        record = self._records.get(key_id) if isinstance(key_id, str) else None
+        record = self.find(key_id)
         if record is None:
             raise KeyNotFound(str(key_id)[:100])
         return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from fairlead.model.queue import (
 from fairlead.model.views import QueueInfo
 
 
-def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
+def create_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo:
     """The queue and its `.dlq`, in one commit."""
     name = check_queue_name(name)
     if is_dead_letter_name(name):
@@ -33,7 +34,7 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
             name,
         )
     check_queue_name(dead_letter_name(name))
-    config = read_queue_options(with_defaults(options), QueueConfig())
+    config = read_queue_options(with_defaults(dict(options)), QueueConfig())
     _check_scripts(core, options)
     with core.lock:
         core.check_open()
@@ -56,7 +57,7 @@ def create_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     return info
 
 
-def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
+def update_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo:
     """Later failures, claims and enqueues follow the new options; what is under way does not change."""
     _check_scripts(core, options)
     with core.lock:
@@ -67,7 +68,7 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
             raise InvalidRequest(
                 refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused]
             )
-        before, config = state.config, read_queue_options(options, state.config)
+        before, config = state.config, read_queue_options(dict(options), state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
         core.set_scripts(state.queue_id, config)
@@ -83,7 +84,7 @@ def update_queue(core: Core, name: str, options: dict[str, Any]) -> QueueInfo:
     return info
 
 
-def _check_scripts(core: Core, options: dict[str, Any]) -> None:
+def _check_scripts(core: Core, options: Mapping[str, Any]) -> None:
     """Without the lock: a script that does not compile or lacks its function is refused at the call that sets
     it.
     """

@@ -21,78 +21,69 @@ from fairlead.model.limits import (
 )
 
 
-class RuntimeConfig:
-    """`broker.config`."""
+def get_value(core: Core, key: str) -> str:
+    check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+    entries = stored_keys(key)
+    with core.lock:
+        core.check_open()
+        found = [core.store.config(entry).get(entry) for entry in entries]
+    value = found[0]
+    if value is None:
+        raise ConfigKeyNotFound(key)
+    if len(entries) == 1:
+        return value
+    burst = f"{default_burst(float(value)):g}" if found[1] is None else found[1]
+    return f"{value},{burst}"
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
 
-    def get(self, key: str) -> str:
-        """Raises `ConfigKeyNotFound`."""
-        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
-        entries = stored_keys(key)
-        with self._core.lock:
-            self._core.check_open()
-            found = [self._core.store.config(entry).get(entry) for entry in entries]
-        value = found[0]
-        if value is None:
+def set_value(core: Core, key: str, value: str | float) -> None:
+    check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    text = check_text(repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True)
+    entries = stored_entries(key, text)
+    with core.lock:
+        core.check_open()
+        _check_room(core, entries)
+        _save_bucket(core, next(iter(entries)))
+        core.commit([ConfigSet(entry, value) for entry, value in entries.items()])
+        for entry in entries:
+            apply(core, entry)
+        commit = core.store.last_commit
+    core.confirm(commit)
+
+
+def _check_room(core: Core, entries: dict[str, str]) -> None:
+    """All of it is held in memory. A value that takes no more room than the one before is always taken."""
+    before = [core.store.config(entry).get(entry) for entry in entries]
+    keys, chars = core.hooks.config_size
+    new_keys = before.count(None)
+    if new_keys and keys + new_keys > MAX_CONFIG_KEYS:
+        raise LimitReached("configuration keys", MAX_CONFIG_KEYS)
+    more = sum(map(len, entries.values())) - sum(len(text or "") for text in before)
+    if more > 0 and chars + more > MAX_CONFIG_CHARACTERS:
+        raise LimitReached("characters of configuration values", MAX_CONFIG_CHARACTERS)
+
+
+def delete_value(core: Core, key: str) -> None:
+    check_text(key, "key", MAX_CONFIG_KEY_BYTES)
+    with core.lock:
+        core.check_open()
+        entries = [entry for entry in stored_keys(key) if entry in core.store.config(entry)]
+        if not entries:
             raise ConfigKeyNotFound(key)
-        if len(entries) == 1:
-            return value
-        burst = f"{default_burst(float(value)):g}" if found[1] is None else found[1]
-        return f"{value},{burst}"
+        _save_bucket(core, entries[0])
+        core.commit([ConfigDeleted(entry) for entry in entries])
+        for entry in entries:
+            apply(core, entry)
+        commit = core.store.last_commit
+    core.confirm(commit)
 
-    def set(self, key: str, value: str | float) -> None:
-        """Numbers are taken as their text. A throttle or weight takes effect for the next message."""
-        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        text = check_text(
-            repr(value) if is_number else value, "value", MAX_CONFIG_VALUE_BYTES, may_be_empty=True
-        )
-        entries = stored_entries(key, text)
-        core = self._core
-        with core.lock:
-            core.check_open()
-            self._check_room(entries)
-            _save_bucket(core, next(iter(entries)))
-            core.commit([ConfigSet(entry, value) for entry, value in entries.items()])
-            for entry in entries:
-                apply(core, entry)
-            commit = core.store.last_commit
-        core.confirm(commit)
 
-    def _check_room(self, entries: dict[str, str]) -> None:
-        """All of it is held in memory. A value that takes no more room than the one before is always taken."""
-        before = [self._core.store.config(entry).get(entry) for entry in entries]
-        keys, chars = self._core.hooks.config_size
-        new_keys = before.count(None)
-        if new_keys and keys + new_keys > MAX_CONFIG_KEYS:
-            raise LimitReached("configuration keys", MAX_CONFIG_KEYS)
-        more = sum(map(len, entries.values())) - sum(len(text or "") for text in before)
-        if more > 0 and chars + more > MAX_CONFIG_CHARACTERS:
-            raise LimitReached("characters of configuration values", MAX_CONFIG_CHARACTERS)
-
-    def delete(self, key: str) -> None:
-        """Raises `ConfigKeyNotFound`."""
-        check_text(key, "key", MAX_CONFIG_KEY_BYTES)
-        core = self._core
-        with core.lock:
-            core.check_open()
-            entries = [entry for entry in stored_keys(key) if entry in core.store.config(entry)]
-            if not entries:
-                raise ConfigKeyNotFound(key)
-            _save_bucket(core, entries[0])
-            core.commit([ConfigDeleted(entry) for entry in entries])
-            for entry in entries:
-                apply(core, entry)
-            commit = core.store.last_commit
-        core.confirm(commit)
-
-    def list(self, prefix: str = "") -> dict[str, str]:
-        check_text(prefix, "prefix", MAX_CONFIG_KEY_BYTES, may_be_empty=True)
-        with self._core.lock:
-            self._core.check_open()
-            return self._core.store.config(prefix)
+def list_values(core: Core, prefix: str = "") -> dict[str, str]:
+    check_text(prefix, "prefix", MAX_CONFIG_KEY_BYTES, may_be_empty=True)
+    with core.lock:
+        core.check_open()
+        return core.store.config(prefix)
 
 
 def apply_all(core: Core) -> None:

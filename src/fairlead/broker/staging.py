@@ -7,7 +7,6 @@ before anything changes.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -16,7 +15,6 @@ from fairlead.broker.enqueue import ask_hook, check_queue_bounds
 from fairlead.broker.publish import drop_some, ended_record, publish
 from fairlead.broker.queue_state import QueueState
 from fairlead.broker.requests import check_bool
-from fairlead.broker.shown_times import shown
 from fairlead.errors import InvalidRequest, LimitReached
 from fairlead.model.checks import check_each, check_messages, check_text
 from fairlead.model.durations import Duration, to_ms
@@ -40,154 +38,119 @@ from fairlead.model.staging import (
 _LISTED_PUBLISHED = 1000
 
 
-class Staging:
-    """`broker.staging`. A queue and a token name a write: the same token for another queue is another write."""
+def stage(
+    core: Core,
+    token: str,
+    chunk: str,
+    queue: str,
+    messages: Sequence[NewMessage],
+    *,
+    ttl: Duration = "1d",
+    skip_invalid: bool = False,
+    dead: Dead | Sequence[Dead] | None = None,
+) -> StageResult:
+    write, chunk = read_write(token, queue), check_name(chunk, "chunk")
+    ttl_ms = to_ms(ttl, "ttl")
+    if not ttl_ms:
+        raise InvalidRequest("ttl", "longer than nothing", ttl)
+    checked, refused = (
+        check_each(messages) if check_bool(skip_invalid, "skip_invalid") else (check_messages(messages), [])
+    )
+    deaths = [] if dead is None else read_deaths(dead, len(messages))
+    if len(deaths) > 1 and refused:
+        left_out = {row for row, _ in refused}
+        deaths = [death for row, death in enumerate(deaths) if row not in left_out]
+    elif not deaths:
+        checked = ask_hook(core, queue, checked)
+    packed = pack_chunk(ChunkBody(checked, deaths))
+    size = sum([len(message.payload) + len(message.headers) for message in checked])
+    lanes = len({message.lane for message in checked})
+    with core.lock:
+        state = core.queue(queue)
+        if state.is_dead_letter_queue:
+            raise InvalidRequest(
+                "queue", "the queue the messages belong to, not its dead-letter queue", queue
+            )
+        now_ms = core.now_ms()
+        if write not in core.staged.publishing and core.store.published(write) is None:
+            made = StagedChunk(
+                write.name,
+                chunk,
+                state.queue_id,
+                write.queue,
+                len(checked),
+                size,
+                len(packed),
+                lanes,
+                now_ms,
+                now_ms + ttl_ms,
+                bool(deaths),
+            )
+            _check_room_to_stage(core, state, made)
+            core.commit([ChunkStaged(made, packed)])
+            core.staged.add(made)
+            core.wake_timer(made.expires_ms)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
 
-    def stage(
-        self,
-        token: str,
-        chunk: str,
-        queue: str,
-        messages: Sequence[NewMessage],
-        *,
-        ttl: Duration = "1d",
-        skip_invalid: bool = False,
-        dead: Dead | Sequence[Dead] | None = None,
-    ) -> StageResult:
-        """Keep messages that nobody sees until `publish`; the same chunk again takes the place of the first.
+def publish_write(core: Core, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
+    return publish(core, read_write(token, queue), _check_chunk_names(chunks))
 
-        A write that is never published goes when `ttl` has passed since its last chunk. With `skip_invalid`
-        bad messages are left out and named in `refused`; else one of them refuses the chunk. The queue's hook
-        is asked now, not later. With `dead`, a (reason, error) for all messages or one for each, they become
-        dead letters, as with `quarantine`. What is staged for a write that is published already is checked,
-        and not kept.
-        """
-        core, write, chunk = self._core, read_write(token, queue), check_name(chunk, "chunk")
-        ttl_ms = to_ms(ttl, "ttl")
-        if not ttl_ms:
-            raise InvalidRequest("ttl", "longer than nothing", ttl)
-        checked, refused = (
-            check_each(messages)
-            if check_bool(skip_invalid, "skip_invalid")
-            else (check_messages(messages), [])
-        )
-        deaths = [] if dead is None else read_deaths(dead, len(messages))
-        if len(deaths) > 1 and refused:
-            left_out = {row for row, _ in refused}
-            deaths = [death for row, death in enumerate(deaths) if row not in left_out]
-        elif not deaths:
-            checked = ask_hook(core, queue, checked)
-        packed = pack_chunk(ChunkBody(checked, deaths))
-        size = sum([len(message.payload) + len(message.headers) for message in checked])
-        lanes = len({message.lane for message in checked})
-        with core.lock:
-            state = core.queue(queue)
-            if state.is_dead_letter_queue:
-                raise InvalidRequest(
-                    "queue", "the queue the messages belong to, not its dead-letter queue", queue
-                )
-            now_ms = core.now_ms()
-            if write not in core.staged.publishing and core.store.published(write) is None:
-                made = StagedChunk(
-                    write.name,
-                    chunk,
-                    state.queue_id,
-                    write.queue,
-                    len(checked),
-                    size,
-                    len(packed),
-                    lanes,
-                    now_ms,
-                    now_ms + ttl_ms,
-                    bool(deaths),
-                )
-                _check_room_to_stage(core, state, made)
-                core.commit([ChunkStaged(made, packed)])
-                core.staged.add(made)
-                core.wake_timer(made.expires_ms)
-            commit = core.store.last_commit
-        core.confirm(commit)
-        return StageResult(len(checked), size, [Refusal(row, error.message) for row, error in refused])
 
-    def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
-        """Make messages of these chunks, in this order, all of them or none; the write's other chunks are
-        dropped.
+def discard(core: Core, token: str, queue: str) -> int:
+    write = read_write(token, queue)
+    dropped = 0
+    with core.lock:
+        core.check_open()
+        if write not in core.staged.publishing:
+            while write in core.staged.writes:
+                dropped += drop_some(core, write)
+        commit = core.store.last_commit
+    core.confirm(commit)
+    return dropped
 
-        Returns when all are there, synced whatever the durability is. The same write again within seven days
-        does nothing, and says `already`. Once begun it cannot fail: should this call be cut short, the rest
-        follows by itself. Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`,
-        `TooManyLanes`, `StoreFull`.
-        """
-        return publish(self._core, read_write(token, queue), _check_chunk_names(chunks))
 
-    def discard(self, token: str, queue: str) -> int:
-        """Drop a write that is not published. Returns how many chunks it had."""
-        core, write = self._core, read_write(token, queue)
-        dropped = 0
-        with core.lock:
-            core.check_open()
-            if write not in core.staged.publishing:
-                while write in core.staged.writes:
-                    dropped += drop_some(core, write)
-            commit = core.store.last_commit
-        core.confirm(commit)
-        return dropped
+def kinds_of(core: Core, token: str, queue: str) -> set[bool]:
+    write = read_write(token, queue)
+    with core.lock:
+        core.check_open()
+        if write in core.staged.publishing:
+            return set()
+        return {chunk.dead for chunk in core.staged.writes.get(write, {}).values()}
 
-    def kinds_of(self, token: str, queue: str) -> set[bool]:
-        """Whether a write that is not published yet has dead letters (True) and other messages (False); for a
-        server's guard.
-        """
-        core, write = self._core, read_write(token, queue)
-        with core.lock:
-            core.check_open()
-            if write in core.staged.publishing:
-                return set()
-            return {chunk.dead for chunk in core.staged.writes.get(write, {}).values()}
 
-    def list(self) -> builtins.list[StagedWrite]:
-        """Writes in the order of their first chunks: those staged, and the thousand last published that are
-        remembered.
-        """
-        return self.list_of(lambda queue: True)
+def list_writes(core: Core, sees: Callable[[str], bool]) -> list[StagedWrite]:
+    with core.lock:
+        core.check_open()
+        book = core.staged
+        staged = [write for write in book.writes if write not in book.publishing and sees(write.queue)]
+        found = [
+            _view_staged(write, [*book.writes[write].values()], book.expires_ms(write)) for write in staged
+        ]
+        found += [
+            _view_published(ended_record(one.record))
+            for write, one in book.publishing.items()
+            if sees(write.queue)
+        ]
+    found += map(_view_published, islice(_published(core, sees), _LISTED_PUBLISHED))
+    return sorted(found, key=lambda write: (write.staged_at, write.queue, write.token))
 
-    def list_of(self, sees: Callable[[str], bool]) -> builtins.list[StagedWrite]:
-        """`list` for a server's guard: as if there were only the queues that `sees` accepts."""
-        core = self._core
+
+def _published(core: Core, sees: Callable[[str], bool]) -> Iterator[Published]:
+    """Page by page, with the lock let go in between: what others have published only takes longer to pass
+    over.
+    """
+    before = None
+    while True:
         with core.lock:
             core.check_open()
-            book = core.staged
-            staged = [write for write in book.writes if write not in book.publishing and sees(write.queue)]
-            found = [
-                _view_staged(write, [*book.writes[write].values()], book.expires_ms(write))
-                for write in staged
-            ]
-            found += [
-                _view_published(ended_record(one.record))
-                for write, one in book.publishing.items()
-                if sees(write.queue)
-            ]
-        found += map(_view_published, islice(self._published(sees), _LISTED_PUBLISHED))
-        return shown(
-            sorted(found, key=lambda write: (write.staged_at, write.queue, write.token)),
-            self._core.time.ahead_ms,
-        )
-
-    def _published(self, sees: Callable[[str], bool]) -> Iterator[Published]:
-        """Page by page, with the lock let go in between: what others have published only takes longer to pass
-        over.
-        """
-        core, before = self._core, None
-        while True:
-            with core.lock:
-                core.check_open()
-                page = core.store.last_published(_LISTED_PUBLISHED, before)
-            if not page:
-                return
-            yield from (record for record in page if sees(record.queue))
-            before = (page[-1].until_ms, page[-1].write)
+            page = core.store.last_published(_LISTED_PUBLISHED, before)
+        if not page:
+            return
+        yield from (record for record in page if sees(record.queue))
+        before = (page[-1].until_ms, page[-1].write)
 
 
 def read_write(token: object, queue: object) -> Scoped:

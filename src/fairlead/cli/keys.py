@@ -21,8 +21,9 @@ from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.grants import read_typed, show_grants
 from fairlead.cli.key_names import KeyId, find_key
 from fairlead.cli.output import age, clean, cut, now_ms, pairs, show, show_json, table, tell, when
-from fairlead.cli.target import Target, as_local_user, open_directory, open_target
+from fairlead.cli.target import Target, local_caller, open_directory, open_target
 from fairlead.errors import KeyNotFound
+from fairlead.middleware.audit import recorded
 from fairlead.model.access import EVERY_RIGHT, KeyInfo, NewKey, Right, read_grants
 from fairlead.server.bootstrap import BOOTSTRAP, BOOTSTRAP_FILE, renew_bootstrap_key
 from fairlead.server.secret_file import SecretFile
@@ -228,7 +229,7 @@ def bootstrap(
             confirm(
                 f"end bootstrap key {old.id if old else 'there was'} and put another into {file}", yes=yes
             )
-        with as_local_user(broker).writes_down("keys.bootstrap", file=file):
+        with recorded(broker.audit_trail, local_caller(), "keys.bootstrap", details={"file": file}):
             info = renew_bootstrap_key(broker, file.absolute())
     show(
         asdict(info) | {"file": str(file)},

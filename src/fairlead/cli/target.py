@@ -21,13 +21,14 @@ from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
 from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked, TlsFailed
 from fairlead.model.durations import to_ms
+from fairlead.request import Caller
 
 if TYPE_CHECKING:
     from fairlead.client.client import Client
-    from fairlead.server.guard import GuardedBroker
+    from fairlead.middleware.stack import AdmittedCaller
 
     #: They have the same verbs, so no command asks which one it has.
-    Target = GuardedBroker | Client
+    Target = AdmittedCaller | Client
 else:
     Target = Any
 
@@ -67,16 +68,17 @@ def _opened(path: Path, create: bool) -> Iterator[Target]:
         yield as_local_user(broker)
 
 
-def as_local_user(broker: fairlead.Broker) -> GuardedBroker:
+def as_local_user(broker: fairlead.Broker) -> AdmittedCaller:
     from fairlead.decide.redact import Redaction
-    from fairlead.server.guard import Caller, GuardedBroker
+    from fairlead.middleware.stack import AdmittedCaller, Layers
 
     redact = load_redaction(os.environ)
-    return GuardedBroker(
-        broker,
-        Caller(None, f"local:{_user()}", "data directory"),
-        Redaction(redact.headers, redact.json_paths),
-    )
+    return AdmittedCaller(Layers(broker, Redaction(redact.headers, redact.json_paths)), local_caller())
+
+
+def local_caller() -> Caller:
+    """Whoever can open the directory."""
+    return Caller(None, f"local:{_user()}", "data directory")
 
 
 def open_directory(path: Path, *, create: bool = False) -> fairlead.Broker:

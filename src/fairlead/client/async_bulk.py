@@ -1,59 +1,36 @@
-"""The asyncio faces of `client.consumers` and `client.staging`: each verb runs in a thread of the client's
-core.
-"""
+"""The asyncio forms of `client.consumers` and `client.staging`: each call runs in a thread of the client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.crew import Crew
 from fairlead.errors import ClientClosed
 from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.staging import Dead, StageResult
+from fairlead.surface import AsyncConsumersGroup, AsyncStagingGroup
+from fairlead.verbs.consumers import ConsumersRead
 
-Group = TypeVar("Group")
+if TYPE_CHECKING:
+    from fairlead.aio import AsyncClient
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _InThreads:
-    def __init__(self, group: object, crew: Crew) -> None:
-        self._group = group
-        self._crew = crew
+class AsyncConsumers(AsyncConsumersGroup):
+    """`client.consumers`: durable consumers and their numbered claims, also with columns."""
 
-
-def _in_thread(
-    verb: Callable[Concatenate[Group, P], T],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    async def run(self: _InThreads, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.wrap_future(self._crew.submit(verb, self._group, *args, **kwargs))  # type: ignore[arg-type]
-
-    functools.update_wrapper(run, verb)
-    return run
-
-
-class AsyncConsumers(_InThreads):
-    """`client.consumers`: durable consumers and their numbered claims."""
-
-    register = _in_thread(ClientConsumers.register)
-    claim = _in_thread(ClientConsumers.claim)
-    record = _in_thread(ClientConsumers.record)
-    record_batch = _in_thread(ClientConsumers.record_batch)
-    take_up = _in_thread(ClientConsumers.take_up)
-    choose = _in_thread(ClientConsumers.choose)
-    close = _in_thread(ClientConsumers.close)
-    heartbeat = _in_thread(ClientConsumers.heartbeat)
-    ceiling = _in_thread(ClientConsumers.ceiling)
-    release = _in_thread(ClientConsumers.release)
-    drop = _in_thread(ClientConsumers.drop)
-    list = _in_thread(ClientConsumers.list)
-    show = _in_thread(ClientConsumers.show)
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self._client = client._client
+        self._crew = client._core.crew
 
     async def read(
         self,
@@ -67,11 +44,8 @@ class AsyncConsumers(_InThreads):
         unsettled: bool = False,
     ) -> AsyncIterator[Delivery]:
         """By the page: a thread of the client waits for the next batch, not one for every delivery."""
-        assert isinstance(self._group, ClientConsumers)
-        pages = self._group._read_pages(
-            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
-        )
-        async for page in in_threads(self._crew, pages):
+        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
+        async for page in in_threads(self._crew, self._client.do(request)):
             for delivery in page:
                 yield delivery
 
@@ -87,8 +61,8 @@ class AsyncConsumers(_InThreads):
         payloads: bool = True,
         unsettled: bool = False,
     ) -> AsyncIterator[pa.RecordBatch]:
-        assert isinstance(self._group, ClientConsumers)
-        batches = self._group.read_batches(
+        """The deliveries of a slice as record batches; see `ClientConsumers.read_batches`."""
+        batches = self._client.consumers.read_batches(
             name,
             queue,
             generation,
@@ -100,15 +74,42 @@ class AsyncConsumers(_InThreads):
         )
         return in_threads(self._crew, batches)
 
+    async def record_batch(
+        self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
+    ) -> None:
+        """`record` with the columns of `wire.schemas.SETTLEMENTS`."""
+        record = self._client.consumers.record_batch
+        await in_thread(self._crew, record, name, queue, generation, number, batch, part=part)
 
-class AsyncStaging(_InThreads):
-    """`client.staging`: chunks of messages that become visible together."""
 
-    stage = _in_thread(ClientStaging.stage)
-    stage_batch = _in_thread(ClientStaging.stage_batch)
-    publish = _in_thread(ClientStaging.publish)
-    discard = _in_thread(ClientStaging.discard)
-    list = _in_thread(ClientStaging.list)
+class AsyncStaging(AsyncStagingGroup):
+    """`client.staging`: chunks of messages that become visible together, also with columns."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self._client = client._client
+        self._crew = client._core.crew
+
+    async def stage_batch(
+        self,
+        token: str,
+        chunk: str,
+        queue: str,
+        batch: pa.RecordBatch,
+        *,
+        ttl: Duration = "1d",
+        skip_invalid: bool = False,
+        dead: Dead | Sequence[Dead] | None = None,
+    ) -> StageResult:
+        """`stage` with the columns of `wire.schemas.MESSAGES`."""
+        stage = self._client.staging.stage_batch
+        return await in_thread(
+            self._crew, stage, token, chunk, queue, batch, ttl=ttl, skip_invalid=skip_invalid, dead=dead
+        )
+
+
+async def in_thread(crew: Crew, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.wrap_future(crew.submit(call, *args, **kwargs))
 
 
 async def in_threads(crew: Crew, items: Iterator[T]) -> AsyncIterator[T]:

@@ -31,6 +31,7 @@ from fairlead.errors import (
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_CLAIM
 from fairlead.model.settle import Release, Start
+from fairlead.verbs.settle import Settle
 from fairlead.wire.calls import ClaimCall, encode
 from fairlead.wire.faults import error_of
 
@@ -59,7 +60,7 @@ class Consumption:
         while True:
             delivery = self._puller.take()
             try:
-                (result,) = self._puller.requests.settle([Start(delivery)])
+                (result,) = self._puller.requests.settle(Settle([Start(delivery)]))
             except BaseException:
                 self._puller.put_back(delivery)
                 raise
@@ -206,7 +207,7 @@ class Puller:
             self._buffer.clear()
         # Those that cannot be given back run out by themselves, which for what was never started is the same.
         with contextlib.suppress(FairleadError):
-            self.requests.settle([Release(delivery, keep_order=True) for delivery in left])
+            self.requests.settle(Settle([Release(delivery, keep_order=True) for delivery in left]))
         self.released.set()
         self.core.pullers.discard(self)
 

@@ -1,30 +1,43 @@
-"""The hot verbs as requests: what is checked before anything is sent, what travels, what comes back."""
+"""How each request reaches the server: what is checked before it is sent, what travels, what comes back.
+
+Most requests travel as records. The verbs that move many messages have channels of their own, with columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from fairlead.client.core import Asked, Core, Once
+from fairlead.client import bulk
+from fairlead.client.core import Asked, Core, Once, Repeat
 from fairlead.client.gather import Gatherer
 from fairlead.client.heartbeat import Heartbeat, Held
 from fairlead.client.long_poll import LongPoll
+from fairlead.client.traces import Traces
 from fairlead.errors import InvalidRequest, ProtocolMismatch
 from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration
 from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Settlement, SettleResult
 from fairlead.model.views import ExchangeResult
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Settle
+from fairlead.verbs.staging import StagingStage
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode, encode_call
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
+from fairlead.wire.records import decode_result, encode_request
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import (
@@ -81,17 +94,49 @@ class Said(msgspec.Struct, frozen=True, gc=False):
 class Requests:
     """What a client says to its server, gathered; and the leases it holds there."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, traces: Traces) -> None:
         self.core = core
+        self.traces = traces
         self.enqueues: Gatherer[Put, list[str]] = Gatherer(self._send_enqueues, core.crew, "enqueue", core)
         self.settles: Gatherer[Said, Results] = Gatherer(self._send_settles, core.crew, "settle", core)
         self.heartbeat = Heartbeat(self._send_extends, core.clock, core.options.heartbeat_cap_ms)
         self._enqueue_once = Once(core, "enqueue")
         self._settle_once = Once(core, "settle")
         self._exchange_once = Once(core, "exchange")
+        self._senders: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            Enqueue: self.enqueue,
+            EnqueueMany: self.enqueue_many,
+            Settle: self.settle,
+            Claim: self.claim,
+            Exchange: self.exchange,
+            ConsumersClaim: partial(bulk.claim, core),
+            ConsumersRead: partial(bulk.read_pages, core),
+            ConsumersRecord: partial(bulk.record, core),
+            StagingStage: partial(bulk.stage, core, traces),
+        }
 
-    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
-        settling = Settling(self.heartbeat, items)
+    def do(self, request: Request[Answer]) -> Answer:
+        send = self._senders.get(type(request), self._ask)
+        answer: Answer = send(request)
+        return answer
+
+    def _ask(self, request: Request[Answer]) -> Answer:
+        """A request that travels as a record."""
+        verb = request.verb_name
+        repeat: Repeat = "freely" if request.is_repeatable() else "never"
+        answer, _ = self.core.ask("request", encode_request(request), name=verb, repeat=repeat)
+        result: Answer = decode_result(verb, answer.result)
+        return result
+
+    def enqueue(self, request: Enqueue) -> str:
+        return self.enqueue_many(EnqueueMany(request.queue, [request.message()]))[0]
+
+    def enqueue_many(self, request: EnqueueMany) -> list[str]:
+        with self.traces.enqueuing(request.queue, request.messages) as carried:
+            return self.enqueues.call(Put.of(request.queue, carried))
+
+    def settle(self, request: Settle) -> list[SettleResult]:
+        settling = Settling(self.heartbeat, request.items)
         if not settling.said.rows:
             return settling.finish(([], 0))
         try:
@@ -101,28 +146,17 @@ class Requests:
             raise
         return settling.finish(results)
 
-    def claim(
-        self,
-        queue: str | Sequence[str],
-        *,
-        limit: int,
-        wait: Duration | None,
-        consumer: str,
-        max_per_stream: int,
-        token: str | None,
-        started: bool,
-    ) -> list[Delivery]:
+    def claim(self, request: Claim) -> list[Delivery]:
         """Repeated after a lost answer it gives the same deliveries, because it always has a token."""
-        core, poll = self.core, LongPoll(self.core, wait)
-        whose = consumer or core.options.consumer
+        core, poll = self.core, LongPoll(self.core, request.wait)
         call = ClaimCall(
-            _plain_names(queue),
-            limit,
+            _plain_names(request.queue),
+            request.limit,
             0,
-            whose,
-            max_per_stream,
-            token or core.new_id(),
-            started,
+            request.consumer or core.options.consumer,
+            request.max_per_stream,
+            request.token or core.new_id(),
+            request.started,
             in_rows=True,
         )
 
@@ -133,18 +167,11 @@ class Requests:
             lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool
         )
 
-    def exchange(
-        self,
-        consumer: str,
-        *,
-        extend: Sequence[Extend],
-        settle: Sequence[Settlement],
-        enqueue: Mapping[str, Sequence[NewMessage]],
-        claim: Mapping[str, Any] | None,
-        request_id: str | None,
-        answered: Sequence[str],
-    ) -> ExchangeResult:
-        items = [*_check_items(extend, "extend"), *_check_items(settle, "settle")]
+    def exchange(self, request: Exchange) -> ExchangeResult:
+        """Without a request id it gets one, so that it too may be repeated after a lost answer."""
+        extend, claim, answered = request.extend, request.claim, request.answered
+        enqueue = {} if request.enqueue is None else self.traces.carried(request.enqueue)
+        items = [*_check_items(extend, "extend"), *_check_items(request.settle, "settle")]
         if any(not isinstance(item, Extend) for item in extend):
             raise InvalidRequest(
                 "extend", "a list of Extend", sorted({type(item).__name__ for item in extend})
@@ -159,7 +186,7 @@ class Requests:
         def metadata(own_id: str, own_answered: Sequence[str]) -> bytes:
             return encode_call(
                 ExchangeCall(
-                    consumer,
+                    request.consumer,
                     extends,
                     len(rows) - extends,
                     [(put.queue, put.items) for put in puts],
@@ -171,10 +198,12 @@ class Requests:
 
         batch = _exchange_batch(rows, messages)
         try:
-            if request_id is None:
+            if request.request_id is None:
                 answer, body = self._exchange_once.ask(metadata, batch, room=MAX_ANSWERED - len(answered))
             else:
-                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch, repeat="by id")
+                answer, body = self.core.ask(
+                    "exchange", metadata(request.request_id, ()), batch, repeat="by id"
+                )
         except BaseException:
             settling.undo()
             raise

@@ -14,6 +14,7 @@ TAKEN_SUFFIX = ".taken"
 
 NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _QUEUE = re.compile(rf"(?:{NAME_PART}/)?{NAME_PART}")
+_PROJECT = re.compile(NAME_PART)
 
 
 class Scoped(NamedTuple):
@@ -31,6 +32,15 @@ def check_queue_name(name: object) -> str:
         expected = f"a queue name: letters, digits, '_', '-', '.', with an optional 'project/' in front, at most {MAX_QUEUE_NAME} characters"
         raise InvalidRequest("queue", expected, name)
     return str.__str__(name)
+
+
+def check_project(project: object) -> str:
+    """The name of a project; "" stands for no project."""
+    is_text = isinstance(project, str) and len(project) <= MAX_QUEUE_NAME
+    if not is_text or (project and not _PROJECT.fullmatch(str(project))):
+        expected = 'the name of a project: letters, digits, "_", "-", ".", or "" for none'
+        raise InvalidRequest("project", expected, project)
+    return str(project)
 
 
 def dead_letter_name(queue: str) -> str:

@@ -1,4 +1,4 @@
-"""The way in: from what a call says about its caller to the broker as that caller may use it."""
+"""Authentication: from the credentials of a call to the broker as its caller may use it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Callable
 from fairlead.broker.broker import Broker
 from fairlead.decide.redact import Redaction
 from fairlead.errors import Unauthenticated
-from fairlead.server.guard import Caller, GuardedBroker
+from fairlead.middleware.stack import AdmittedCaller, Layers
+from fairlead.request import Caller
 
 ANONYMOUS = "anonymous"
 
 
 class Access:
-    """One for a server, shared by its doors. With `keys` off everybody may do everything, and acts are still
-    written down.
+    """One for a server, shared by its doors. With `keys` off every caller may do everything, and acts are
+    still audited.
     """
 
     def __init__(
@@ -25,21 +26,20 @@ class Access:
         redaction: Redaction | None = None,
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        self._broker = broker
-        self._keys = keys
-        self._redaction = redaction
+        self._layers = Layers(broker, redaction)
+        self._key_ring = broker.key_ring if keys else None
         self._on_refused = on_refused
 
-    def admit(self, authorization: str | None, source: str) -> GuardedBroker:
-        """`authorization` is the header of that name; raises `Unauthenticated` before anything is looked at."""
-        if not self._keys:
-            return GuardedBroker(self._broker, Caller(None, ANONYMOUS, source), self._redaction)
+    def admit(self, authorization: str | None, source: str) -> AdmittedCaller:
+        """`authorization` is the header of that name. Raises `Unauthenticated` before anything is looked at."""
+        if self._key_ring is None:
+            return AdmittedCaller(self._layers, Caller(None, ANONYMOUS, source))
         try:
-            record = self._broker.keys.authenticate(_bearer(authorization))
+            record = self._key_ring.authenticate(_bearer(authorization))
         except Unauthenticated:
             self._on_refused()
             raise
-        return GuardedBroker(self._broker, Caller(record.key_id, record.name, source), self._redaction)
+        return AdmittedCaller(self._layers, Caller(record.key_id, record.name, source))
 
 
 def _bearer(authorization: str | None) -> str:

@@ -4,7 +4,6 @@ engine's to say.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,9 +13,9 @@ import pyarrow as pa
 from msgspec.structs import astuple
 
 from fairlead.errors import InvalidRequest
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
-from fairlead.server.guard import GuardedBroker
 from fairlead.wire.calls import (
     Answer,
     ClaimCall,
@@ -30,15 +29,15 @@ from fairlead.wire.calls import (
 )
 from fairlead.wire.columns import Columns
 from fairlead.wire.messages import decode_messages, encode_ids, read_messages
+from fairlead.wire.records import decode_request, encode_result
 from fairlead.wire.rows import read_message_rows
-from fairlead.wire.schemas import ADMIN_CALL, ADMIN_RESULT, EXCHANGE
+from fairlead.wire.schemas import EXCHANGE
 from fairlead.wire.settlements import (
     decode_settlements,
     encode_results,
     read_settlement_rows,
     read_settlements,
 )
-from fairlead.wire.views import decode_arguments, encode_result
 
 #: A waiting claim is looked after by its client at least this often, so that a client that vanished is
 #: noticed.
@@ -50,7 +49,7 @@ _MOST_CREDIT = 100_000
 Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 
-def enqueue(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def enqueue(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
     parts = _by_queue(
         decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues
@@ -64,7 +63,7 @@ def enqueue(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None
     return (Answer(), encode_ids(ids), []) if call.rows is None else (Answer(ids=ids), None, [])
 
 
-def settle(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def settle(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
     items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
     if call.request_id is None and not call.answered:
@@ -79,7 +78,7 @@ def settle(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None)
     return Answer(now_ms=now_ms), encode_results(results), []
 
 
-def exchange(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def exchange(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, ExchangeCall)
     rows = _rows(batch)
     split = call.extends + call.settles
@@ -111,7 +110,7 @@ def exchange(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | Non
     )
 
 
-def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
+def claim(broker: AdmittedCaller, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
     return broker.claim(
         call.queue,
         limit=limit,
@@ -123,7 +122,7 @@ def claim(broker: GuardedBroker, call: ClaimCall, limit: int, wait_ms: float) ->
     )
 
 
-def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
+def claim_numbered(broker: AdmittedCaller, call: NumberedCall) -> Answer:
     wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
     claimed = broker.consumers.claim(
         call.name,
@@ -139,14 +138,14 @@ def claim_numbered(broker: GuardedBroker, call: NumberedCall) -> Answer:
     return Answer(claimed=claimed)
 
 
-def record(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def record(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, RecordCall)
     items: list[Any] = decode_settlements(_rows(batch))
     broker.consumers.record(call.name, call.queue, call.generation, call.number, items, part=call.part)
     return Answer(), None, []
 
 
-def stage(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+def stage(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, StageCall)
     staged = broker.staging.stage(
         call.token,
@@ -160,7 +159,7 @@ def stage(broker: GuardedBroker, metadata: bytes, batch: pa.RecordBatch | None) 
     return Answer(staged=staged), None, []
 
 
-def claim_by_credit(broker: GuardedBroker, call: ClaimCall) -> Iterator[list[Delivery]]:
+def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[Delivery]]:
     """As messages become claimable, until the credit is used up or the wait is over."""
     if not 0 < call.credit <= _MOST_CREDIT:
         raise InvalidRequest("credit", f"a whole number from 1 to {_MOST_CREDIT}", call.credit)
@@ -177,32 +176,16 @@ def claim_by_credit(broker: GuardedBroker, call: ClaimCall) -> Iterator[list[Del
         yield deliveries
 
 
-def admin(broker: GuardedBroker, _metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
-    columns = Columns(_rows(batch), ADMIN_CALL)
-    if columns.length != 1:
-        raise InvalidRequest("batch", "one row", f"{columns.length} rows")
-    verb, raw = columns.read("verb", "")[0], columns.read("arguments", b"\x80")[0]
-    arguments = decode_arguments(verb, raw)
-    group, _, name = verb.rpartition(".")
-    call: Callable[..., Any] = getattr(getattr(broker, group) if group else broker, name)
-    try:
-        inspect.signature(call).bind(**arguments)
-    except TypeError as wrong:
-        raise InvalidRequest("arguments", f"those of {verb}", str(wrong)) from None
-    return (
-        Answer(),
-        pa.RecordBatch.from_arrays(
-            [pa.array([encode_result(call(**arguments))], pa.binary())], schema=ADMIN_RESULT
-        ),
-        [],
-    )
+def request(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
+    """A request that travels as a record. Its answer travels as one, too."""
+    return Answer(result=encode_result(broker.do(decode_request(metadata)))), None, []
 
 
-ANSWERS: dict[str, Callable[[GuardedBroker, bytes, pa.RecordBatch | None], Answered]] = {
+ANSWERS: dict[str, Callable[[AdmittedCaller, bytes, pa.RecordBatch | None], Answered]] = {
     "enqueue": enqueue,
     "settle": settle,
     "exchange": exchange,
-    "admin": admin,
+    "request": request,
     "record": record,
     "stage": stage,
 }

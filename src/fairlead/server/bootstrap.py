@@ -37,10 +37,10 @@ def prepare_bootstrap_key(broker: Broker, file: Path) -> Prepared:
     if file.exists():
         return (
             Prepared.KNOWN
-            if broker.keys.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None
+            if broker.key_ring.adopt(_read(file), BOOTSTRAP, EVERY_RIGHT) is not None
             else Prepared.REVOKED
         )
-    if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.keys.records()):
+    if any(record.grants == read_grants(EVERY_RIGHT) for record in broker.key_ring.records()):
         return Prepared.NOT_NEEDED
     renew_bootstrap_key(broker, file)
     return Prepared.MADE
@@ -57,7 +57,7 @@ def renew_bootstrap_key(broker: Broker, file: Path) -> KeyInfo:
         raise SettingInvalid(
             str(file), _SETTING, f"expected a place where the first key can be written: {trouble.strerror}"
         ) from None
-    info = broker.keys.adopt(token, BOOTSTRAP, EVERY_RIGHT)
+    info = broker.key_ring.adopt(token, BOOTSTRAP, EVERY_RIGHT)
     assert info is not None, "a secret that was made just now"
     return info
 

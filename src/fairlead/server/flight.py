@@ -24,12 +24,12 @@ from fairlead.errors import (
     ProtocolMismatch,
     Unauthenticated,
 )
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.server import answers
 from fairlead.server.access import Access
 from fairlead.server.flight_listener import FlightListener
-from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
 from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
@@ -215,7 +215,7 @@ def _has_no_columns(reader: flight.MetadataRecordBatchReader) -> bool:
 class _Channel:
     def __init__(
         self,
-        broker: GuardedBroker,
+        broker: AdmittedCaller,
         limits: Limits,
         opened: OpenChannel,
         verb: str,
@@ -272,7 +272,7 @@ class _Channel:
 
     def _answer(self, request: pa.Buffer) -> None:
         # The key may have been revoked since the channel was opened: then nothing else is looked at.
-        self._broker.grants()
+        self._broker.rights.grants()
         size = request.size
         self._opened.note(size)
         if size > MAX_REQUEST_BYTES:
@@ -290,7 +290,7 @@ class _Channel:
             self._stream(STREAMED[self._verb](self._broker, metadata))
             return
         # What an operator looks at is in memory until the answer is written.
-        with self._broker.answering() if self._verb == "admin" else nullcontext():
+        with self._broker.answering() if self._verb == "request" else nullcontext():
             with self._limits.call(size):
                 answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
             if self._verb == "exchange":
@@ -321,7 +321,7 @@ class _Channel:
             hold(MOST_BYTES)
             while True:
                 with self._limits.call():
-                    self._broker.grants()
+                    self._broker.rights.grants()
                     part = next(parts, None)
                 if part is None:
                     self._write(Answer())

@@ -178,7 +178,7 @@ class HttpDoor:
                 )
             if caller is not None:
                 # It tells of every queue.
-                caller.need_everywhere()
+                caller.rights.need_everywhere()
             return page(headers, query)
         except FairleadError as refused:
             return _refusal(refused)

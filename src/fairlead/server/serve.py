@@ -25,6 +25,7 @@ from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
 from fairlead.decide.redact import Redaction
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
+from fairlead.middleware.trace import traced
 from fairlead.model.addresses import split_address
 from fairlead.server.access import Access
 from fairlead.server.arrow_memory import limit_arrow_memory
@@ -34,7 +35,6 @@ from fairlead.server.limits import Limit, Limits
 from fairlead.server.logs import event, safe_text
 from fairlead.server.ports import try_port
 from fairlead.server.sockets import SocketWatch, raise_descriptor_limit
-from fairlead.server.tracing import traced
 from fairlead.store.modes import readable_by_others
 from fairlead.wire import tracing
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
-from fairlead.server.guard import GuardedBroker
+from fairlead.verbs.consumers import ConsumersRead
 from fairlead.wire.browsed import encode_browsed
 from fairlead.wire.calls import BrowseCall, ReadCall, decode
 from fairlead.wire.deliveries import Runs, encode_deliveries, runs_of
@@ -22,28 +23,30 @@ MOST_BYTES = 2 * 1024 * 1024
 Part = tuple[Runs, pa.RecordBatch]
 
 
-def read(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
+def read(broker: AdmittedCaller, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, ReadCall)
-    pages = broker.consumers.read_pages(
-        call.name,
-        call.queue,
-        call.generation,
-        call.number,
-        slice=call.slice,
-        slices=call.slices,
-        unsettled=call.unsettled,
-        after=call.after,
+    pages = broker.do(
+        ConsumersRead(
+            call.name,
+            call.queue,
+            call.generation,
+            call.number,
+            call.slice,
+            call.slices,
+            call.unsettled,
+            call.after,
+        )
     )
     return _encoded(pages, call.payloads)
 
 
-def browse(broker: GuardedBroker, metadata: bytes) -> Iterator[Part]:
+def browse(broker: AdmittedCaller, metadata: bytes) -> Iterator[Part]:
     call = decode(metadata, BrowseCall)
     for infos in broker.browse_pages(call.queue, call.view, call.low, call.high, call.after):
         yield runs_of(infos), encode_browsed(infos, payloads=call.payloads)
 
 
-STREAMED: dict[str, Callable[[GuardedBroker, bytes], Iterator[Part]]] = {"read": read, "browse": browse}
+STREAMED: dict[str, Callable[[AdmittedCaller, bytes], Iterator[Part]]] = {"read": read, "browse": browse}
 
 
 def _encoded(pages: Iterable[Sequence[Delivery]], payloads: bool) -> Iterator[Part]:

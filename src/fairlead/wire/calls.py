@@ -146,7 +146,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer
     follow; the last one says how much `credit` was not used. `settled` and `enqueued` are those of an
     exchange; `settled`, `ids` and `rows` take the place of the batch when results, ids or deliveries were
-    asked for in rows. `claimed` and `staged` are what a numbered claim and a stage give.
+    asked for in rows. `claimed` and `staged` are what a numbered claim and a stage give. `result` is
+    the answer to a request that travels as a record.
     """
 
     error: Fault | None = None
@@ -160,6 +161,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: list[DeliveryRow] = []
     claimed: NumberedClaim | None = None
     staged: StageResult | None = None
+    result: bytes = b""
 
 
 Call = TypeVar(

@@ -107,11 +107,6 @@ BROWSED = pa.schema(
 #: The settlements of an exchange first, then its messages: each row has one half of the columns.
 EXCHANGE = pa.schema([*SETTLEMENTS, *MESSAGES])
 
-ADMIN_CALL = pa.schema(
-    [("verb", pa.utf8()), ("arguments", pa.binary())]
-)  # one row; MessagePack map of argument names to values
-ADMIN_RESULT = pa.schema([("result", pa.binary())])  # one row; MessagePack
-
 #: Of channels whose answers are all in their metadata, and of all requests as far as Flight is concerned.
 NOTHING = pa.schema([])
 
@@ -138,7 +133,7 @@ CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
     "settle": (SETTLEMENTS, RESULTS),
     "claim": (None, DELIVERIES),
     "exchange": (EXCHANGE, DELIVERIES),
-    "admin": (ADMIN_CALL, ADMIN_RESULT),
+    "request": (None, NOTHING),
     "claim_numbered": (None, NOTHING),
     "read": (None, DELIVERIES),
     "record": (SETTLEMENTS, NOTHING),

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from fairlead.wire.calls import Answer, Open, decode, encode
+from fairlead.wire.records import decode_result, plain
 from fairlead.wire.requests import pack
-from fairlead.wire.schemas import ADMIN_CALL, NOTHING
-from fairlead.wire.views import decode_result, encode_arguments
+from fairlead.wire.schemas import NOTHING
 
 
 class RawChannel:
@@ -37,11 +37,13 @@ class RawChannel:
         self.send(call if isinstance(call, bytes) else encode(call), batch)
         return self.receive()
 
-    def admin(self, verb: str, **arguments: Any) -> Any:
-        row = pa.RecordBatch.from_arrays(
-            [pa.array([verb]), pa.array([encode_arguments(arguments)], pa.binary())], schema=ADMIN_CALL
-        )
-        answer, body = self.call(b"", row)
+    def ask(self, verb: str, **fields: Any) -> Any:
+        """A request that travels as a record, on a channel for those."""
+        answer, _ = self.call(packed(verb, encode(plain(fields))))
         assert answer.error is None, answer.error
-        assert body is not None
-        return decode_result(verb, body.column(0)[0].as_py())
+        return decode_result(verb, answer.result)
+
+
+def packed(verb: str, fields: bytes) -> bytes:
+    """A request on its way; `fields` should be a MessagePack map."""
+    return encode({"verb": verb, "fields": fields})

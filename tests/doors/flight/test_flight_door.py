@@ -26,7 +26,7 @@ from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages
 from fairlead.wire.schemas import MESSAGES
 from fairlead.wire.settlements import decode_results, encode_settlements, settlement_rows
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, packed
 
 LIMITS = LimitSettings(max_calls=2, max_channels=8, max_inflight_bytes=1000)
 
@@ -214,8 +214,8 @@ def test_another_protocol_is_refused_at_the_door(rig: Rig, command: bytes, says:
         rig.channel("enqueue", command=command).receive()
 
 
-def test_an_unknown_verb_or_argument_of_administration_is_refused(rig: Rig) -> None:
-    channel = rig.channel("admin")
+def test_an_unknown_verb_or_field_is_refused(rig: Rig) -> None:
+    channel = rig.channel("request")
     wrong = [
         ("close", b"\x80"),
         ("_core", b"\x80"),
@@ -224,11 +224,10 @@ def test_an_unknown_verb_or_argument_of_administration_is_refused(rig: Rig) -> N
         ("stats", encode([1])),
     ]
     for verb, arguments in wrong:
-        row = pa.record_batch({"verb": pa.array([verb]), "arguments": pa.array([arguments], pa.binary())})
-        answer, _ = channel.call(b"", row)
+        answer, _ = channel.call(packed(verb, arguments))
         assert answer.error is not None
         assert answer.error.code == "invalid_request"
-    assert channel.admin("stats", queue="q").ready == 0
+    assert channel.ask("stats", queue="q").ready == 0
 
 
 def test_deliveries_stream_until_the_credit_is_used_up(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fairlead import Broker, Complete, NewMessage
 from fairlead.errors import InvalidRequest, QueueNotFound
-from fairlead.server.tracing import traced
+from fairlead.middleware.trace import traced
 from fairlead.wire.tracing import MOST_LINKS, Tracing, ambient, setup
 from tests.doors.http.collector import running_collector
 from tests.integration.world import World
@@ -239,7 +239,7 @@ def test_a_message_with_no_trace_or_a_broken_one_begins_its_own(
 
 def test_off_means_the_broker_itself_and_no_opentelemetry(world: World) -> None:
     assert traced(world.broker, None) is world.broker
-    look = "import sys, fairlead.wire.tracing, fairlead.server.tracing; print(any(m.startswith('opentelemetry') for m in sys.modules))"
+    look = "import sys, fairlead.wire.tracing, fairlead.middleware.trace; print(any(m.startswith('opentelemetry') for m in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
     )

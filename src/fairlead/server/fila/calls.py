@@ -13,8 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server.access import Access
-from fairlead.server.guard import GuardedBroker
 from fairlead.server.limits import Limits
 from fairlead.wire.statuses import status_of
 
@@ -24,7 +24,7 @@ ERROR_CODE_KEY = "fairlead-error"
 _HEALTH = "/grpc.health."
 _log = logging.getLogger("fairlead.fila")
 
-_caller: ContextVar[GuardedBroker] = ContextVar("caller")
+_caller: ContextVar[AdmittedCaller] = ContextVar("caller")
 
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -95,7 +95,7 @@ class CallGate(grpc.ServerInterceptor):
             self._limits.count_error(error)
             return refuse(context, error)
 
-    def _admit(self, context: grpc.ServicerContext) -> GuardedBroker:
+    def _admit(self, context: grpc.ServicerContext) -> AdmittedCaller:
         """In the thread of the call, before anything is carried out."""
         if not context.is_active():
             raise _CallerGone()
@@ -106,7 +106,7 @@ class CallGate(grpc.ServerInterceptor):
 
 
 @contextmanager
-def acting_as(guard: GuardedBroker) -> Iterator[None]:
+def acting_as(guard: AdmittedCaller) -> Iterator[None]:
     """Calls made in here are this caller's."""
     before = _caller.set(guard)
     try:
@@ -115,7 +115,7 @@ def acting_as(guard: GuardedBroker) -> Iterator[None]:
         _caller.reset(before)
 
 
-def caller() -> GuardedBroker:
+def caller() -> AdmittedCaller:
     """The broker as the caller of this call may use it. A stream asks before it is one: its answers are made
     outside.
     """

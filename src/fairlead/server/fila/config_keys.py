@@ -9,7 +9,7 @@ from __future__ import annotations
 from fairlead.decide.throttle import default_burst
 from fairlead.errors import ConfigKeyNotFound, InvalidRequest
 from fairlead.model.config_keys import FILA_THROTTLE, THROTTLE, WEIGHT, throttle_entries
-from fairlead.server.guarded_groups import GuardedConfig
+from fairlead.surface import ConfigGroup
 
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
@@ -20,7 +20,7 @@ _WITH_MEANING = (THROTTLE, FILA_THROTTLE, WEIGHT)
 
 
 class ConfigKeys:
-    def __init__(self, config: GuardedConfig) -> None:
+    def __init__(self, config: ConfigGroup) -> None:
         self._config = config
 
     def set(self, key: str, value: str) -> None:

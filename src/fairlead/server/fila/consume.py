@@ -13,13 +13,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, ServerStopping
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.model.delivery import Delivery
 from fairlead.model.settle import Extend, LeaseRef, Start
 from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import messages_pb2, service_pb2
-from fairlead.server.guard import GuardedBroker
 
 #: How far a stream reads ahead of its client: so many messages, and about so many bytes.
 AHEAD_MESSAGES = 32
@@ -42,7 +42,7 @@ class Consumption:
 
     def __init__(
         self,
-        broker: GuardedBroker,
+        broker: AdmittedCaller,
         starter: Starter,
         sent: SentDeliveries,
         clock: Clock,
@@ -84,7 +84,7 @@ class Consumption:
                         opened = True
                     continue
                 # What was claimed ahead is not for a key that has been revoked since.
-                self._broker.need(Right.CONSUME, self._queue)
+                self._broker.rights.need(Right.CONSUME, self._queue)
                 delivery = self._ahead[0]
                 if self._make_ready(delivery):
                     lease_end_ms = self._claimed_monotonic_ms + delivery.lease_until - self._claimed_at_ms

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fairlead.errors import InvalidRequest
 from fairlead.model.access import EVERY_RIGHT, Grant, KeyInfo, Right, check_pattern
 from fairlead.server.fila.v1 import admin_pb2 as pb
-from fairlead.server.guarded_groups import GuardedKeys
+from fairlead.surface import KeysGroup
 
 _SUPERADMIN = {str(grant) for grant in EVERY_RIGHT}
 
@@ -20,7 +20,7 @@ _SUPERADMIN = {str(grant) for grant in EVERY_RIGHT}
 class Keys:
     """As one caller may use them. What it may not change is answered as if it were not there."""
 
-    def __init__(self, keys: GuardedKeys) -> None:
+    def __init__(self, keys: KeysGroup) -> None:
         self._keys = keys
 
     def create(self, request: pb.CreateApiKeyRequest) -> pb.CreateApiKeyResponse:

@@ -10,6 +10,7 @@ import grpc
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock
 from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest, LostLease, MessageNotFound
+from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.message import NewMessage
@@ -23,7 +24,6 @@ from fairlead.server.fila.starts import Starter
 from fairlead.server.fila.tokens import SentDeliveries
 from fairlead.server.fila.v1 import service_pb2 as pb
 from fairlead.server.fila.v1 import service_pb2_grpc
-from fairlead.server.guard import GuardedBroker
 
 _MOST_BATCH_BYTES = 32 * 1024 * 1024
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -63,7 +63,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         if self._trace_headers:
             _add_trace(headers, context)
         # Here and not in the batch, which has messages of several callers.
-        caller().need(Right.PRODUCE, request.queue)
+        caller().rights.need(Right.PRODUCE, request.queue)
         return pb.EnqueueResponse(
             message_id=self.enqueues.do(request.queue, NewMessage(request.payload, headers))
         )
@@ -72,11 +72,11 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         self, request: pb.ConsumeRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ConsumeResponse]:
         guard, queue = caller(), check_queue_name(request.queue)
-        guard.need(Right.CONSUME, queue)
+        guard.rights.need(Right.CONSUME, queue)
         return self._consume(guard, queue, context)
 
     def _consume(
-        self, guard: GuardedBroker, queue: str, context: grpc.ServicerContext
+        self, guard: AdmittedCaller, queue: str, context: grpc.ServicerContext
     ) -> Iterator[pb.ConsumeResponse]:
         leave = self._consumers.enter(queue)
         try:
@@ -113,7 +113,7 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         """With the token of what this connection was sent last, or by id alone when it was sent nothing of
         that message.
         """
-        caller().need(Right.CONSUME, queue)
+        caller().rights.need(Right.CONSUME, queue)
         raw_id = _read_id(message_id)
         connection = context.peer()
         delivery = self._sent.find(connection, queue, raw_id)

@@ -1,0 +1,55 @@
+"""Keeps the request ids of different keys apart.
+
+The engine remembers the answer to a request id, and returns it when the id comes again (`Exchange`). The same
+id from another key is another request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import cast
+
+import msgspec
+
+from fairlead.errors import RequestExpired
+from fairlead.model.ids import find_id, show_id
+from fairlead.model.limits import MAX_ANSWERED
+from fairlead.request import Answer, Caller, Handler, Request
+from fairlead.verbs.exchange import Exchange
+
+
+class Once:
+    def __init__(self, inner: Handler) -> None:
+        self._inner = inner
+
+    def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
+        if type(request) is not Exchange or caller.key_id is None:
+            return self._inner(request, caller)
+        scoped = msgspec.structs.replace(
+            request,
+            request_id=request.request_id and scoped_id(caller.key_id, request.request_id),
+            answered=_scoped_ids(caller.key_id, request.answered),
+        )
+        try:
+            return cast(Answer, self._inner(scoped, caller))
+        except RequestExpired as expired:
+            raise RequestExpired(str(request.request_id), expired.age_ms) from None
+
+
+def scoped_id(key_id: str, request_id: str) -> str:
+    """An id of its own for each key, with the same time, by which it is forgotten. The engine refuses values
+    that are no request id."""
+    raw_id = find_id(request_id)
+    if raw_id is None or raw_id[6] >> 4 != 7:
+        return request_id
+    mixed = sha256(key_id.encode() + raw_id).digest()
+    return show_id(
+        raw_id[:6] + bytes([0x70 | mixed[0] & 0x0F, mixed[1], 0x80 | mixed[2] & 0x3F]) + mixed[3:10]
+    )
+
+
+def _scoped_ids(key_id: str, request_ids: Sequence[str]) -> Sequence[str]:
+    if not isinstance(request_ids, (list, tuple)) or len(request_ids) > MAX_ANSWERED:
+        return request_ids
+    return [scoped_id(key_id, one) for one in request_ids]

@@ -1,0 +1,147 @@
+"""Writes a span for every call that moves messages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from fairlead.model.delivery import Delivery
+from fairlead.model.message import NewMessage
+from fairlead.model.views import ExchangeResult
+from fairlead.request import LOCAL, Answer, Caller, Handler, Request
+from fairlead.surface import Surface
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Settle
+from fairlead.wire.tracing import OperationType, Tracing
+
+if TYPE_CHECKING:
+    from fairlead.broker.broker import Broker
+
+_log = logging.getLogger("fairlead.tracing")
+
+
+class Span(NamedTuple):
+    """What is known of a call before it runs. `messages` is the number of messages in the request."""
+
+    verb: str
+    operation: OperationType
+    queue: str | None = None
+    messages: int = 0
+    parent: Mapping[str, str] | None = None
+
+
+def traced(broker: Broker, tracing: Tracing | None) -> Broker:
+    """The broker to give to doors: the broker itself when tracing is off."""
+    return broker if tracing is None else cast("Broker", _TracedBroker(broker, tracing))
+
+
+class _TracedBroker(Surface):
+    """Everything but `do` is the broker's own."""
+
+    def __init__(self, broker: Broker, tracing: Tracing) -> None:
+        super().__init__()
+        self._broker = broker
+        self._handler = Trace(broker.do, tracing)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
+        return self._handler(request, caller)
+
+
+class Trace:
+    def __init__(self, inner: Handler, tracing: Tracing) -> None:
+        self._inner = inner
+        self._tracing = tracing
+        self._in_trouble = False
+
+    def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
+        span = _span_of(request)
+        if span is None:
+            return self._inner(request, caller)
+        began_ns = time.time_ns()
+        try:
+            answer = self._inner(request, caller)
+        except Exception as error:
+            self._write(span, began_ns, count=span.messages, error=error)
+            raise
+        count, linked = _moved(span, answer)
+        # A claim that found nothing leaves no span: consumers ask all day. Nor does an empty exchange.
+        if count or isinstance(request, (Enqueue, EnqueueMany, Settle)):
+            self._write(span, began_ns, count=count, linked=linked)
+        return answer
+
+    def _write(self, span: Span, began_ns: int, **fields: Any) -> None:
+        try:
+            self._tracing.record_call(
+                span.verb,
+                span.operation,
+                queue=span.queue,
+                began_ns=began_ns,
+                parent=span.parent,
+                **fields,
+            )
+        except Exception:
+            # The call was carried out: its caller must get the answer.
+            if not self._in_trouble:
+                self._in_trouble = True
+                _log.exception("a span could not be written; later failures of this kind are not logged")
+
+
+def _span_of(request: Request[Any]) -> Span | None:
+    match request:
+        case Enqueue():
+            return Span("enqueue", "send", request.queue, 1, _headers(request.headers))
+        case EnqueueMany():
+            parent = _first_headers(request.messages)
+            return Span("enqueue", "send", request.queue, _size(request.messages), parent)
+        case Claim():
+            return Span("claim", "receive", request.queue if isinstance(request.queue, str) else None)
+        case Settle():
+            return Span("settle", "settle", messages=_size(request.items))
+        case Exchange():
+            return _span_of_exchange(request)
+    return None
+
+
+def _span_of_exchange(request: Exchange) -> Span:
+    """An exchange that is only an enqueue or only a settle, under a request id, is shown as such."""
+    settles, sent = request.settle or request.extend, request.enqueue
+    if sent and isinstance(sent, Mapping) and not settles and not request.claim:
+        queue = next(iter(sent)) if len(sent) == 1 else None
+        return Span("enqueue", "send", queue, parent=_first_headers(next(iter(sent.values()))))
+    return Span("settle" if settles and not sent and not request.claim else "exchange", "settle")
+
+
+def _moved(span: Span, answer: Any) -> tuple[int, Iterable[Mapping[str, str]]]:
+    """How many messages moved, and the headers of those that were delivered."""
+    if isinstance(answer, ExchangeResult):
+        enqueued = sum(len(ids) for ids in answer.enqueued.values())
+        count = len(answer.settled) + enqueued + len(answer.deliveries)
+        return count, _carried(answer.deliveries)
+    if span.operation == "receive":
+        return len(answer), _carried(answer)
+    return span.messages, ()
+
+
+def _carried(deliveries: Sequence[Delivery]) -> Iterable[Mapping[str, str]]:
+    return (delivery.headers for delivery in deliveries)
+
+
+def _first_headers(messages: object) -> Mapping[str, str]:
+    first = messages[0] if isinstance(messages, Sequence) and messages else None
+    return _headers(first.headers) if isinstance(first, NewMessage) else {}
+
+
+def _headers(given: object) -> Mapping[str, str]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _size(given: object) -> int:
+    """The broker refuses what is no list."""
+    return len(given) if isinstance(given, Sequence) else 0

@@ -1,0 +1,876 @@
+"""The verbs as typed methods, written once: each builds a request and hands it to `do`.
+
+`Surface` is the face of the broker in process, of the blocking client and of a caller behind a server's
+layers. `AsyncSurface` is the same functions: `do` returns an awaitable there, and `_awaited` tells the type
+checker so. Any request can also be made by `x.do(Request(...))`, with the same types.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
+
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.model.access import AuditRecord, Grant, KeyInfo, NewKey
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.facts import Intent
+from fairlead.model.failure import FailureReason
+from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.limits import MAX_CLAIM
+from fairlead.model.message import NewMessage
+from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
+from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
+from fairlead.model.views import (
+    ExchangeResult,
+    Explanation,
+    FailureMetrics,
+    MessageInfo,
+    OperatorResult,
+    QueueInfo,
+    QueueStats,
+    RedriveResult,
+)
+from fairlead.request import Answer, Request
+from fairlead.verbs import audit as audit_verbs
+from fairlead.verbs import config as config_verbs
+from fairlead.verbs import consumers as consumer_verbs
+from fairlead.verbs import keys as key_verbs
+from fairlead.verbs import runbooks as runbook_verbs
+from fairlead.verbs import staging as staging_verbs
+from fairlead.verbs.browse import Browse, BrowseSplits
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.dead_letters import CancelIntent, Intents, Redrive
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany, Quarantine, Twin
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.inspect import Explain, ExplainQueue, Find, GetFailureMetrics, Peek, Stats
+from fairlead.verbs.maintain import Checkpoint
+from fairlead.verbs.operate import (
+    Bury,
+    Done,
+    Drain,
+    Drop,
+    FailLeased,
+    Hold,
+    Prune,
+    ReleaseStream,
+    Retry,
+    Unhold,
+)
+from fairlead.verbs.queues import CreateQueue, DeleteQueue, ListQueues, Pause, Purge, Resume, UpdateQueue
+from fairlead.verbs.settle import Ack, Goodbye, Nack, Settle
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Doer(Protocol):
+    """Whatever carries out requests and waits for their answers."""
+
+    def do(self, request: Request[Answer]) -> Answer: ...
+
+
+class Group:
+    """Verbs under a common name, such as `config.get` and `config.set`."""
+
+    def __init__(self, doer: Doer) -> None:
+        self._doer = doer
+
+    def do(self, request: Request[Answer]) -> Answer:
+        return self._doer.do(request)
+
+
+class ConfigGroup(Group):
+    """`config`: the runtime configuration, text by key, live at once."""
+
+    def get(self, key: str) -> str:
+        """The value of a key. Raises `ConfigKeyNotFound`."""
+        return self.do(config_verbs.ConfigGet(key))
+
+    def set(self, key: str, value: str | float) -> None:
+        """Set a key. A number is stored as its text. A throttle or weight takes effect for the next message."""
+        return self.do(config_verbs.ConfigSet(key, value))
+
+    def delete(self, key: str) -> None:
+        """Delete a key. Raises `ConfigKeyNotFound`."""
+        return self.do(config_verbs.ConfigDelete(key))
+
+    def list(self, prefix: str = "") -> dict[str, str]:
+        """All keys that begin with `prefix`, with their values."""
+        return self.do(config_verbs.ConfigList(prefix))
+
+
+class RunbooksGroup(Group):
+    """`runbooks`: the runbooks in force. A project is text; "" is the runbook of no project."""
+
+    def save(self, project: str, text: str) -> None:
+        """Put a project's runbook into force. `text` is what `dump_runbook` makes."""
+        return self.do(runbook_verbs.RunbooksSave(project, text))
+
+    def get(self, project: str) -> str:
+        """The runbook of a project. Raises `RunbookNotFound`."""
+        return self.do(runbook_verbs.RunbooksGet(project))
+
+    def list(self) -> dict[str, str]:
+        """The texts of all runbooks by project."""
+        return self.do(runbook_verbs.RunbooksList())
+
+
+class KeysGroup(Group):
+    """`keys`: API keys, as far as the caller's own key lets it see and change them."""
+
+    def create(
+        self,
+        name: str,
+        grants: Iterable[Grant | str] = (),
+        *,
+        expires_in: Duration | None = None,
+        expires_at: int | None = None,
+    ) -> NewKey:
+        """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch
+        milliseconds.
+        """
+        return self.do(key_verbs.KeysCreate(name, _listed(grants), expires_in, expires_at))
+
+    def list(self) -> list[KeyInfo]:
+        """All keys, in the order they were made."""
+        return self.do(key_verbs.KeysList())
+
+    def show(self, key_id: str = "") -> KeyInfo:
+        """A key by its id; without an id, the caller's own. Raises `KeyNotFound`."""
+        return self.do(key_verbs.KeysShow(key_id))
+
+    def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
+        """Replace all rights of a key, from its next call on."""
+        return self.do(key_verbs.KeysSetGrants(key_id, _listed(grants)))
+
+    def change_grants(
+        self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
+    ) -> KeyInfo:
+        """Add and remove rights. A removed right must be there, word for word."""
+        return self.do(key_verbs.KeysChangeGrants(key_id, _listed(add), _listed(remove)))
+
+    def revoke(self, key_id: str) -> None:
+        """End a key: its next call is refused. Raises `KeyNotFound`."""
+        return self.do(key_verbs.KeysRevoke(key_id))
+
+    def rotate(self, key_id: str, *, keep: Duration | None = None) -> NewKey:
+        """Make a new key with the same name, rights and end. The old one works for `keep` longer, or ends
+        now.
+        """
+        return self.do(key_verbs.KeysRotate(key_id, keep))
+
+
+class AuditGroup(Group):
+    """`audit`: who did what."""
+
+    def read(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        who: str | None = None,
+        verb: str | None = None,
+        queue: str | None = None,
+        since: int | None = None,
+    ) -> list[AuditRecord]:
+        """Entries, the newest first. `before` is the number of the last entry seen; `since` a time in epoch
+        milliseconds. A filter looks through the 100,000 entries before that.
+        """
+        return self.do(audit_verbs.AuditRead(limit, before, who, verb, queue, since))
+
+
+class ConsumersGroup(Group):
+    """`consumers`: durable consumers and their numbered claims.
+
+    `generation` is what `register` returned; a later registration fences off all earlier ones. A consumer is
+    known by its name and its queue: the same name in another queue is another consumer.
+    """
+
+    def register(
+        self, name: str, queue: str, *, ttl: Duration = "7d", unspoken: Unspoken = "complete"
+    ) -> ConsumerInfo:
+        """Make the consumer, or take it over with its claim in hand: from now on only the new generation
+        counts.
+
+        A consumer that is not seen for its time to live lets go of that claim. `unspoken` is what a close
+        does with messages that have no outcome: "complete", or "release" back to their places.
+        """
+        return self.do(consumer_verbs.ConsumersRegister(name, queue, ttl, unspoken))
+
+    def claim(
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        limit: int = 10_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        wait: Duration | None = None,
+        up_to: int | None = None,
+        max_per_stream: int = MAX_CLAIM,
+    ) -> NumberedClaim:
+        """Take the next claim, waiting up to `wait` for the first message; the number in hand returns the
+        same claim again.
+
+        Its messages stay as they are until it is closed. `max_bytes` is exceeded by a few messages at most.
+        `up_to` is a place, as `ceiling` returns it: nothing behind it is taken. A stream's run is taken whole
+        unless `max_per_stream` ends it earlier, so that more streams find room.
+        """
+        return self.do(
+            consumer_verbs.ConsumersClaim(
+                name, queue, generation, number, limit, max_bytes, wait, up_to, max_per_stream
+            )
+        )
+
+    def read(
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
+    ) -> Iterator[Delivery]:
+        """The messages of the claim in hand, in its order; of `slices` slices only this one. A stream is in
+        one slice.
+
+        Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
+        `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers whose unspoken messages are released,
+        leaves out messages that have an outcome by then, and in a stream all behind one that failed or was
+        released.
+        """
+        return chain.from_iterable(
+            self.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        )
+
+    def read_pages(
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        *,
+        slice: int = 0,
+        slices: int = 1,
+        unsettled: bool = False,
+        after: bytes = b"",
+    ) -> Iterator[Sequence[Delivery]]:
+        """`read`, page by page: up to a thousand messages or about eight mebibytes, from behind the message
+        with the id `after` on.
+        """
+        return self.do(
+            consumer_verbs.ConsumersRead(name, queue, generation, number, slice, slices, unsettled, after)
+        )
+
+    def record(
+        self,
+        name: str,
+        queue: str,
+        generation: int,
+        number: int,
+        items: Sequence[Complete | Fail | Release | Start | Extend],
+        *,
+        part: str = "",
+    ) -> None:
+        """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
+
+        The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names
+        the part. `Start` says that work begins: see `take_up`. `Extend` takes effect at once: progress grows,
+        and the latest carry replaces the one before.
+        """
+        return self.do(consumer_verbs.ConsumersRecord(name, queue, generation, number, items, part))
+
+    def take_up(
+        self, name: str, queue: str, generation: int, number: int, *, slice: int = 0, slices: int = 1
+    ) -> TakenUp:
+        """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
+        failed.
+        """
+        return self.do(consumer_verbs.ConsumersTakeUp(name, queue, generation, number, slice, slices))
+
+    def choose(
+        self, name: str, queue: str, generation: int, number: int, parts: Sequence[str], *, add: bool = False
+    ) -> None:
+        """Of the outcomes recorded under parts, count only those of these parts; with `add`, also those
+        chosen before.
+        """
+        return self.do(consumer_verbs.ConsumersChoose(name, queue, generation, number, parts, add))
+
+    def close(self, name: str, queue: str, generation: int, up_to: int) -> CloseResult:
+        """Close the claim in hand: each message gets the outcome recorded for it, or else what `unspoken`
+        said. Closing a closed claim changes nothing.
+        """
+        return self.do(consumer_verbs.ConsumersClose(name, queue, generation, up_to))
+
+    def heartbeat(self, name: str, queue: str, generation: int) -> ConsumerInfo:
+        """Restart the consumer's time to live. Every other call with its generation does so too."""
+        return self.do(consumer_verbs.ConsumersHeartbeat(name, queue, generation))
+
+    def ceiling(self, name: str, queue: str, generation: int) -> int:
+        """A place: messages that are ready now stand at or before it; later ones stand behind it."""
+        return self.do(consumer_verbs.ConsumersCeiling(name, queue, generation))
+
+    def release(self, name: str, queue: str) -> int:
+        """Let go of the claim in hand: its messages go back to their places. Returns how many."""
+        return self.do(consumer_verbs.ConsumersRelease(name, queue))
+
+    def drop(self, name: str, queue: str) -> None:
+        """Let go of the claim in hand, and forget the consumer."""
+        return self.do(consumer_verbs.ConsumersDrop(name, queue))
+
+    def list(self) -> builtins.list[ConsumerInfo]:
+        """All durable consumers, in order of their queues and names."""
+        return self.do(consumer_verbs.ConsumersList())
+
+    def show(self, name: str, queue: str) -> ConsumerInfo:
+        """One durable consumer. Raises `ConsumerNotFound`."""
+        return self.do(consumer_verbs.ConsumersShow(name, queue))
+
+
+class StagingGroup(Group):
+    """`staging`: chunks of messages that become visible together. A queue and a token name a write."""
+
+    def stage(
+        self,
+        token: str,
+        chunk: str,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        ttl: Duration = "1d",
+        skip_invalid: bool = False,
+        dead: Dead | Sequence[Dead] | None = None,
+    ) -> StageResult:
+        """Store messages that nobody sees until `publish`; the same chunk again replaces the first.
+
+        A write that is never published is dropped when `ttl` has passed since its last chunk. With
+        `skip_invalid`, bad messages are left out and listed in `refused`; otherwise one of them refuses the
+        chunk. The queue's hook runs now, not at publish. With `dead`, a (reason, error) for all messages or
+        one for each, they become dead letters, as with `quarantine`.
+        """
+        return self.do(staging_verbs.StagingStage(token, chunk, queue, messages, ttl, skip_invalid, dead))
+
+    def publish(self, token: str, queue: str, chunks: Sequence[str]) -> PublishResult:
+        """Turn these chunks into messages, in this order, all of them or none.
+
+        The same write again within seven days does nothing, and answers `already`. Raises, with nothing
+        changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`, `TooManyLanes`, `StoreFull`.
+        """
+        return self.do(staging_verbs.StagingPublish(token, queue, chunks))
+
+    def discard(self, token: str, queue: str) -> int:
+        """Drop a write that is not published. Returns how many chunks it had."""
+        return self.do(staging_verbs.StagingDiscard(token, queue))
+
+    def list(self) -> list[StagedWrite]:
+        """Staged writes, and the thousand last published ones that are remembered."""
+        return self.do(staging_verbs.StagingList())
+
+
+class Surface:
+    """Every verb as a method."""
+
+    def __init__(self) -> None:
+        self.config = ConfigGroup(self)
+        self.runbooks = RunbooksGroup(self)
+        self.keys = KeysGroup(self)
+        self.audit = AuditGroup(self)
+        self.consumers = ConsumersGroup(self)
+        self.staging = StagingGroup(self)
+
+    def do(self, request: Request[Answer]) -> Answer:
+        """Carry out any request."""
+        raise NotImplementedError
+
+    # Queues
+
+    def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
+        """Make a queue and its `<name>.dlq`. Options are described in docs/reference/queue-options.md."""
+        return self.do(CreateQueue(name, options))
+
+    def update_queue(self, /, name: str, **options: Any) -> QueueInfo:
+        """Change options of a queue; the others stay."""
+        return self.do(UpdateQueue(name, options))
+
+    def pause(self, name: str) -> None:
+        """Stop delivering from a queue; enqueues and settles go on."""
+        return self.do(Pause(name))
+
+    def resume(self, name: str) -> None:
+        """Deliver from a paused queue again."""
+        return self.do(Resume(name))
+
+    def purge(self, name: str) -> int:
+        """Drop every message that is ready or waiting; leased and retained messages stay. Returns the count."""
+        return self.do(Purge(name))
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue, its `.dlq` and all their messages."""
+        return self.do(DeleteQueue(name))
+
+    def queues(self, prefix: str = "") -> list[QueueInfo]:
+        """All queues whose names begin with `prefix`."""
+        return self.do(ListQueues(prefix))
+
+    def stats(self, queue: str, *, keys: bool = False, key_limit: int = 1000) -> QueueStats:
+        """Exact counts. `keys=True` adds weight, deficit and pending of up to `key_limit` active keys."""
+        return self.do(Stats(queue, keys, key_limit))
+
+    # Messages in
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        fairness_key: str = DEFAULT_KEY,
+        weight: int = 1,
+        throttle_keys: Sequence[str] = (),
+        stream: str | None = None,
+        delay: Duration | None = None,
+        dedup_key: str | None = None,
+        ttl: Duration | None = None,
+    ) -> str:
+        """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
+        return self.do(
+            Enqueue(
+                queue, payload, headers, fairness_key, weight, throttle_keys, stream, delay, dedup_key, ttl
+            )
+        )
+
+    def enqueue_many(self, queue: str, messages: Sequence[NewMessage]) -> list[str]:
+        """All or none, in the order given, in one commit. Returns the ids."""
+        return self.do(EnqueueMany(queue, messages))
+
+    def quarantine(
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        error: str = "",
+    ) -> list[str]:
+        """Put messages straight into the dead letters of a queue, with a record of why."""
+        return self.do(Quarantine(queue, messages, reason, error))
+
+    # Messages out
+
+    def claim(
+        self,
+        queue: str | Sequence[str],
+        *,
+        limit: int = 1,
+        wait: Duration | None = None,
+        consumer: str = "",
+        max_per_stream: int = 1,
+        token: str | None = None,
+        started: bool = True,
+    ) -> list[Delivery]:
+        """Lease up to `limit` messages, waiting up to `wait` for the first.
+
+        `max_per_stream` lets one claim take a run of a stream, in order. `token` makes the claim idempotent:
+        while any of its messages is leased, the same token returns these instead of more. `started=False` is
+        for prefetching: send `Start` before work begins; until then expiry counts as a release.
+        """
+        return self.do(Claim(queue, limit, wait, consumer, max_per_stream, token, started))
+
+    def settle(self, items: Sequence[Settlement]) -> list[SettleResult]:
+        """One commit for all items, one result for each. A stale lease changes nothing and answers
+        `lost_lease`.
+        """
+        return self.do(Settle(items))
+
+    def ack(self, queue: str, message_id: str) -> SettleResult:
+        """Complete whatever lease is current: unfenced, so a late caller may settle another consumer's
+        delivery.
+        """
+        return self.do(Ack(queue, message_id))
+
+    def nack(
+        self,
+        queue: str,
+        message_id: str,
+        error: str = "",
+        *,
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+    ) -> SettleResult:
+        """Fail whatever lease is current; unfenced like `ack`."""
+        return self.do(Nack(queue, message_id, error, reason))
+
+    def goodbye(self, consumer: str) -> int:
+        """Release everything that a consumer holds, back to its places. Returns how many."""
+        return self.do(Goodbye(consumer))
+
+    def exchange(
+        self,
+        consumer: str,
+        *,
+        extend: Sequence[Extend] = (),
+        settle: Sequence[Settlement] = (),
+        enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
+        claim: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        answered: Sequence[str] = (),
+    ) -> ExchangeResult:
+        """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit,
+        then a claim.
+
+        The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and
+        of the claim what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream,
+        started. `answered` are the ids of earlier requests whose answers have arrived: the broker forgets
+        them, and they must not be sent again.
+        """
+        return self.do(Exchange(consumer, extend, settle, enqueue, claim, request_id, answered))
+
+    # Acts of operators, by id or filter, without a lease token. `dry_run` shows what would change.
+
+    def retry(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure."""
+        return self.do(Retry(queue, ids, filter, dry_run))
+
+    def drop(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Delete messages for good, wherever they are; a lease on them is revoked."""
+        return self.do(Drop(queue, ids, filter, dry_run))
+
+    def done(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Complete messages by hand; a lease on them is revoked."""
+        return self.do(Done(queue, ids, filter, dry_run))
+
+    def bury(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        error: str = "buried by an operator",
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Move messages to the dead letters; a lease on them is revoked."""
+        return self.do(Bury(queue, ids, filter, error, reason, dry_run))
+
+    def hold(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later
+        ones.
+        """
+        return self.do(Hold(queue, ids, filter, dry_run))
+
+    def unhold(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Make held messages ready now."""
+        return self.do(Unhold(queue, ids, filter, dry_run))
+
+    def fail(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        error: str = "failed by an operator",
+        reason: FailureReason | str | int = FailureReason.UNKNOWN,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Fail leased messages as if their holders had reported it; the leases are revoked."""
+        return self.do(FailLeased(queue, ids, filter, error, reason, dry_run))
+
+    def drain(self, queue: str, *, limit: int = 10_000) -> list[MessageInfo]:
+        """Remove ready messages and return them."""
+        return self.do(Drain(queue, limit))
+
+    def prune(
+        self,
+        queue: str,
+        *,
+        older_than: Duration = "0s",
+        which: Literal["all", "done", "dead"] = "all",
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Drop messages that have been dead, or done and retained, for longer than `older_than`."""
+        return self.do(Prune(queue, older_than, which, dry_run))
+
+    def release_stream(self, queue: str, stream: str) -> bool:
+        """Let later messages of a stream pass the one that waits at its head; repeated, also the next one.
+
+        False when nothing waits at its head.
+        """
+        return self.do(ReleaseStream(queue, stream))
+
+    # Dead letters
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        ids: Sequence[str] | None = None,
+        filter: DeadFilter | None = None,
+        count: int | None = None,
+        dry_run: bool = False,
+        rate: float | None = None,
+        clear_progress: bool = False,
+    ) -> RedriveResult:
+        """Return dead letters to their queue, the longest dead first, each with a new life of attempts.
+
+        A dry run counts exactly what would go. With `rate` (messages a second) the redrive goes on in the
+        background, also after a restart.
+        """
+        return self.do(Redrive(queue, ids, filter, count, dry_run, rate, clear_progress))
+
+    def intents(self) -> list[Intent]:
+        """The long operations under way."""
+        return self.do(Intents())
+
+    def cancel_intent(self, intent_id: int) -> bool:
+        """Stop a redrive that is under way. False when there is none of that id."""
+        return self.do(CancelIntent(intent_id))
+
+    # Looking
+
+    def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
+        """Find a message by its full id, by a unique prefix, or, given a queue, by the last characters."""
+        return self.do(Find(message_id, queue))
+
+    def twin(self, queue: str, dedup_key: str) -> str | None:
+        """The id that an enqueue with this dedup key would return now; None: it would be a new message."""
+        return self.do(Twin(queue, dedup_key))
+
+    def peek(
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        where: str = "ready",
+        key: str | None = None,
+        after: str | None = None,
+    ) -> list[MessageInfo]:
+        """Look at messages without claiming them."""
+        return self.do(Peek(queue, limit, where, key, after))
+
+    def browse(
+        self,
+        queue: str,
+        *,
+        view: Literal["messages", "dead"] = "messages",
+        low: str = "",
+        high: str = "",
+        limit: int = 1000,
+        after: str = "",
+    ) -> list[MessageInfo]:
+        """Look at all of a queue without claiming, page by page in the order of ids: from `low` on, before
+        `high`, behind `after`.
+
+        `view="dead"` shows its dead letters. A page may be shorter than `limit`; an empty page is the end. A
+        message that exists throughout is shown exactly once, whatever happens to it meanwhile.
+        """
+        return self.do(Browse(queue, view, low, high, limit, after))
+
+    def browse_splits(
+        self, queue: str, view: Literal["messages", "dead"] = "messages", n: int = 1
+    ) -> list[tuple[str, str]]:
+        """Up to `n` ranges (low, high) for `browse`, about even, that together cover the queue; "" is no
+        bound.
+        """
+        return self.do(BrowseSplits(queue, view, n))
+
+    def failure_metrics(self, queue: str, *, streams: int = 100) -> FailureMetrics:
+        """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` blocked streams."""
+        return self.do(GetFailureMetrics(queue, streams))
+
+    def explain(self, message_id: str, queue: str | None = None) -> Explanation:
+        """Explain why a message is not being delivered."""
+        return self.do(Explain(message_id, queue))
+
+    def explain_queue(self, name: str) -> Explanation:
+        """Explain why a queue delivers nothing, or less than expected."""
+        return self.do(ExplainQueue(name))
+
+    # The broker itself
+
+    def checkpoint(self, path: str | Path) -> None:
+        """Write a consistent copy of everything, made while running, to a path that does not exist yet.
+
+        Through a server, the path is on the server's machine.
+        """
+        return self.do(Checkpoint(path))
+
+
+def _listed(grants: Iterable[Grant | str]) -> Any:
+    """Texts, which a request can carry; the engine refuses what is no list."""
+    return grants if isinstance(grants, (str, bytes)) else [str(grant) for grant in grants]
+
+
+class AsyncDoer(Protocol):
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]: ...
+
+
+def _awaited(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """The same function, where `do` returns an awaitable."""
+    return cast("Callable[Concatenate[Any, P], Awaitable[T]]", method)
+
+
+class AsyncGroup:
+    def __init__(self, doer: AsyncDoer) -> None:
+        self._doer = doer
+
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+        return self._doer.do(request)
+
+
+class AsyncConfigGroup(AsyncGroup):
+    """`config`: the runtime configuration, text by key, live at once."""
+
+    get = _awaited(ConfigGroup.get)
+    set = _awaited(ConfigGroup.set)
+    delete = _awaited(ConfigGroup.delete)
+    list = _awaited(ConfigGroup.list)
+
+
+class AsyncRunbooksGroup(AsyncGroup):
+    """`runbooks`: the runbooks in force."""
+
+    save = _awaited(RunbooksGroup.save)
+    get = _awaited(RunbooksGroup.get)
+    list = _awaited(RunbooksGroup.list)
+
+
+class AsyncKeysGroup(AsyncGroup):
+    """`keys`: API keys, as far as the caller's own key lets it see and change them."""
+
+    create = _awaited(KeysGroup.create)
+    list = _awaited(KeysGroup.list)
+    show = _awaited(KeysGroup.show)
+    set_grants = _awaited(KeysGroup.set_grants)
+    change_grants = _awaited(KeysGroup.change_grants)
+    revoke = _awaited(KeysGroup.revoke)
+    rotate = _awaited(KeysGroup.rotate)
+
+
+class AsyncAuditGroup(AsyncGroup):
+    """`audit`: who did what."""
+
+    read = _awaited(AuditGroup.read)
+
+
+class AsyncConsumersGroup(AsyncGroup):
+    """`consumers`: durable consumers and their numbered claims."""
+
+    register = _awaited(ConsumersGroup.register)
+    claim = _awaited(ConsumersGroup.claim)
+    record = _awaited(ConsumersGroup.record)
+    take_up = _awaited(ConsumersGroup.take_up)
+    choose = _awaited(ConsumersGroup.choose)
+    close = _awaited(ConsumersGroup.close)
+    heartbeat = _awaited(ConsumersGroup.heartbeat)
+    ceiling = _awaited(ConsumersGroup.ceiling)
+    release = _awaited(ConsumersGroup.release)
+    drop = _awaited(ConsumersGroup.drop)
+    list = _awaited(ConsumersGroup.list)
+    show = _awaited(ConsumersGroup.show)
+
+
+class AsyncStagingGroup(AsyncGroup):
+    """`staging`: chunks of messages that become visible together."""
+
+    stage = _awaited(StagingGroup.stage)
+    publish = _awaited(StagingGroup.publish)
+    discard = _awaited(StagingGroup.discard)
+    list = _awaited(StagingGroup.list)
+
+
+class AsyncSurface:
+    """Every verb as a coroutine."""
+
+    def __init__(self) -> None:
+        self.config = AsyncConfigGroup(self)
+        self.runbooks = AsyncRunbooksGroup(self)
+        self.keys = AsyncKeysGroup(self)
+        self.audit = AsyncAuditGroup(self)
+
+    def do(self, request: Request[Answer]) -> Awaitable[Answer]:
+        """Carry out any request."""
+        raise NotImplementedError
+
+    create_queue = _awaited(Surface.create_queue)
+    update_queue = _awaited(Surface.update_queue)
+    pause = _awaited(Surface.pause)
+    resume = _awaited(Surface.resume)
+    purge = _awaited(Surface.purge)
+    delete_queue = _awaited(Surface.delete_queue)
+    queues = _awaited(Surface.queues)
+    stats = _awaited(Surface.stats)
+    enqueue = _awaited(Surface.enqueue)
+    enqueue_many = _awaited(Surface.enqueue_many)
+    quarantine = _awaited(Surface.quarantine)
+    claim = _awaited(Surface.claim)
+    settle = _awaited(Surface.settle)
+    ack = _awaited(Surface.ack)
+    nack = _awaited(Surface.nack)
+    goodbye = _awaited(Surface.goodbye)
+    exchange = _awaited(Surface.exchange)
+    retry = _awaited(Surface.retry)
+    drop = _awaited(Surface.drop)
+    done = _awaited(Surface.done)
+    bury = _awaited(Surface.bury)
+    hold = _awaited(Surface.hold)
+    unhold = _awaited(Surface.unhold)
+    fail = _awaited(Surface.fail)
+    drain = _awaited(Surface.drain)
+    prune = _awaited(Surface.prune)
+    release_stream = _awaited(Surface.release_stream)
+    redrive = _awaited(Surface.redrive)
+    intents = _awaited(Surface.intents)
+    cancel_intent = _awaited(Surface.cancel_intent)
+    find = _awaited(Surface.find)
+    twin = _awaited(Surface.twin)
+    peek = _awaited(Surface.peek)
+    browse = _awaited(Surface.browse)
+    browse_splits = _awaited(Surface.browse_splits)
+    failure_metrics = _awaited(Surface.failure_metrics)
+    explain = _awaited(Surface.explain)
+    explain_queue = _awaited(Surface.explain_queue)
+    checkpoint = _awaited(Surface.checkpoint)

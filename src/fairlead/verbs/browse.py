@@ -1,0 +1,64 @@
+"""Reading a whole queue, page by page, without claiming."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from fairlead.model.views import MessageInfo
+from fairlead.request import Request, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("browse")
+class Browse(Request[list[MessageInfo]], frozen=True):
+    """Look at all of a queue without claiming, page by page in the order of ids: from `low` on, before
+    `high`, behind `after`.
+
+    `view="dead"` shows its dead letters. A page may be shorter than `limit`; an empty page is the end. A
+    message that exists throughout is shown exactly once, whatever happens to it meanwhile.
+    """
+
+    repeatable = True
+    shows_messages = True
+
+    queue: str
+    view: Literal["messages", "dead"] = "messages"
+    low: str = ""
+    high: str = ""
+    limit: int = 1000
+    after: str = ""
+
+    def run(self, tx: Transaction) -> list[MessageInfo]:
+        from fairlead.broker.browse import browse
+
+        return browse(
+            tx.core,
+            self.queue,
+            view=self.view,
+            low=self.low,
+            high=self.high,
+            limit=self.limit,
+            after=self.after,
+        )
+
+    def visible(self, answer: list[MessageInfo], rights: Rights) -> list[MessageInfo]:
+        return rights.readable_parts(answer)
+
+
+@verb("browse_splits")
+class BrowseSplits(Request[list[tuple[str, str]]], frozen=True):
+    """Up to `n` ranges (low, high) for `browse`, about even, that together cover the queue; "" is no bound."""
+
+    repeatable = True
+
+    queue: str
+    view: Literal["messages", "dead"] = "messages"
+    n: int = 1
+
+    def run(self, tx: Transaction) -> list[tuple[str, str]]:
+        from fairlead.broker.browse import browse_splits
+
+        return browse_splits(tx.core, self.queue, self.view, self.n)

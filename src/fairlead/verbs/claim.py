@@ -1,0 +1,80 @@
+"""Leasing messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.model.access import Right
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("claim")
+class Claim(Request[list[Delivery]], frozen=True):
+    """Lease up to `limit` messages, waiting up to `wait` for the first.
+
+    `max_per_stream` lets one claim take a run of a stream, in order. `token` makes the claim idempotent:
+    while any of its messages is leased, the same token returns these instead of more. `started=False` is for
+    prefetching: send `Start` before work begins; until then expiry counts as a release.
+    """
+
+    bulk = True
+    right = Right.CONSUME
+    room = Room.LEASES
+
+    queue: str | Sequence[str]
+    limit: int = 1
+    wait: Duration | None = None
+    consumer: str = ""
+    max_per_stream: int = 1
+    token: str | None = None
+    started: bool = True
+
+    def run(self, tx: Transaction) -> list[Delivery]:
+        from fairlead.broker.claim import claim
+
+        return claim(
+            tx.core,
+            self.queue,
+            limit=self.limit,
+            wait=self.wait,
+            consumer=self.consumer,
+            token=self.token,
+            started=self.started,
+            max_per_stream=self.max_per_stream,
+        )
+
+    def queues(self) -> Sequence[str]:
+        return names_of(self.queue)
+
+    def authorize(self, rights: Rights) -> Claim:
+        """Names of consumers and claims belong to the key: no other key can say them."""
+        super().authorize(rights)
+        token = self.token and rights.scoped(self.token)
+        return msgspec.structs.replace(self, consumer=rights.scoped(self.consumer), token=token)
+
+    def visible(self, answer: list[Delivery], rights: Rights) -> list[Delivery]:
+        """The key may have been revoked while the claim waited, and a token may bring messages of a queue that
+        the caller has lost: those go back to their places."""
+        if not answer:
+            return answer
+        with rights.releasing(answer):
+            if self.wait is not None:
+                for queue in self.queues():
+                    rights.need(Right.CONSUME, queue)
+            return rights.still_own(answer)
+
+
+def names_of(queue: object) -> Sequence[str]:
+    """One name or several; the engine refuses everything else."""
+    if isinstance(queue, str):
+        return (queue,)
+    return queue if isinstance(queue, Sequence) else ()

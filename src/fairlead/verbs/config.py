@@ -1,0 +1,101 @@
+"""The runtime configuration. A weight belongs to its queue; every other key belongs to all queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fairlead.errors import InvalidRequest
+from fairlead.model.access import EVERYTHING, Right
+from fairlead.model.config_keys import WEIGHT
+from fairlead.model.names import check_queue_name
+from fairlead.request import Answer, Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+class ConfigRequest(Request[Answer], frozen=True):
+    """About one key, which takes the right to administrate what the key is about."""
+
+    def authorize(self, rights: Rights) -> Request[Answer]:
+        rights.need_pattern(Right.ADMIN, queue_of(self.key))  # type: ignore[attr-defined]
+        return self
+
+
+@verb("config.get")
+class ConfigGet(ConfigRequest[str], frozen=True):
+    """The value of a key. Raises `ConfigKeyNotFound`."""
+
+    repeatable = True
+
+    key: str
+
+    def run(self, tx: Transaction) -> str:
+        from fairlead.broker.runtime_config import get_value
+
+        return get_value(tx.core, self.key)
+
+
+@verb("config.set")
+class ConfigSet(ConfigRequest[None], frozen=True):
+    """Set a key. A number is stored as its text. A throttle or weight takes effect for the next message."""
+
+    audited = True
+    repeatable = True
+    room = Room.GROWS
+
+    key: str
+    value: str | float
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker.runtime_config import set_value
+
+        set_value(tx.core, self.key, self.value)
+
+    def audit_details(self) -> Mapping[str, object]:
+        """Values may be secrets of hooks."""
+        return {"key": self.key}
+
+
+@verb("config.delete")
+class ConfigDelete(ConfigRequest[None], frozen=True):
+    """Delete a key. Raises `ConfigKeyNotFound`."""
+
+    audited = True
+    room = Room.FITS
+
+    key: str
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker.runtime_config import delete_value
+
+        delete_value(tx.core, self.key)
+
+
+@verb("config.list")
+class ConfigList(Request[dict[str, str]], frozen=True):
+    """All keys that begin with `prefix`, with their values."""
+
+    repeatable = True
+
+    prefix: str = ""
+
+    def run(self, tx: Transaction) -> dict[str, str]:
+        from fairlead.broker.runtime_config import list_values
+
+        return list_values(tx.core, self.prefix)
+
+    def visible(self, answer: dict[str, str], rights: Rights) -> dict[str, str]:
+        return {key: value for key, value in answer.items() if rights.may(Right.ADMIN, queue_of(key))}
+
+
+def queue_of(key: object) -> str:
+    """The queue that a configuration key is about, or everything."""
+    if not isinstance(key, str) or not key.startswith(WEIGHT):
+        return EVERYTHING
+    try:
+        return check_queue_name(key.removeprefix(WEIGHT).partition(":")[0])
+    except InvalidRequest:
+        return EVERYTHING

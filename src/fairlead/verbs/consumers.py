@@ -1,0 +1,365 @@
+"""Durable consumers and their numbered claims.
+
+A durable consumer belongs to its queue, not to the key that made it, because it outlives keys. `generation`
+is what `register` returned; a later registration fences off all earlier ones. What is claimed, recorded,
+chosen and closed is synced before the answer, whatever the durability of the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.model.access import Right
+from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
+from fairlead.model.delivery import Delivery
+from fairlead.model.durations import Duration
+from fairlead.model.limits import MAX_CLAIM
+from fairlead.model.settle import Complete, Extend, Fail, Release, Start
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("consumers.register")
+class ConsumersRegister(Request[ConsumerInfo], frozen=True):
+    """Make the consumer, or take it over with its claim in hand: from now on only the new generation counts.
+
+    A consumer that is not seen for its time to live lets go of that claim. `unspoken` is what a close does
+    with messages that have no outcome: "complete", or "release" back to their places.
+    """
+
+    right = Right.CONSUME
+    repeatable = True
+    room = Room.WEIGHS
+
+    name: str
+    queue: str
+    ttl: Duration = "7d"
+    unspoken: Unspoken = "complete"
+
+    def run(self, tx: Transaction) -> ConsumerInfo:
+        from fairlead.broker import consumers
+
+        return consumers.register(tx.core, self.name, self.queue, ttl=self.ttl, unspoken=self.unspoken)
+
+
+@verb("consumers.claim")
+class ConsumersClaim(Request[NumberedClaim], frozen=True):
+    """Take the next claim, waiting up to `wait` for the first message; the number in hand returns the same
+    claim again.
+
+    Its messages stay as they are until it is closed: nobody else gets them, settles them or moves them.
+    `max_bytes` is exceeded by a few messages at most. `up_to` is a place, as `ceiling` returns it: nothing
+    behind it is taken. A stream's run is taken whole unless `max_per_stream` ends it earlier, so that more
+    streams find room.
+    """
+
+    bulk = True
+    right = Right.CONSUME
+    room = Room.LEASES
+    repeatable = True
+
+    name: str
+    queue: str
+    generation: int
+    number: int
+    limit: int = 10_000
+    max_bytes: int = 64 * 1024 * 1024
+    wait: Duration | None = None
+    up_to: int | None = None
+    max_per_stream: int = MAX_CLAIM
+
+    def run(self, tx: Transaction) -> NumberedClaim:
+        from fairlead.broker import consumers
+
+        return consumers.claim(
+            tx.core,
+            self.name,
+            self.queue,
+            self.generation,
+            self.number,
+            limit=self.limit,
+            max_bytes=self.max_bytes,
+            wait=self.wait,
+            up_to=self.up_to,
+            max_per_stream=self.max_per_stream,
+        )
+
+    def visible(self, answer: NumberedClaim, rights: Rights) -> NumberedClaim:
+        """A caller that lost its right while it waited learns nothing; the claim stays with its consumer."""
+        rights.need(Right.CONSUME, self.queue)
+        return answer
+
+
+@verb("consumers.read_pages")
+class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
+    """The messages of the claim in hand, in its order, page by page; of `slices` slices only this one. A
+    stream is in one slice.
+
+    Every reading of an open claim gives the same messages. When the claim is over, so are its bodies:
+    `ClaimClosed`, `ClaimReleased`. `unsettled`, for consumers whose unspoken messages are released, leaves
+    out messages that have an outcome by then, and in a stream all behind one that failed or was released.
+    `after` is the id of the last message that was read before.
+    """
+
+    bulk = True
+    right = Right.CONSUME
+
+    name: str
+    queue: str
+    generation: int
+    number: int
+    slice: int = 0
+    slices: int = 1
+    unsettled: bool = False
+    after: bytes = b""
+
+    def run(self, tx: Transaction) -> Iterator[Sequence[Delivery]]:
+        from fairlead.broker import consumers
+
+        return consumers.read_pages(
+            tx.core,
+            self.name,
+            self.queue,
+            self.generation,
+            self.number,
+            slice=self.slice,
+            slices=self.slices,
+            unsettled=self.unsettled,
+            after=self.after,
+        )
+
+    def visible(self, answer: Iterator[Sequence[Delivery]], rights: Rights) -> Iterator[Sequence[Delivery]]:
+        """The right is checked again before each page."""
+        for page in answer:
+            rights.need(Right.CONSUME, self.queue)
+            yield page
+
+
+@verb("consumers.record")
+class ConsumersRecord(Request[None], frozen=True):
+    """Record outcomes of messages of the claim in hand; they take effect when the claim is closed.
+
+    The last outcome of a message counts. An outcome recorded under a part counts only if `choose` names the
+    part. `Start` says that work begins: see `take_up`. It is no outcome and replaces none. `Extend` takes
+    effect at once: progress grows, and the latest carry replaces the one before, with an outcome or without;
+    the outcome stands. An `Extend` with less progress than this claim has recorded already comes from
+    somebody who lags behind, and changes nothing.
+    """
+
+    bulk = True
+    right = Right.CONSUME
+    repeatable = True
+    room = Room.WEIGHS
+
+    name: str
+    queue: str
+    generation: int
+    number: int
+    items: Sequence[Complete | Fail | Release | Start | Extend]
+    part: str = ""
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker import consumers
+
+        consumers.record(
+            tx.core, self.name, self.queue, self.generation, self.number, self.items, part=self.part
+        )
+
+
+@verb("consumers.take_up")
+class ConsumersTakeUp(Request[TakenUp], frozen=True):
+    """Begin work on a slice: a message that an earlier worker began there and left without an outcome has
+    failed.
+
+    This is the rule for a started delivery whose lease expires, so that a message which kills its worker ends
+    as a dead letter. If the earlier worker is alive after all, what it records later counts.
+    """
+
+    right = Right.CONSUME
+    repeatable = True
+    room = Room.FITS
+
+    name: str
+    queue: str
+    generation: int
+    number: int
+    slice: int = 0
+    slices: int = 1
+
+    def run(self, tx: Transaction) -> TakenUp:
+        from fairlead.broker import consumers
+
+        return consumers.take_up(
+            tx.core,
+            self.name,
+            self.queue,
+            self.generation,
+            self.number,
+            slice=self.slice,
+            slices=self.slices,
+        )
+
+
+@verb("consumers.choose")
+class ConsumersChoose(Request[None], frozen=True):
+    """Of the outcomes recorded under parts, count only those of these parts; a later choice replaces it.
+
+    With `add`, the parts chosen before count too.
+    """
+
+    right = Right.CONSUME
+    repeatable = True
+    # A claim cannot be closed without its choice.
+    room = Room.LEASES
+
+    name: str
+    queue: str
+    generation: int
+    number: int
+    parts: Sequence[str]
+    add: bool = False
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker import consumers
+
+        consumers.choose(
+            tx.core, self.name, self.queue, self.generation, self.number, self.parts, add=self.add
+        )
+
+
+@verb("consumers.close")
+class ConsumersClose(Request[CloseResult], frozen=True):
+    """Close the claim in hand: each message gets the outcome recorded for it, or else what `unspoken` said at
+    registration.
+
+    Closing a closed claim changes nothing. A close that a crash interrupts is finished at the next open.
+    """
+
+    right = Right.CONSUME
+    repeatable = True
+    room = Room.FITS
+
+    name: str
+    queue: str
+    generation: int
+    up_to: int
+
+    def run(self, tx: Transaction) -> CloseResult:
+        from fairlead.broker import consumers
+
+        return consumers.close(tx.core, self.name, self.queue, self.generation, self.up_to)
+
+
+@verb("consumers.heartbeat")
+class ConsumersHeartbeat(Request[ConsumerInfo], frozen=True):
+    """Restart the consumer's time to live. Every other call with its generation does so too."""
+
+    right = Right.CONSUME
+    repeatable = True
+    room = Room.FITS
+
+    name: str
+    queue: str
+    generation: int
+
+    def run(self, tx: Transaction) -> ConsumerInfo:
+        from fairlead.broker import consumers
+
+        return consumers.heartbeat(tx.core, self.name, self.queue, self.generation)
+
+
+@verb("consumers.ceiling")
+class ConsumersCeiling(Request[int], frozen=True):
+    """A place: messages that are ready now stand at or before it; messages that are enqueued or retried later
+    stand behind it.
+    """
+
+    right = Right.CONSUME
+    repeatable = True
+
+    name: str
+    queue: str
+    generation: int
+
+    def run(self, tx: Transaction) -> int:
+        from fairlead.broker import consumers
+
+        return consumers.ceiling(tx.core, self.name, self.queue, self.generation)
+
+
+@verb("consumers.release")
+class ConsumersRelease(Request[int], frozen=True):
+    """Let go of the claim in hand, whoever works on it: its messages go back to their places. Returns how
+    many.
+
+    A caller that comes with its number gets `ClaimReleased`; the consumer goes on with the next one.
+    """
+
+    right = Right.ADMIN
+    audited = True
+    room = Room.FITS
+
+    name: str
+    queue: str
+
+    def run(self, tx: Transaction) -> int:
+        from fairlead.broker import consumers
+
+        return consumers.release(tx.core, self.name, self.queue)
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"consumer": self.name}
+
+
+@verb("consumers.drop")
+class ConsumersDrop(Request[None], frozen=True):
+    """Let go of the claim in hand, and forget the consumer."""
+
+    right = Right.ADMIN
+    audited = True
+    room = Room.FITS
+
+    name: str
+    queue: str
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker import consumers
+
+        consumers.drop(tx.core, self.name, self.queue)
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"consumer": self.name}
+
+
+@verb("consumers.list")
+class ConsumersList(Request[list[ConsumerInfo]], frozen=True):
+    """All durable consumers, in order of their queues and names."""
+
+    repeatable = True
+
+    def run(self, tx: Transaction) -> list[ConsumerInfo]:
+        from fairlead.broker import consumers
+
+        return consumers.list_all(tx.core)
+
+    def visible(self, answer: list[ConsumerInfo], rights: Rights) -> list[ConsumerInfo]:
+        return [info for info in answer if rights.sees(info.queue)]
+
+
+@verb("consumers.show")
+class ConsumersShow(Request[ConsumerInfo], frozen=True):
+    """One durable consumer. Raises `ConsumerNotFound`."""
+
+    repeatable = True
+
+    name: str
+    queue: str
+
+    def run(self, tx: Transaction) -> ConsumerInfo:
+        from fairlead.broker import consumers
+
+        return consumers.show(tx.core, self.name, self.queue)

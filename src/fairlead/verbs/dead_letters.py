@@ -1,0 +1,114 @@
+"""Bringing dead letters back, and the long operations under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.model.access import EVERYTHING, Right
+from fairlead.model.facts import Intent
+from fairlead.model.views import RedriveResult
+from fairlead.request import Request, Room, verb
+from fairlead.verbs.operate import Operation
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("redrive")
+class Redrive(Operation[RedriveResult], frozen=True):
+    """Return dead letters to their queue, the longest dead first, each with a new life of attempts.
+
+    A dry run counts exactly what would go. With `rate` (messages a second) the redrive goes on in the
+    background, also after a restart.
+    """
+
+    right = Right.REDRIVE
+    room = Room.WEIGHS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    count: int | None = None
+    dry_run: bool = False
+    rate: float | None = None
+    clear_progress: bool = False
+
+    def run(self, tx: Transaction) -> RedriveResult:
+        from fairlead.broker.dead_letters import redrive
+
+        return redrive(
+            tx.core,
+            self.queue,
+            ids=self.ids,
+            filter=self.filter,
+            count=self.count,
+            dry_run=self.dry_run,
+            rate=self.rate,
+            clear_progress=self.clear_progress,
+        )
+
+
+@verb("intents")
+class Intents(Request[list[Intent]], frozen=True):
+    """The long operations under way."""
+
+    repeatable = True
+
+    def run(self, tx: Transaction) -> list[Intent]:
+        with tx.core.lock:
+            tx.core.check_open()
+            return list(tx.core.intents.values())
+
+    def visible(self, answer: list[Intent], rights: Rights) -> list[Intent]:
+        everything = rights.sees_everything()
+        names = rights.queue_names([intent.queue_id for intent in answer])
+        return [
+            intent if rights.may(Right.READ_PAYLOAD, name or EVERYTHING) else _without_header(intent)
+            for intent, name in zip(answer, names, strict=True)
+            if everything or (name and rights.sees(name))
+        ]
+
+
+@verb("cancel_intent")
+class CancelIntent(Request[bool], frozen=True):
+    """Stop a redrive that is under way. Returns False when there is none of that id."""
+
+    audited = True
+    room = Room.FITS
+
+    intent_id: int
+
+    def run(self, tx: Transaction) -> bool:
+        from fairlead.broker.intents import cancel_intent
+
+        return cancel_intent(tx.core, self.intent_id)
+
+    def authorize(self, rights: Rights) -> CancelIntent:
+        """A caller who does not see the operation is answered as if there were none."""
+        queue = rights.queue_of_intent(self.intent_id)
+        if queue is None:
+            return msgspec.structs.replace(self, intent_id=-1)
+        rights.need_pattern(Right.REDRIVE, queue)
+        return self
+
+    def is_audited(self) -> bool:
+        return self.intent_id != -1
+
+    def audit_queue(self, rights: Rights) -> str:
+        return rights.queue_of_intent(self.intent_id) or ""
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"intent": self.intent_id}
+
+
+def _without_header(intent: Intent) -> Intent:
+    """The header value that a redrive selects by was typed by a caller who may read."""
+    header = intent.filter.get("header")
+    if not isinstance(header, (list, tuple)) or not header:
+        return intent
+    return msgspec.structs.replace(intent, filter=intent.filter | {"header": (header[0], "")})

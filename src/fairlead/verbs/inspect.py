@@ -1,0 +1,134 @@
+"""Looking at queues and messages without changing them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.model.views import Explanation, FailureMetrics, MessageInfo, QueueStats
+from fairlead.request import Request, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("stats")
+class Stats(Request[QueueStats], frozen=True):
+    """Exact counts. `keys=True` adds weight, deficit and pending of up to `key_limit` active keys."""
+
+    repeatable = True
+
+    queue: str
+    keys: bool = False
+    key_limit: int = 1000
+
+    def run(self, tx: Transaction) -> QueueStats:
+        from fairlead.broker.looking import stats
+
+        return stats(tx.core, self.queue, keys=self.keys, key_limit=self.key_limit)
+
+    def visible(self, answer: QueueStats, rights: Rights) -> QueueStats:
+        """Throttle keys are shared by all queues, so only a caller who sees all queues sees them."""
+        return answer if rights.sees_everything() else replace(answer, throttles=())
+
+
+@verb("find")
+class Find(Request[MessageInfo], frozen=True):
+    """Find a message by its full id, by a unique prefix, or, given a queue, by the last characters."""
+
+    repeatable = True
+    shows_messages = True
+
+    message_id: str
+    queue: str | None = None
+
+    def run(self, tx: Transaction) -> MessageInfo:
+        from fairlead.broker.looking import find
+
+        return find(tx.core, self.message_id, self.queue)
+
+    def authorize(self, rights: Rights) -> Find:
+        return msgspec.structs.replace(self, message_id=rights.visible_id(self.message_id, self.queue))
+
+    def visible(self, answer: MessageInfo, rights: Rights) -> MessageInfo:
+        return rights.readable_parts([answer])[0]
+
+    def messages_shown(self, answer: MessageInfo) -> list[MessageInfo]:
+        return [answer]
+
+
+@verb("peek")
+class Peek(Request[list[MessageInfo]], frozen=True):
+    """Look at messages without claiming them."""
+
+    repeatable = True
+    shows_messages = True
+
+    queue: str
+    limit: int = 10
+    where: str = "ready"
+    key: str | None = None
+    after: str | None = None
+
+    def run(self, tx: Transaction) -> list[MessageInfo]:
+        from fairlead.broker.looking import peek
+
+        return peek(tx.core, self.queue, limit=self.limit, where=self.where, key=self.key, after=self.after)
+
+    def authorize(self, rights: Rights) -> Peek:
+        super().authorize(rights)
+        return msgspec.structs.replace(self, after=rights.visible_place(self.after))
+
+    def visible(self, answer: list[MessageInfo], rights: Rights) -> list[MessageInfo]:
+        return rights.readable_parts(answer)
+
+
+@verb("failure_metrics")
+class GetFailureMetrics(Request[FailureMetrics], frozen=True):
+    """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` blocked streams."""
+
+    repeatable = True
+
+    queue: str
+    streams: int = 100
+
+    def run(self, tx: Transaction) -> FailureMetrics:
+        from fairlead.broker.failure_metrics import failure_metrics
+
+        return failure_metrics(tx.core, self.queue, streams=self.streams)
+
+
+@verb("explain")
+class Explain(Request[Explanation], frozen=True):
+    """Explain why a message is not being delivered."""
+
+    repeatable = True
+
+    message_id: str
+    queue: str | None = None
+
+    def run(self, tx: Transaction) -> Explanation:
+        from fairlead.broker.explain import explain_message
+
+        return explain_message(tx.core, self.message_id, self.queue)
+
+    def authorize(self, rights: Rights) -> Explain:
+        return msgspec.structs.replace(self, message_id=rights.visible_id(self.message_id, self.queue))
+
+
+@verb("explain_queue")
+class ExplainQueue(Request[Explanation], frozen=True):
+    """Explain why a queue delivers nothing, or less than expected."""
+
+    repeatable = True
+    queue_field = "name"
+
+    name: str
+
+    def run(self, tx: Transaction) -> Explanation:
+        from fairlead.broker.explain import explain_queue
+
+        return explain_queue(tx.core, self.name)

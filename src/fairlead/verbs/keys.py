@@ -1,0 +1,251 @@
+"""API keys.
+
+A caller grants only rights of its own, where it is admin, for no longer than it has them itself. It sees and
+changes only keys that lie inside its own rights; every other key is answered as if it did not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.decide.access import covers, may_change, may_grant
+from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
+from fairlead.model.access import EVERYTHING, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
+from fairlead.model.durations import Duration, to_ms
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("keys.create")
+class KeysCreate(Request[NewKey], frozen=True):
+    """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch milliseconds."""
+
+    audited = True
+    room = Room.GROWS
+
+    name: str
+    grants: Iterable[Grant | str] = ()
+    expires_in: Duration | None = None
+    expires_at: int | None = None
+
+    def run(self, tx: Transaction) -> NewKey:
+        return tx.core.keys.create(
+            self.name,
+            self.grants,
+            expires_in=self.expires_in,
+            expires_at=self.expires_at,
+            created_by=tx.caller.who,
+        )
+
+    def authorize(self, rights: Rights) -> KeysCreate:
+        wanted = read_grants(self.grants)
+        if not any(grant.right is Right.ADMIN for grant in rights.grants()):
+            raise Forbidden(Right.ADMIN, EVERYTHING)
+        _need_to_grant(rights, wanted)
+        _need_no_longer(rights, self.expires_in, self.expires_at)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"name": self.name, "grants": _listed(self.grants)}
+
+    def audit_result(self, answer: NewKey) -> Mapping[str, object]:
+        return {"key": answer.info.id}
+
+
+@verb("keys.list")
+class KeysList(Request[list[KeyInfo]], frozen=True):
+    """All keys, in the order they were made."""
+
+    repeatable = True
+
+    def run(self, tx: Transaction) -> list[KeyInfo]:
+        return tx.core.keys.list()
+
+    def visible(self, answer: list[KeyInfo], rights: Rights) -> list[KeyInfo]:
+        own = rights.own_key()
+        if own is None:
+            return answer
+        return [info for info in answer if info.id == own.key_id or _is_inside(own, info)]
+
+
+@verb("keys.show")
+class KeysShow(Request[KeyInfo], frozen=True):
+    """A key by its id; without an id, the caller's own."""
+
+    repeatable = True
+
+    key_id: str = ""
+
+    def run(self, tx: Transaction) -> KeyInfo:
+        own = tx.caller.key_id
+        return tx.core.keys.show(own if own is not None and self.key_id == "" else self.key_id)
+
+    def authorize(self, rights: Rights) -> KeysShow:
+        own = rights.own_key()
+        if own is None or self.key_id not in ("", own.key_id):
+            _find(rights, self.key_id)
+        return self
+
+
+@verb("keys.set_grants")
+class KeysSetGrants(Request[KeyInfo], frozen=True):
+    """Replace all rights of a key, from its next call on."""
+
+    audited = True
+    repeatable = True
+    room = Room.GROWS
+
+    key_id: str
+    grants: Iterable[Grant | str]
+
+    def run(self, tx: Transaction) -> KeyInfo:
+        return tx.core.keys.set_grants(self.key_id, self.grants, only_if=_may_change(tx.own_key()))
+
+    def authorize(self, rights: Rights) -> KeysSetGrants:
+        wanted = read_grants(self.grants)
+        record = _find(rights, self.key_id)
+        _need_to_grant(rights, wanted)
+        _need_no_later_end(rights, record, more=set(wanted) - set(record.grants))
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"key": self.key_id, "grants": _listed(self.grants)}
+
+
+@verb("keys.change_grants")
+class KeysChangeGrants(Request[KeyInfo], frozen=True):
+    """Add and remove rights, whatever else changes them meanwhile. A removed right must be there, word for
+    word.
+    """
+
+    audited = True
+    room = Room.GROWS
+
+    key_id: str
+    add: Iterable[Grant | str] = ()
+    remove: Iterable[Grant | str] = ()
+
+    def run(self, tx: Transaction) -> KeyInfo:
+        return tx.core.keys.change_grants(
+            self.key_id, add=self.add, remove=self.remove, only_if=_may_change(tx.own_key())
+        )
+
+    def authorize(self, rights: Rights) -> KeysChangeGrants:
+        more, _ = read_grants(self.add), read_grants(self.remove)
+        record = _find(rights, self.key_id)
+        _need_to_grant(rights, more)
+        _need_no_later_end(rights, record, more)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"key": self.key_id, "add": _listed(self.add), "remove": _listed(self.remove)}
+
+
+@verb("keys.revoke")
+class KeysRevoke(Request[None], frozen=True):
+    """End a key: its next call is refused, also on a stream that is open. Raises `KeyNotFound`."""
+
+    audited = True
+    room = Room.FITS
+
+    key_id: str
+
+    def run(self, tx: Transaction) -> None:
+        tx.core.keys.revoke(self.key_id, only_if=_may_change(tx.own_key()))
+
+    def authorize(self, rights: Rights) -> KeysRevoke:
+        _find(rights, self.key_id)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"key": self.key_id}
+
+
+@verb("keys.rotate")
+class KeysRotate(Request[NewKey], frozen=True):
+    """Make a new key with the same name, rights and end. The old one works for `keep` longer, or ends now.
+
+    A caller may always rotate its own key: the holder of a secret may exchange it. Keeping the old secret
+    beside the new one takes the rights to change the key; otherwise somebody who found a secret could make a
+    second one that nobody knows of, and that stays when the first is revoked.
+    """
+
+    audited = True
+    room = Room.GROWS
+
+    key_id: str
+    keep: Duration | None = None
+
+    def run(self, tx: Transaction) -> NewKey:
+        own = tx.own_key()
+        only_if = None if own is not None and own.key_id == self.key_id else _may_change(own)
+        return tx.core.keys.rotate(self.key_id, keep=self.keep, created_by=tx.caller.who, only_if=only_if)
+
+    def authorize(self, rights: Rights) -> KeysRotate:
+        own = rights.own_key()
+        if own is None or self.key_id != own.key_id:
+            # The new secret is given to the caller, so it must not outlive the caller's own key.
+            _need_no_later_end(rights, _find(rights, self.key_id), more=("its secret",))
+        elif self.keep is not None and not may_change(own, own):
+            missing = next((grant for grant in own.grants if not may_grant(own.grants, grant)), None)
+            raise Forbidden(Right.ADMIN, EVERYTHING if missing is None else missing.pattern)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"key": self.key_id}
+
+    def audit_result(self, answer: NewKey) -> Mapping[str, object]:
+        return {"new": answer.info.id}
+
+
+def _may_change(own: KeyRecord | None) -> Callable[[KeyRecord], bool]:
+    return lambda record: own is None or may_change(own, record)
+
+
+def _is_inside(own: KeyRecord, info: KeyInfo) -> bool:
+    if not info.grants:
+        return info.created_by == own.key_id or covers(own.grants, Grant(Right.ADMIN, EVERYTHING))
+    return all(may_grant(own.grants, grant) for grant in read_grants(info.grants))
+
+
+def _find(rights: Rights, key_id: object) -> KeyRecord:
+    record = rights.find_key(key_id)
+    if record is None or not _may_change(rights.own_key())(record):
+        raise KeyNotFound(str(key_id)[:100])
+    return record
+
+
+def _need_to_grant(rights: Rights, wanted: Sequence[Grant]) -> None:
+    own = rights.grants()
+    for grant in wanted:
+        if not may_grant(own, grant):
+            raise Forbidden(Right.ADMIN if covers(own, grant) else grant.right, grant.pattern)
+
+
+def _need_no_longer(rights: Rights, expires_in: Duration | None, expires_at: int | None) -> None:
+    """A new key must not outlive the caller's own."""
+    own = rights.own_key()
+    if own is None or not own.expires_ms:
+        return
+    now_ms = rights.now_ms()
+    ends_ms = expires_at
+    if ends_ms is None and expires_in is not None:
+        ends_ms = now_ms + to_ms(expires_in, "expires_in")
+    if not isinstance(ends_ms, int) or ends_ms > own.expires_ms:
+        left = f"at most {max(own.expires_ms - now_ms, 0) // 1000}s, when the key that grants ends itself"
+        raise InvalidRequest("expires_in", left, expires_in if expires_at is None else expires_at)
+
+
+def _need_no_later_end(rights: Rights, record: KeyRecord, more: Collection[object]) -> None:
+    """A key that outlives the caller's must not get anything from it, or its rights would have no end."""
+    own = rights.own_key()
+    if more and own is not None and own.expires_ms and not 0 < record.expires_ms <= own.expires_ms:
+        raise InvalidRequest("key_id", "a key that ends no later than the one that grants", record.key_id)
+
+
+def _listed(grants: Iterable[Grant | str]) -> str:
+    return " ".join(map(str, read_grants(grants)))

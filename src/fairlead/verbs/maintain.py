@@ -1,0 +1,39 @@
+"""Looking after the data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlead.model.access import Right
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("checkpoint")
+class Checkpoint(Request[None], frozen=True):
+    """Write a consistent copy of everything, made while running, to a path that does not exist yet.
+
+    Through a server, the path is on the server's machine.
+    """
+
+    audited = True
+    room = Room.WEIGHS
+
+    path: str | Path
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker.checkpoints import checkpoint
+
+        checkpoint(tx.core, self.path)
+
+    def authorize(self, rights: Rights) -> Checkpoint:
+        rights.need_everywhere(Right.ADMIN)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"path": self.path}

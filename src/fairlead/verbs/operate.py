@@ -1,0 +1,234 @@
+"""Acts of operators, by id or by filter, without a lease token. A dry run shows what would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.model.access import Right
+from fairlead.model.durations import Duration
+from fairlead.model.failure import FailureReason
+from fairlead.model.views import MessageInfo, OperatorResult
+from fairlead.request import Answer, Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+class Operation(Request[Answer], frozen=True):
+    """An audited act that may select messages by filter."""
+
+    audited = True
+
+    def authorize(self, rights: Rights) -> Request[Answer]:
+        super().authorize(rights)
+        for queue in self.queues():
+            rights.need_for_filter(getattr(self, "filter", None), queue)
+        return self
+
+
+@verb("retry")
+class Retry(Operation[OperatorResult], frozen=True):
+    """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure."""
+
+    right = Right.REDRIVE
+    room = Room.WEIGHS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker.operators import retry
+
+        return retry(tx.core, self.queue, self.ids, self.filter, dry_run=self.dry_run)
+
+
+@verb("drop")
+class Drop(Operation[OperatorResult], frozen=True):
+    """Delete messages for good, wherever they are; a lease on them is revoked."""
+
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+
+        return operators.act(tx.core, self.queue, self.ids, self.filter, operators.drop, dry_run=self.dry_run)
+
+
+@verb("done")
+class Done(Operation[OperatorResult], frozen=True):
+    """Complete messages by hand; a lease on them is revoked."""
+
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+
+        return operators.act(tx.core, self.queue, self.ids, self.filter, operators.done, dry_run=self.dry_run)
+
+
+@verb("bury")
+class Bury(Operation[OperatorResult], frozen=True):
+    """Move messages to the dead letters; a lease on them is revoked."""
+
+    right = Right.ADMIN
+    room = Room.WEIGHS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    error: str = "buried by an operator"
+    reason: FailureReason | str | int = FailureReason.UNKNOWN
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+        from fairlead.broker.requests import check_error
+
+        act = operators.bury(*check_error(self.error, self.reason))
+        return operators.act(
+            tx.core, self.queue, self.ids, self.filter, act, dry_run=self.dry_run, grows=True
+        )
+
+
+@verb("hold")
+class Hold(Operation[OperatorResult], frozen=True):
+    """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later ones."""
+
+    right = Right.ADMIN
+    room = Room.WEIGHS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+
+        return operators.act(
+            tx.core, self.queue, self.ids, self.filter, operators.hold, dry_run=self.dry_run, grows=True
+        )
+
+
+@verb("unhold")
+class Unhold(Operation[OperatorResult], frozen=True):
+    """Make held messages ready now."""
+
+    right = Right.ADMIN
+    room = Room.WEIGHS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+
+        return operators.act(
+            tx.core,
+            self.queue,
+            self.ids,
+            self.filter,
+            operators.unhold,
+            among=operators.WAITING,
+            dry_run=self.dry_run,
+            grows=True,
+        )
+
+
+@verb("fail")
+class FailLeased(Operation[OperatorResult], frozen=True):
+    """Fail leased messages as if their holders had reported it; the leases are revoked."""
+
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    error: str = "failed by an operator"
+    reason: FailureReason | str | int = FailureReason.UNKNOWN
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+        from fairlead.broker.requests import check_error
+
+        error, reason = check_error(self.error, self.reason)
+        return operators.fail(tx.core, self.queue, self.ids, self.filter, error, reason, dry_run=self.dry_run)
+
+
+@verb("drain")
+class Drain(Operation[list[MessageInfo]], frozen=True):
+    """Remove ready messages and return them. Nothing of them is hidden, so it takes the right to read."""
+
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    limit: int = 10_000
+
+    def run(self, tx: Transaction) -> list[MessageInfo]:
+        from fairlead.broker.operators import drain
+
+        return drain(tx.core, self.queue, limit=self.limit)
+
+    def authorize(self, rights: Rights) -> Request[list[MessageInfo]]:
+        super().authorize(rights)
+        rights.need(Right.READ_PAYLOAD, self.queue)
+        return self
+
+
+@verb("prune")
+class Prune(Operation[OperatorResult], frozen=True):
+    """Drop messages that have been dead, or done and retained, for longer than `older_than`."""
+
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    older_than: Duration = "0s"
+    which: Literal["all", "done", "dead"] = "all"
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker.operators import prune
+
+        return prune(tx.core, self.queue, older_than=self.older_than, which=self.which, dry_run=self.dry_run)
+
+
+@verb("release_stream")
+class ReleaseStream(Operation[bool], frozen=True):
+    """Let later messages of a stream pass the one that waits at its head; repeated, also the next one.
+
+    Returns False when nothing waits at its head.
+    """
+
+    right = Right.ADMIN
+    room = Room.GROWS
+
+    queue: str
+    stream: str
+
+    def run(self, tx: Transaction) -> bool:
+        from fairlead.broker.operators import release_stream
+
+        return release_stream(tx.core, self.queue, self.stream)

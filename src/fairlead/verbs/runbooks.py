@@ -1,0 +1,90 @@
+"""The runbooks in force. Saving takes admin on the whole project; reading any right on anything in it,
+because workers and producers read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fairlead.decide.access import covers
+from fairlead.errors import Forbidden
+from fairlead.model.access import EVERYTHING, Grant, Right
+from fairlead.model.names import check_project
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("runbooks.save")
+class RunbooksSave(Request[None], frozen=True):
+    """Put a project's runbook into force. `text` is what `dump_runbook` makes; its queues are made and changed
+    separately.
+    """
+
+    audited = True
+    repeatable = True
+    room = Room.GROWS
+
+    project: str
+    text: str
+
+    def run(self, tx: Transaction) -> None:
+        from fairlead.broker.runbooks import save_runbook
+
+        save_runbook(tx.core, self.project, self.text)
+
+    def authorize(self, rights: Rights) -> RunbooksSave:
+        pattern = _pattern_of(check_project(self.project))
+        if not covers(rights.grants(), Grant(Right.ADMIN, pattern)):
+            raise Forbidden(Right.ADMIN, pattern)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"project": self.project, "characters": len(self.text) if isinstance(self.text, str) else 0}
+
+
+@verb("runbooks.get")
+class RunbooksGet(Request[str], frozen=True):
+    """The runbook of a project. Raises `RunbookNotFound`."""
+
+    repeatable = True
+
+    project: str
+
+    def run(self, tx: Transaction) -> str:
+        from fairlead.broker.runbooks import get_runbook
+
+        return get_runbook(tx.core, self.project)
+
+    def authorize(self, rights: Rights) -> RunbooksGet:
+        if not _sees(rights, check_project(self.project)):
+            raise Forbidden("some right", _pattern_of(self.project))
+        return self
+
+
+@verb("runbooks.list")
+class RunbooksList(Request[dict[str, str]], frozen=True):
+    """The texts of all runbooks by project, in order of the projects."""
+
+    repeatable = True
+
+    def run(self, tx: Transaction) -> dict[str, str]:
+        from fairlead.broker.runbooks import list_runbooks
+
+        return list_runbooks(tx.core)
+
+    def visible(self, answer: dict[str, str], rights: Rights) -> dict[str, str]:
+        return {project: text for project, text in answer.items() if _sees(rights, project)}
+
+
+def _sees(rights: Rights, project: str) -> bool:
+    patterns = [grant.pattern for grant in rights.grants()]
+    return any(pattern == EVERYTHING or pattern.rpartition("/")[0] == project for pattern in patterns)
+
+
+def _pattern_of(project: str) -> str:
+    """Everything in a project. Queues of no project are not apart from the rest, so they take everything."""
+    return f"{project}/*" if project else EVERYTHING

@@ -1,0 +1,95 @@
+"""Reporting how deliveries went. The first outcome of a delivery counts; one bad item never affects others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlead.model.access import Right
+from fairlead.model.failure import FailureReason
+from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("settle")
+class Settle(Request[list[SettleResult]], frozen=True):
+    """Report outcomes of deliveries: one commit for all items, one result for each. A stale lease changes
+    nothing and answers `lost_lease`.
+    """
+
+    bulk = True
+    room = Room.WEIGHS
+
+    items: Sequence[Settlement]
+
+    def run(self, tx: Transaction) -> list[SettleResult]:
+        from fairlead.broker.settle import settle
+
+        return settle(tx.core, self.items)
+
+    def authorize(self, rights: Rights) -> Settle:
+        return msgspec.structs.replace(self, items=rights.own_items(self.items))
+
+    def visible(self, answer: list[SettleResult], rights: Rights) -> list[SettleResult]:
+        return rights.with_given_ids(self.items, answer)
+
+
+@verb("ack")
+class Ack(Request[SettleResult], frozen=True):
+    """Complete a message under whatever lease is current. Unfenced: a late caller may settle another
+    consumer's delivery.
+    """
+
+    right = Right.CONSUME
+    room = Room.FITS
+
+    queue: str
+    message_id: str
+
+    def run(self, tx: Transaction) -> SettleResult:
+        from fairlead.broker.settle import settle_current
+
+        return settle_current(tx.core, self.queue, self.message_id, Complete)
+
+
+@verb("nack")
+class Nack(Request[SettleResult], frozen=True):
+    """Fail a message under whatever lease is current; unfenced like `ack`."""
+
+    right = Right.CONSUME
+    room = Room.FITS
+
+    queue: str
+    message_id: str
+    error: str = ""
+    reason: FailureReason | str | int = FailureReason.UNKNOWN
+
+    def run(self, tx: Transaction) -> SettleResult:
+        from fairlead.broker.settle import settle_current
+
+        return settle_current(
+            tx.core, self.queue, self.message_id, Fail, error=self.error, reason=self.reason
+        )
+
+
+@verb("goodbye")
+class Goodbye(Request[int], frozen=True):
+    """Release everything that a consumer holds, back to its places. Returns how many messages that were."""
+
+    room = Room.FITS
+
+    consumer: str
+
+    def run(self, tx: Transaction) -> int:
+        from fairlead.broker.settle import goodbye
+
+        return goodbye(tx.core, self.consumer)
+
+    def authorize(self, rights: Rights) -> Goodbye:
+        return msgspec.structs.replace(self, consumer=rights.scoped(self.consumer))

@@ -1,0 +1,140 @@
+"""Staged writes: chunks of messages that become visible together.
+
+A queue and a token name a write: the same token for another queue is another write. A write belongs to its
+queue, not to the key that made it: otherwise a new key would publish again what was published. Staging dead
+letters takes the right to quarantine, everything else the right to produce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.errors import Forbidden
+from fairlead.model.access import Right
+from fairlead.model.durations import Duration
+from fairlead.model.message import NewMessage
+from fairlead.model.names import check_queue_name
+from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
+from fairlead.request import Request, Room, verb
+
+if TYPE_CHECKING:
+    from fairlead.broker.transaction import Transaction
+    from fairlead.middleware.rights import Rights
+
+
+@verb("staging.stage")
+class StagingStage(Request[StageResult], frozen=True):
+    """Store messages that nobody sees until `publish`; the same chunk again replaces the first.
+
+    A write that is never published is dropped when `ttl` has passed since its last chunk. With
+    `skip_invalid`, bad messages are left out and listed in `refused`; otherwise one of them refuses the
+    chunk. The queue's hook runs now, not at publish. With `dead`, a (reason, error) for all messages or one
+    for each, they become dead letters, as with `quarantine`. A chunk of a write that is already published is
+    checked, and not stored.
+    """
+
+    bulk = True
+    room = Room.WEIGHS
+    repeatable = True
+
+    token: str
+    chunk: str
+    queue: str
+    messages: Sequence[NewMessage]
+    ttl: Duration = "1d"
+    skip_invalid: bool = False
+    dead: Dead | Sequence[Dead] | None = None
+
+    def run(self, tx: Transaction) -> StageResult:
+        from fairlead.broker import staging
+
+        return staging.stage(
+            tx.core,
+            self.token,
+            self.chunk,
+            self.queue,
+            self.messages,
+            ttl=self.ttl,
+            skip_invalid=self.skip_invalid,
+            dead=self.dead,
+        )
+
+    def authorize(self, rights: Rights) -> StagingStage:
+        rights.need(Right.PRODUCE if self.dead is None else Right.QUARANTINE, self.queue)
+        return self
+
+
+@verb("staging.publish")
+class StagingPublish(Request[PublishResult], frozen=True):
+    """Turn these chunks into messages, in this order, all of them or none; the write's other chunks are
+    dropped.
+
+    Returns when all messages exist, synced whatever the durability is. The same write again within seven days
+    does nothing, and answers `already`. Once begun it cannot fail: if this call is cut short, the rest
+    follows by itself. Raises, with nothing changed, `StagedChunkMissing`, `StagedQueueGone`, `QueueFull`,
+    `TooManyLanes`, `StoreFull`.
+    """
+
+    repeatable = True
+    room = Room.WEIGHS
+
+    token: str
+    queue: str
+    chunks: Sequence[str]
+
+    def run(self, tx: Transaction) -> PublishResult:
+        from fairlead.broker import staging
+
+        return staging.publish_write(tx.core, self.token, self.queue, self.chunks)
+
+    def authorize(self, rights: Rights) -> StagingPublish:
+        _need_for_write(rights, self.token, self.queue)
+        return self
+
+
+@verb("staging.discard")
+class StagingDiscard(Request[int], frozen=True):
+    """Drop a write that is not published. Returns how many chunks it had."""
+
+    audited = True
+    repeatable = True
+    room = Room.FITS
+
+    token: str
+    queue: str
+
+    def run(self, tx: Transaction) -> int:
+        from fairlead.broker import staging
+
+        return staging.discard(tx.core, self.token, self.queue)
+
+    def authorize(self, rights: Rights) -> StagingDiscard:
+        _need_for_write(rights, self.token, self.queue)
+        return self
+
+    def audit_details(self) -> Mapping[str, object]:
+        return {"token": self.token}
+
+
+@verb("staging.list")
+class StagingList(Request[list[StagedWrite]], frozen=True):
+    """Writes in the order of their first chunks: staged writes, and the thousand last published ones that are
+    remembered.
+    """
+
+    repeatable = True
+
+    def run(self, tx: Transaction) -> list[StagedWrite]:
+        from fairlead.broker import staging
+
+        return staging.list_writes(tx.core, tx.sees)
+
+
+def _need_for_write(rights: Rights, token: str, queue: str) -> None:
+    """The right to write to the queue, and for each kind of message in the write the right to that kind."""
+    check_queue_name(queue)
+    if not (rights.may(Right.PRODUCE, queue) or rights.may(Right.QUARANTINE, queue)):
+        raise Forbidden(Right.PRODUCE, queue)
+    for dead in sorted(rights.kinds_of_write(token, queue)):
+        rights.need(Right.QUARANTINE if dead else Right.PRODUCE, queue)

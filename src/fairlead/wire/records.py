@@ -1,0 +1,163 @@
+"""Requests and answers as MessagePack: a request is its verb and a map of its fields.
+
+The table of verbs says what each takes and gives; importing `fairlead.verbs` fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from fairlead.decide.dead_filter import DeadFilter
+from fairlead.errors import InvalidRequest
+from fairlead.model.message import NewMessage
+from fairlead.request import VERBS, Request
+from fairlead.wire.depth import check_depth
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request on its way: the name of its verb, and its fields as a MessagePack map."""
+
+    verb: str
+    fields: bytes = b"\x80"
+
+
+_calls = msgspec.msgpack.Decoder(Call)
+
+
+def encode_request(request: Request[Any]) -> bytes:
+    return _encode(Call(request.verb_name, encode_fields(request)))
+
+
+def encode_fields(request: Request[Any]) -> bytes:
+    """Only fields that differ from their defaults travel."""
+    try:
+        return _encode(
+            {
+                name: plain(value)
+                for name, default, value in zip(
+                    request.__struct_fields__, _defaults(type(request)), _values(request), strict=True
+                )
+                if value is not default
+            }
+        )
+    except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+        raise InvalidRequest("arguments", "plain values", str(wrong)) from None
+
+
+def decode_request(raw: bytes) -> Request[Any]:
+    try:
+        call = _calls.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest("app_metadata", "a MessagePack map of verb and fields", str(wrong)) from None
+    return decode_fields(call.verb, call.fields)
+
+
+def decode_fields(verb: str, raw: bytes) -> Request[Any]:
+    """Names and plain values become a request; the engine says whether its values are right."""
+    known = VERBS.get(verb)
+    if known is None or known.request.bulk:
+        raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), verb)
+    fields = _decode_map(raw)
+    if fields.get("filter") is not None:
+        fields["filter"] = _convert(fields["filter"], DeadFilter, "filter")
+    if isinstance(fields.get("messages"), list):
+        fields["messages"] = [_convert(message, NewMessage, "messages") for message in fields["messages"]]
+    if "options" in fields:
+        _check_map(fields["options"], "options")
+    try:
+        return known.request(**fields)
+    except TypeError as wrong:
+        raise InvalidRequest("arguments", f"those of {verb}", str(wrong)) from None
+
+
+def record_verbs() -> list[str]:
+    """The verbs that travel as records; the others have channels of their own."""
+    return [name for name, verb in VERBS.items() if not verb.request.bulk]
+
+
+@cache
+def _defaults(kind: type[Request[Any]]) -> tuple[object, ...]:
+    """One for each field; a field that must be given has one that no value is."""
+    given = kind.__struct_defaults__
+    required = len(kind.__struct_fields__) - len(given)
+    return (msgspec.UNSET,) * required + given
+
+
+def _values(request: Request[Any]) -> tuple[object, ...]:
+    return msgspec.structs.astuple(request)
+
+
+def _decode_map(raw: bytes) -> dict[str, Any]:
+    try:
+        fields = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest("arguments", "a MessagePack map", str(wrong)) from None
+    check_depth((fields,), "arguments")
+    return _check_map(fields, "arguments")
+
+
+def _check_map(given: object, field: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise InvalidRequest(field, "a MessagePack map with text as keys", type(given).__name__)
+    return given
+
+
+def encode_result(value: object) -> bytes:
+    return _encode(value)
+
+
+def decode_result(verb: str, raw: bytes) -> Any:
+    return _result_decoder(verb).decode(raw)
+
+
+@cache
+def _result_decoder(verb: str) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(VERBS[verb].answer)
+
+
+def _convert(value: object, kind: type, field: str) -> Any:
+    """By name, unchecked: a field of the wrong type is refused by the engine, in its words."""
+    known = set(kind.__annotations__)
+    if not isinstance(value, dict) or not known.issuperset(value):
+        raise InvalidRequest(
+            field,
+            "a map of " + ", ".join(sorted(known)),
+            list(value) if isinstance(value, dict) else type(value),
+        )
+    if kind is NewMessage and "payload" not in value:
+        raise InvalidRequest(field, "messages with a payload", list(value))
+    header = value.get("header")
+    if isinstance(header, list):
+        value = value | {"header": tuple(header)}
+    return kind(**value)
+
+
+def plain(value: object) -> object:
+    """Durations as the text that the engine reads; records as maps; enums as their values."""
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds() * 1000)}ms"
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (msgspec.Struct,)):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, DeadFilter):
+        return {name: plain(getattr(value, name)) for name in DeadFilter.__annotations__}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return value
