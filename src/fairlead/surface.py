@@ -542,7 +542,11 @@ class Surface:
         filter: DeadFilter | None = None,
         dry_run: bool = False,
     ) -> OperatorResult:
-        """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure."""
+        """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure.
+
+        Raises `InvalidRequest` or `MessageNotFound` when a single id cannot be retried; of several ids the
+        result lists those that were skipped.
+        """
         return self.do(Retry(queue, ids, filter, dry_run))
 
     def drop(
@@ -586,12 +590,17 @@ class Surface:
         ids: Sequence[str] | None = None,
         *,
         filter: DeadFilter | None = None,
+        error: str = "",
+        reason: FailureReason | str | int | None = None,
         dry_run: bool = False,
     ) -> OperatorResult:
         """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later
         ones.
+
+        With a `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a
+        message that is held already gets it too.
         """
-        return self.do(Hold(queue, ids, filter, dry_run))
+        return self.do(Hold(queue, ids, filter, error, reason, dry_run))
 
     def unhold(
         self,
@@ -635,7 +644,8 @@ class Surface:
     def release_stream(self, queue: str, stream: str) -> bool:
         """Let later messages of a stream pass the one that waits at its head; repeated, also the next one.
 
-        False when nothing waits at its head.
+        Returns False when nothing waits at its head. Raises `InvalidRequest` for a stream without live
+        messages.
         """
         return self.do(ReleaseStream(queue, stream))
 
@@ -670,7 +680,9 @@ class Surface:
     # Looking
 
     def find(self, message_id: str, queue: str | None = None) -> MessageInfo:
-        """Find a message by its full id, by a unique prefix, or, given a queue, by the last characters."""
+        """Find a message by its full id or a unique prefix; given a queue, also by the last characters or as
+        `stream:NAME`, the first message of a stream.
+        """
         return self.do(Find(message_id, queue))
 
     def twin(self, queue: str, dedup_key: str) -> str | None:

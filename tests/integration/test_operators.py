@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fairlead import Complete, DeadFilter, Extend, Fail, FailureReason, NewMessage, Release, errors
-from fairlead.broker import operators
 from fairlead.model.delivery import Delivery
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import ignore
@@ -229,8 +228,7 @@ def test_a_message_is_held_with_a_reason_where_it_is(world: World, situation: st
     world.broker.update_queue("q", retry={"cooldown": "1h"}, retry_in_stream={"cooldown": "1h"})
     message_id, _ = make(world, situation)
     before = world.broker.find(message_id)
-    verb = operators.hold_because("parses for ever", FailureReason.POISON_MESSAGE)
-    result = operators.act(world.broker._core, "q", [message_id], None, verb, grows=True)
+    result = world.broker.hold("q", [message_id], error="parses for ever", reason="poison_message")
     assert (result.changed, place_of(world, message_id)) == ((message_id,), "held")
     world.restart()
     held = world.broker.find(message_id)

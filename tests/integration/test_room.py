@@ -18,7 +18,6 @@ from fairlead.request import VERBS, Room
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.stored import dump_runbook
 from fairlead.testing import ManualClock
-from fairlead.testing.inside import room as rooms
 from fairlead.testing.sizes import read_size
 
 #: More than any disk has: from the first call on it is below its reserve.
@@ -171,9 +170,7 @@ def test_what_can_grow_the_store_stops_at_the_reserve(full: Full, verb: str) -> 
         CALLS[verb](full)
 
 
-@pytest.mark.parametrize(
-    "verb", [verb for verb, room in rooms.ROOM.items() if room in (rooms.Room.FITS, rooms.Room.LEASES)]
-)
+@pytest.mark.parametrize("verb", [verb for verb, room in ROOM.items() if room in (Room.FITS, Room.LEASES)])
 def test_what_frees_space_or_is_bounded_by_the_live_messages_goes_on_below_the_reserve(
     full: Full, verb: str
 ) -> None:

@@ -80,7 +80,7 @@ Ids = Annotated[
     ),
 ]
 As = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--as",
         metavar="REASON",

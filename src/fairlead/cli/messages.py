@@ -125,7 +125,7 @@ def quarantine(
     message = NewMessage(_read_payload(payload, file), headers, key, stream=stream)
     source = queue.removesuffix(DEAD_LETTER_SUFFIX)
     with open_target() as target:
-        (message_id,) = target.quarantine(source, [message], reason=as_reason, error=because)
+        (message_id,) = target.quarantine(source, [message], reason=as_reason or "unknown", error=because)
     show({"id": message_id, "queue": dead_letter_name(source)}, message_id)
 
 

@@ -8,6 +8,7 @@ are touched.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -27,21 +28,10 @@ from fairlead.cli.target import Target, open_target
 from fairlead.errors import InvalidRequest, MessageNotFound
 from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import OperatorResult
+from fairlead.request import VERBS, Verb
+from fairlead.verbs.operate import Operation
 
 _LISTED = 20
-
-#: verb -> (what it did, what a message must be for it)
-_WORDS = {
-    "retry": ("retried", "dead or failed"),
-    "drop": ("dropped", "in this queue"),
-    "done": ("completed", "pending, active or waiting"),
-    "bury": ("buried", "pending, active or waiting"),
-    "hold": ("held", "pending, active or waiting, and not held"),
-    "unhold": ("let go", "held"),
-    "fail": ("failed", "active"),
-}
-#: For these a message is gone afterwards, so they ask also when ids are given.
-_FINAL = ("drop", "done")
 
 Because = Annotated[
     str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")
@@ -50,18 +40,59 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, 
 
 
 def register(queue: typer.Typer) -> None:
-    for name, command in (
-        ("retry", retry),
-        ("drop", drop),
-        ("done", done),
-        ("bury", bury),
-        ("hold", hold),
-        ("unhold", unhold),
-        ("fail", fail),
-    ):
-        queue.command(name)(command)
+    queue.command("retry")(retry)
+    for verb in operations():
+        if verb.name != "retry":
+            queue.command(verb.name)(_command(verb))
     queue.command("prune")(prune)
     queue.command("release-stream")(release_stream)
+
+
+def operations() -> list[Verb]:
+    """The verbs of operators that select messages by id or filter."""
+    return [
+        verb
+        for verb in VERBS.values()
+        if issubclass(verb.request, Operation)
+        and {"ids", "filter"} <= set(verb.fields)
+        and verb.name != "redrive"
+    ]
+
+
+def _command(verb: Verb) -> Callable[..., None]:
+    """A command with the fields of the verb, and its documentation as help."""
+
+    def command(
+        queue: QueueName,
+        ids: Ids = None,
+        filter: DeadFilter | None = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> None:
+        _act(verb.name, queue, ids, filter, yes=yes, dry_run=dry_run)
+
+    def recording_command(
+        queue: QueueName,
+        ids: Ids = None,
+        because: Because = None,
+        as_reason: As = None,
+        filter: DeadFilter | None = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> None:
+        given = {"error": because, "reason": as_reason}
+        details: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        _act(verb.name, queue, ids, filter, yes=yes, dry_run=dry_run, **details)
+
+    chosen = recording_command if "reason" in verb.fields else command
+    chosen.__name__, chosen.__doc__ = verb.name, inspect.getdoc(verb.request)
+    return splice(filter=read_filter)(chosen)
+
+
+def _operation(verb: str) -> type[Operation[Any]]:
+    request = VERBS[verb].request
+    assert issubclass(request, Operation)
+    return request
 
 
 @splice(filter=read_filter)
@@ -99,82 +130,6 @@ def retry(
         queue = dead_letter_name(queue)
     only = _failed_ids if status == "failed" else None
     _act("retry", queue, ids, filter, yes=yes, dry_run=dry_run, only=only)
-
-
-@splice(filter=read_filter)
-def drop(
-    queue: QueueName,
-    ids: Ids = None,
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Drop messages for good, wherever they are; a lease on one is revoked."""
-    _act("drop", queue, ids, filter, yes=yes, dry_run=dry_run)
-
-
-@splice(filter=read_filter)
-def done(
-    queue: QueueName,
-    ids: Ids = None,
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Complete messages whose work was done by hand; a lease on one is revoked."""
-    _act("done", queue, ids, filter, yes=yes, dry_run=dry_run)
-
-
-@splice(filter=read_filter)
-def bury(
-    queue: QueueName,
-    ids: Ids = None,
-    because: Because = None,
-    as_reason: As = "unknown",
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Put messages among the dead letters; a lease on one is revoked."""
-    _act("bury", queue, ids, filter, yes=yes, dry_run=dry_run, **_recorded(because, as_reason))
-
-
-@splice(filter=read_filter)
-def hold(
-    queue: QueueName,
-    ids: Ids = None,
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Make messages wait until `unhold`; in a stream that holds up the later ones."""
-    _act("hold", queue, ids, filter, yes=yes, dry_run=dry_run)
-
-
-@splice(filter=read_filter)
-def unhold(
-    queue: QueueName,
-    ids: Ids = None,
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Let held messages go."""
-    _act("unhold", queue, ids, filter, yes=yes, dry_run=dry_run)
-
-
-@splice(filter=read_filter)
-def fail(
-    queue: QueueName,
-    ids: Ids = None,
-    because: Because = None,
-    as_reason: As = "unknown",
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Fail messages that are leased; hook and policy decide what follows."""
-    _act("fail", queue, ids, filter, yes=yes, dry_run=dry_run, **_recorded(because, as_reason))
 
 
 def prune(
@@ -225,11 +180,6 @@ def release_stream(
 # What they have in common
 
 
-def _recorded(because: str | None, reason: str) -> dict[str, Any]:
-    """Without a text of the operator's own, the engine has one."""
-    return {"reason": reason} if because is None else {"reason": reason, "error": because}
-
-
 def _act(
     verb: str,
     queue: str,
@@ -277,7 +227,7 @@ def _by_id(
         target.stats(queue)  # an unknown queue is one error, not one a message
         ids, unclear = full_ids(target, queue, given)
         naming = f"{count_of(len(ids), 'message')} ({', '.join(short(found) for found in ids[:_LISTED])}{', ...' if len(ids) > _LISTED else ''})"
-    if verb in _FINAL and not dry_run and ids:
+    if _operation(verb).final and not dry_run and ids:
         confirm(f"{verb} {naming} of queue {queue!r} for good", yes=yes)
     result = _call_by_id(call, verb, queue, ids, dry_run=dry_run, **details) if ids else OperatorResult(())
     if len(given) == 1 and result.skipped:
@@ -296,7 +246,7 @@ def _call_by_id(
     except InvalidRequest as refused:
         if refused.field != f"message {ids[0]}":
             raise
-        return OperatorResult((), ((ids[0], f"{refused.got}, not {_WORDS[verb][1]}"),))
+        return OperatorResult((), ((ids[0], f"{refused.got}, not {_operation(verb).applies_to}"),))
 
 
 def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequest | MessageNotFound:
@@ -304,9 +254,11 @@ def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequ
     if why.startswith("not found"):
         return MessageNotFound(message_id)
     refusal = InvalidRequest(
-        f"message {short(message_id)}", _WORDS[verb][1], status_of_message(target.find(message_id))
+        f"message {short(message_id)}",
+        _operation(verb).applies_to,
+        status_of_message(target.find(message_id)),
     )
-    if not why.endswith(_WORDS[verb][1]):
+    if not why.endswith(_operation(verb).applies_to):
         refusal.add_note(why)
     return refusal
 
@@ -333,7 +285,10 @@ def _by_filter(
     told = selected()
     if dry_run or not told.changed:
         return told
-    confirm(f"{verb} {_number(told)} of queue {queue!r}" + (" for good" if verb in _FINAL else ""), yes=yes)
+    confirm(
+        f"{verb} {_number(told)} of queue {queue!r}" + (" for good" if _operation(verb).final else ""),
+        yes=yes,
+    )
     # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
     # not agreed to.
     still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
@@ -351,7 +306,7 @@ def _number(told: OperatorResult) -> str:
 
 
 def _report(verb: str, queue: str, result: OperatorResult, *, dry_run: bool = False) -> None:
-    did = f"would be {_WORDS[verb][0]}" if dry_run else _WORDS[verb][0]
+    did = f"would be {_operation(verb).past}" if dry_run else _operation(verb).past
     lines = []
     if len(result.changed) <= _LISTED:
         lines += [f"{short(message_id)}  {did}" for message_id in result.changed]

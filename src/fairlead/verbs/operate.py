@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.model.access import Right
@@ -18,9 +18,17 @@ if TYPE_CHECKING:
 
 
 class Operation(Request[Answer], frozen=True):
-    """An audited act that may select messages by filter."""
+    """An audited act of an operator, which may select messages by id or filter.
+
+    The command line makes `fairlead queue VERB` from every operation that selects by both.
+    """
 
     audited = True
+    #: What happened to a message, and what a message must be for it, in the words of the command line.
+    past: ClassVar[str] = ""
+    applies_to: ClassVar[str] = "in this queue"
+    #: Whether a message is gone afterwards, so that a person is asked first.
+    final: ClassVar[bool] = False
 
     def authorize(self, rights: Rights) -> Request[Answer]:
         super().authorize(rights)
@@ -33,6 +41,8 @@ class Operation(Request[Answer], frozen=True):
 class Retry(Operation[OperatorResult], frozen=True):
     """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure."""
 
+    past = "retried"
+    applies_to = "dead or failed"
     right = Right.REDRIVE
     room = Room.WEIGHS
 
@@ -51,6 +61,8 @@ class Retry(Operation[OperatorResult], frozen=True):
 class Drop(Operation[OperatorResult], frozen=True):
     """Delete messages for good, wherever they are; a lease on them is revoked."""
 
+    past = "dropped"
+    final = True
     right = Right.ADMIN
     room = Room.FITS
 
@@ -69,6 +81,9 @@ class Drop(Operation[OperatorResult], frozen=True):
 class Done(Operation[OperatorResult], frozen=True):
     """Complete messages by hand; a lease on them is revoked."""
 
+    past = "completed"
+    applies_to = "pending, active or waiting"
+    final = True
     right = Right.ADMIN
     room = Room.FITS
 
@@ -87,6 +102,8 @@ class Done(Operation[OperatorResult], frozen=True):
 class Bury(Operation[OperatorResult], frozen=True):
     """Move messages to the dead letters; a lease on them is revoked."""
 
+    past = "buried"
+    applies_to = "pending, active or waiting"
     right = Right.ADMIN
     room = Room.WEIGHS
 
@@ -109,21 +126,34 @@ class Bury(Operation[OperatorResult], frozen=True):
 
 @verb("hold")
 class Hold(Operation[OperatorResult], frozen=True):
-    """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later ones."""
+    """Keep messages waiting until `unhold`; a lease on them is revoked. In a stream they block later ones.
 
+    With a `reason`, such as `poison_message`, the messages get a record of why. It is no attempt, and a message
+    that is held already gets it too.
+    """
+
+    past = "held"
+    applies_to = "pending, active or waiting, and not held"
     right = Right.ADMIN
     room = Room.WEIGHS
 
     queue: str
     ids: Sequence[str] | None = None
     filter: DeadFilter | None = None
+    error: str = ""
+    reason: FailureReason | str | int | None = None
     dry_run: bool = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
+        from fairlead.broker.requests import check_error
 
+        act: operators.Act = operators.hold
+        if self.reason is not None or self.error:
+            reason = FailureReason.UNKNOWN if self.reason is None else self.reason
+            act = operators.hold_because(*check_error(self.error, reason))
         return operators.act(
-            tx.core, self.queue, self.ids, self.filter, operators.hold, dry_run=self.dry_run, grows=True
+            tx.core, self.queue, self.ids, self.filter, act, dry_run=self.dry_run, grows=True
         )
 
 
@@ -131,6 +161,8 @@ class Hold(Operation[OperatorResult], frozen=True):
 class Unhold(Operation[OperatorResult], frozen=True):
     """Make held messages ready now."""
 
+    past = "let go"
+    applies_to = "held"
     right = Right.ADMIN
     room = Room.WEIGHS
 
@@ -158,6 +190,8 @@ class Unhold(Operation[OperatorResult], frozen=True):
 class FailLeased(Operation[OperatorResult], frozen=True):
     """Fail leased messages as if their holders had reported it; the leases are revoked."""
 
+    past = "failed"
+    applies_to = "active"
     right = Right.ADMIN
     room = Room.FITS
 
