@@ -33,6 +33,7 @@ from fairlead.model.facts import (
     QueueCleared,
     QueueSaved,
     QueueUnlinked,
+    Recounted,
     Restated,
     RunbookSaved,
     Started,
@@ -243,6 +244,19 @@ def test_a_state_keeps_every_field(scene: Scene) -> None:
     look_again(scene)
     assert scene.store.states([message.id]) == [state]
     assert scene.store.leases() == [lease]
+
+
+def test_a_failure_count_is_set_where_the_message_is(scene: Scene) -> None:
+    (message,) = scene.enqueue()
+    (lease,) = scene.lease([message])
+    move = retried(lease, first_place(9))
+    scene.store.commit([move, ClaimEnded(lease.expires_ms, lease.claim_id)])
+    assert move.state is not None
+    recounted = msgspec.structs.replace(move.state, attempts=0)
+    scene.store.commit([Recounted(message.id, recounted)])
+    look_again(scene)
+    assert scene.store.states([message.id]) == [recounted]
+    assert scene.store.ready(WORK, b"", None, 10) == [move.target]
 
 
 def test_a_delayed_retry_waits_until_it_is_due_and_then_is_ready(scene: Scene) -> None:

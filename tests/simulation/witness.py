@@ -416,6 +416,11 @@ class Witness:
         self._same_count(seen, fact.state)
         self._put(seen._replace(progress=fact.state.progress))
 
+    def _recounted(self, fact: f.Recounted) -> None:
+        seen = self._live(fact.message_id, None)
+        self.must(fact.state.progress == seen.progress, f"{self.say(seen)} lost progress")
+        self._put(seen._replace(attempts=fact.state.attempts))
+
     def _extended(self, fact: f.Extended) -> None:
         for lease in fact.leases:
             seen = self._live(lease.id, lease)
@@ -645,6 +650,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     f.Completed: Witness._completed,
     f.Moved: Witness._moved,
     f.Restated: Witness._restated,
+    f.Recounted: Witness._recounted,
     f.Extended: Witness._extended,
     f.Started: Witness._started,
     f.QueueSaved: Witness._queue_saved,

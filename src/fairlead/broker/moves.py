@@ -32,6 +32,7 @@ from fairlead.model.facts import (
     InStream,
     InWaiting,
     Moved,
+    Recounted,
     Spot,
     Started,
     TtlForgotten,
@@ -249,6 +250,10 @@ class Moves:
         it.
         """
         self._make_ready("due", waiting, state or MessageState(waiting.queue_id))
+
+    def recount(self, message_id: bytes, state: MessageState, attempts: int) -> None:
+        """Set the failure count of a message, wherever it is."""
+        self.facts.append(Recounted(message_id, msgspec.structs.replace(state, attempts=attempts)))
 
     def hold(self, source: Spot, state: MessageState) -> None:
         """Waiting without end, until an operator lets it go."""

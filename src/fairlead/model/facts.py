@@ -176,6 +176,13 @@ class Restated(msgspec.Struct, frozen=True):
     state: MessageState
 
 
+class Recounted(msgspec.Struct, frozen=True):
+    """The failure count of a live message was set; the message stays where it is."""
+
+    message_id: bytes
+    state: MessageState
+
+
 class Extended(msgspec.Struct, frozen=True):
     """Leases now expire at their (new) `expires_ms`, which all of them share; all belong to `claim`."""
 
@@ -441,6 +448,7 @@ Fact = (
     | Completed
     | Moved
     | Restated
+    | Recounted
     | Extended
     | Started
     | ClaimEnded

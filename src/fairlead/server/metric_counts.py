@@ -29,6 +29,7 @@ Series = tuple[str, tuple[str, ...]]
 BOOKKEEPING: frozenset[type] = frozenset(
     {
         f.ClaimEnded,
+        f.Recounted,
         f.QueueSaved,
         f.QueueUnlinked,
         f.QueueCleared,

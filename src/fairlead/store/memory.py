@@ -480,6 +480,8 @@ def apply(data: _Data, fact: f.Fact) -> None:
         case f.Restated(lease, state):
             data.states.put(lease.id, state)
             _rewrite(data, lease)
+        case f.Recounted(message_id, state):
+            data.states.put(message_id, state)
         case f.Extended(claim, leases):
             data.claims.put((leases[0].expires_ms, claim.claim_id), claim)
             for lease in leases:

@@ -25,6 +25,7 @@ What = Literal[
     "complete",
     "move",
     "restate",
+    "recount",
     "extend",
     "start",
     "end claim",
@@ -70,6 +71,7 @@ _WORDS: dict[type, What] = {
     f.Completed: "complete",
     f.Moved: "move",
     f.Restated: "restate",
+    f.Recounted: "recount",
     f.Extended: "extend",
     f.Started: "start",
     f.ClaimEnded: "end claim",
@@ -137,7 +139,7 @@ class Change:
                 return len(self._fact.leases) + len(self._fact.followers)
             case f.Completed() | f.Extended() | f.Started():
                 return len(self._fact.leases)
-            case f.Moved() | f.Restated():
+            case f.Moved() | f.Restated() | f.Recounted():
                 return 1
             case f.MembersPinned():
                 return len(self._fact.ids) // 16

@@ -320,6 +320,9 @@ class Draft:
         self._put("state", fact.lease.id, V1 + encode(fact.state))
         self._put("leases", fact.lease.id, encode_lease(fact.lease))
 
+    def _recounted(self, fact: f.Recounted) -> None:
+        self._put("state", fact.message_id, V1 + encode(fact.state))
+
     def _extended(self, fact: f.Extended) -> None:
         self._rewrite(fact.leases)
         self._put(
@@ -520,6 +523,7 @@ _ADD: dict[type, Callable[[Draft, Any], None]] = {
     f.Completed: Draft._completed,
     f.Moved: Draft._moved,
     f.Restated: Draft._restated,
+    f.Recounted: Draft._recounted,
     f.Extended: Draft._extended,
     f.Started: Draft._started,
     f.ClaimEnded: Draft._claim_ended,
