@@ -58,6 +58,7 @@ from fairlead.verbs.operate import (
     Hold,
     Prune,
     ReleaseStream,
+    Reset,
     Retry,
     Unhold,
 )
@@ -540,14 +541,27 @@ class Surface:
         ids: Sequence[str] | None = None,
         *,
         filter: DeadFilter | None = None,
+        keep_count: bool = False,
         dry_run: bool = False,
     ) -> OperatorResult:
         """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure.
 
+        With `keep_count` only messages that wait are delivered, and their count stays.
         Raises `InvalidRequest` or `MessageNotFound` when a single id cannot be retried; of several ids the
         result lists those that were skipped.
         """
-        return self.do(Retry(queue, ids, filter, dry_run))
+        return self.do(Retry(queue, ids, filter, keep_count, dry_run))
+
+    def reset(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> OperatorResult:
+        """Set the failure count of live messages to 0. They keep their place, their wait or their lease."""
+        return self.do(Reset(queue, ids, filter, dry_run))
 
     def drop(
         self,
@@ -865,6 +879,7 @@ class AsyncSurface:
     goodbye = _awaited(Surface.goodbye)
     exchange = _awaited(Surface.exchange)
     retry = _awaited(Surface.retry)
+    reset = _awaited(Surface.reset)
     drop = _awaited(Surface.drop)
     done = _awaited(Surface.done)
     bury = _awaited(Surface.bury)

@@ -46,6 +46,18 @@ def test_each_verb_takes_a_short_id(cli: Commands, orders: Orders, verb: str, be
     assert status(cli, message_id) == after[verb]
 
 
+def test_a_reset_gives_a_message_its_attempts_again_and_leaves_it_where_it_is(
+    cli: Commands, orders: Orders
+) -> None:
+    before = cli.json("queue", "inspect", "orders", orders.failed)
+    assert cli.json("queue", "reset", "orders", orders.failed[-8:])["changed"] == [orders.failed]
+    after = cli.json("queue", "inspect", "orders", orders.failed)
+    assert (before["attempts"], after["attempts"], after["status"]) == (1, 0, "delayed")
+    ran = cli("queue", "reset", "orders", orders.failed[-8:])
+    assert "its count is 0" in ran.err
+    assert ran.code == cli("queue", "unhold", "orders", orders.pending).code != 0
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_verb_can_be_tried_without_effect(cli: Commands, orders: Orders, verb: str) -> None:
     message_id = getattr(orders, VERBS[verb])

@@ -244,6 +244,72 @@ def test_a_message_is_held_with_a_reason_where_it_is(world: World, situation: st
     assert world.claim_one("q").id == message_id
 
 
+def failed_and(world: World, situation: str) -> str:
+    """A message that failed three times, and is now where the situation says."""
+    stream = "s" if situation.endswith("in a stream") else None
+    message_id = world.broker.enqueue("q", b"m", stream=stream)
+    for _ in range(2):
+        world.broker.settle([Fail(world.claim_one("q"), retry_in="0s", error="no")])
+    wait = "1h" if situation.startswith("waiting") else "0s"
+    world.broker.settle([Fail(world.claim_one("q"), retry_in=wait, error="no", progress=4)])
+    if situation.startswith("held"):
+        world.broker.hold("q", [message_id])
+    if situation.startswith("leased"):
+        world.claim_one("q")
+    return message_id
+
+
+LIVE = [
+    "ready",
+    "ready in a stream",
+    "waiting",
+    "waiting in a stream",
+    "held",
+    "leased",
+    "leased in a stream",
+]
+
+
+@pytest.mark.parametrize("situation", LIVE)
+@pytest.mark.parametrize("by_filter", [False, True], ids=["by id", "by filter"])
+def test_a_reset_sets_the_count_to_0_and_changes_nothing_else(
+    world: World, situation: str, by_filter: bool
+) -> None:
+    message_id = failed_and(world, situation)
+    before = world.broker.find(message_id)
+    assert before.attempts == 3
+    chosen = {"filter": DeadFilter(min_attempts=3)} if by_filter else {"ids": [message_id]}
+    assert world.broker.reset("q", dry_run=True, **chosen).changed == (message_id,)  # type: ignore[arg-type]
+    assert world.broker.find(message_id).attempts == 3
+    assert world.broker.reset("q", **chosen).changed == (message_id,)  # type: ignore[arg-type]
+    world.restart()
+    assert world.broker.find(message_id) == replace(before, attempts=0)
+    assert world.broker.reset("q", [message_id]).skipped == ((message_id, "its count is 0"),)
+
+
+def test_a_message_that_was_reset_gets_all_its_attempts_again(world: World) -> None:
+    world.broker.update_queue("q", retry={"policy": "immediate", "attempts": 4})
+    message_id = failed_and(world, "ready")
+    world.broker.reset("q", [message_id])
+    outcomes = [world.broker.settle([Fail(world.claim_one("q"))])[0].outcome for _ in range(4)]
+    assert outcomes == ["retry", "retry", "retry", "dead"]
+
+
+def test_a_dead_letter_is_not_reset(world: World) -> None:
+    message_id, _ = make(world, "dead")
+    assert act(world, "reset", [message_id]).skipped == ((message_id, "dead; use retry or redrive"),)
+
+
+def test_a_retry_that_keeps_the_count_ends_the_wait_only(world: World) -> None:
+    message_id = failed_and(world, "waiting")
+    assert world.broker.retry("q", [message_id], keep_count=True).changed == (message_id,)
+    assert world.claim_one("q").attempts == 3
+    dead, _ = make(world, "dead")
+    with pytest.raises(errors.InvalidRequest):
+        world.broker.retry("q", [dead], keep_count=True)
+    assert place_of(world, dead) == "dead"
+
+
 def test_a_retried_dead_letter_keeps_its_record_and_its_id(world: World) -> None:
     message_id, _ = make(world, "dead")
     act(world, "retry", [message_id])

@@ -87,6 +87,7 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "nack": lambda full: full.broker.nack("q", full.claimed().id, "error"),
     "goodbye": lambda full: full.broker.goodbye("me"),
     "exchange": lambda full: full.broker.exchange("me", enqueue={"q": [NewMessage(b"")]}),
+    "reset": lambda full: full.broker.reset("q", [full.waiting]),
     "retry": lambda full: full.broker.retry("q", [full.waiting]),
     "drop": lambda full: full.broker.drop("q", full.ready()),
     "done": lambda full: full.broker.done("q", full.ready()),

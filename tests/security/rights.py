@@ -202,6 +202,7 @@ TABLE: dict[str, Row] = {
     "retry": Row((REDRIVE,), lambda x, t: x.retry(t.queue, [t.dead])),
     "retry: in the dead letters": Row((REDRIVE,), lambda x, t: x.retry(t.queue + ".dlq", [t.dead])),
     "retry: by header": Row((REDRIVE, READ), lambda x, t: x.retry(t.queue, filter=BY_HEADER, dry_run=True)),
+    "reset": Row((A,), lambda x, t: x.reset(t.queue, [t.ready])),
     "redrive": Row((REDRIVE,), lambda x, t: x.redrive(t.queue)),
     "redrive: of the dead letters": Row((REDRIVE,), lambda x, t: x.redrive(t.queue + ".dlq", ids=[t.dead])),
     "redrive: dry run": Row((REDRIVE,), lambda x, t: x.redrive(t.queue, dry_run=True)),

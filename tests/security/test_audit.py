@@ -75,6 +75,7 @@ PERFORMED: dict[str, tuple[Callable[[AdmittedCaller, Stage], object], int | None
     "fail": (lambda x, s: x.fail("q", [s.leased]), 1),
     "prune": (lambda x, s: x.prune("q.dlq"), 2),
     "release_stream": (lambda x, s: (x.enqueue("q", b"", stream="s"), x.release_stream("q", "s")), None),
+    "reset": (lambda x, s: x.reset("q", s.ready), 0),
     "retry": (lambda x, s: x.retry("q.dlq", s.dead[:1]), 1),
     "redrive": (lambda x, s: x.redrive("q.dlq"), 2),
     "quarantine": (lambda x, s: x.quarantine("q", [NewMessage(SECRET.encode())] * 3), 3),

@@ -50,6 +50,7 @@ from fairlead.model.views import MessageInfo, OperatorResult
 Act = Callable[[Moves, QueueState, Message, MessageState | None, Spot], str]
 
 EVERYWHERE = frozenset({"leased", "ready", "waiting", "dead"})
+LIVE = frozenset({"leased", "ready", "waiting"})
 LEASED = frozenset({"leased"})
 WAITING = frozenset({"waiting"})
 DEAD = frozenset({"dead"})
@@ -235,14 +236,16 @@ def retry(
     ids: Sequence[str] | None,
     filter: DeadFilter | None,
     *,
+    keep_count: bool = False,
     dry_run: bool = False,
 ) -> OperatorResult:
     """Dead, or waiting after a failure: now, with a count of 0. The pending due time is gone, so it runs
-    once.
+    once. With `keep_count` only messages that wait, and their count stays.
 
     A dead letter goes through the enqueue flow of its queue, hook included. A single id that cannot be
     retried raises `MessageNotFound` or `InvalidRequest`; among several ids it is skipped.
     """
+    check_bool(keep_count, "keep_count")
     lanes: Lanes = {}
 
     def ask(part: Sequence[Candidate]) -> None:
@@ -256,8 +259,10 @@ def retry(
         if not _is_dead(core, spot):
             if not isinstance(spot, InWaiting) or state is None or not state.attempts:
                 return NOT_FAILED
-            moves.become_due(spot, msgspec.structs.replace(state, attempts=0))
+            moves.become_due(spot, state if keep_count else msgspec.structs.replace(state, attempts=0))
             return ""
+        if keep_count:
+            return "dead; its next life begins with a count of 0"
         source = core.by_id.get(state.source_queue_id) if state is not None else None
         if source is None or state is None:
             return "its queue no longer exists"
@@ -361,6 +366,17 @@ def hold_because(error: str, reason: FailureReason) -> Act:
         return why_not
 
     return verb
+
+
+def reset(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:
+    if isinstance(spot, InDone):
+        return COMPLETED
+    if _is_dead(moves.core, spot):
+        return "dead; use retry or redrive"
+    if state is None or not state.attempts:
+        return "its count is 0"
+    moves.recount(message.id, state, 0)
+    return ""
 
 
 def unhold(moves: Moves, queue: QueueState, message: Message, state: MessageState | None, spot: Spot) -> str:

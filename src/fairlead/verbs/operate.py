@@ -39,7 +39,10 @@ class Operation(Request[Answer], frozen=True):
 
 @verb("retry")
 class Retry(Operation[OperatorResult], frozen=True):
-    """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure."""
+    """Deliver again now, with a failure count of 0: messages that are dead, or that wait after a failure.
+
+    With `keep_count` only messages that wait are delivered, and their count stays.
+    """
 
     past = "retried"
     applies_to = "dead or failed"
@@ -49,12 +52,43 @@ class Retry(Operation[OperatorResult], frozen=True):
     queue: str
     ids: Sequence[str] | None = None
     filter: DeadFilter | None = None
+    keep_count: bool = False
     dry_run: bool = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker.operators import retry
 
-        return retry(tx.core, self.queue, self.ids, self.filter, dry_run=self.dry_run)
+        return retry(
+            tx.core, self.queue, self.ids, self.filter, keep_count=self.keep_count, dry_run=self.dry_run
+        )
+
+
+@verb("reset")
+class Reset(Operation[OperatorResult], frozen=True):
+    """Set the failure count of live messages to 0. They keep their place, their wait or their lease."""
+
+    past = "reset"
+    applies_to = "pending, active or waiting, with a count above 0"
+    right = Right.ADMIN
+    room = Room.FITS
+
+    queue: str
+    ids: Sequence[str] | None = None
+    filter: DeadFilter | None = None
+    dry_run: bool = False
+
+    def run(self, tx: Transaction) -> OperatorResult:
+        from fairlead.broker import operators
+
+        return operators.act(
+            tx.core,
+            self.queue,
+            self.ids,
+            self.filter,
+            operators.reset,
+            among=operators.LIVE,
+            dry_run=self.dry_run,
+        )
 
 
 @verb("drop")
