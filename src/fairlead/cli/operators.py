@@ -108,6 +108,9 @@ def retry(
             "--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try."
         ),
     ] = None,
+    keep_count: Annotated[
+        bool, typer.Option("--keep-count", help="Only messages that wait; their count of failures stays.")
+    ] = False,
     filter: DeadFilter | None = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -129,7 +132,7 @@ def retry(
     if status == "dead" and not is_dead_letter_name(queue):
         queue = dead_letter_name(queue)
     only = _failed_ids if status == "failed" else None
-    _act("retry", queue, ids, filter, yes=yes, dry_run=dry_run, only=only)
+    _act("retry", queue, ids, filter, yes=yes, dry_run=dry_run, only=only, keep_count=keep_count)
 
 
 def prune(
