@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fairlead
@@ -66,14 +66,20 @@ def alone(draft: Draft, n: int, names: tuple[str, ...]) -> Ending:
     return ending
 
 
-def pipelines() -> st.SearchStrategy[list[StepSpec]]:
+def pipeline(*sizes: int | None) -> list[StepSpec]:
+    """A step for each of them: for batches of that size, or for one message at a time."""
+
     def spec(name: str, size: int | None) -> StepSpec:
         if size is None:
             return StepSpec(name, run="tests.worker.scripted_steps:one")
         return StepSpec(name, run="tests.worker.scripted_steps:many", batch=True, batch_size=size)
 
+    return [spec(name, size) for name, size in zip(NAMES, sizes, strict=False)]
+
+
+def pipelines() -> st.SearchStrategy[list[StepSpec]]:
     sizes = st.lists(st.sampled_from([None, 1, 2, 3, 10, 1000]), min_size=1, max_size=3).filter(any)
-    return sizes.map(lambda found: [spec(name, size) for name, size in zip(NAMES, found, strict=False)])
+    return sizes.map(lambda found: pipeline(*found))
 
 
 def drafts(ways: list[str], most: int) -> st.SearchStrategy[list[Draft]]:
@@ -165,8 +171,25 @@ def test_in_threads_each_message_ends_as_it_would_have_alone(
     check(steps, drafts, "thread", concurrency)
 
 
+#: Rows of a batch that failed come back while another message has been started and waits for the only slot.
+ROWS_COME_BACK_WHILE_ONE_IS_STARTED = [
+    Draft(None, {}),
+    Draft(None, {"a": ("exit", 2)}),
+    Draft("z", {}, broken=True),
+    Draft("y", {"b": ("die", 2), "c": ("die", 1)}),
+    Draft("y", {}),
+    Draft(None, {}),
+    Draft("z", {"a": ("die", 1)}),
+    Draft(None, {"b": ("say", 2)}),
+    Draft("y", {}),
+    Draft("z", {}),
+    Draft("z", {}),
+]
+
+
 @settings(max_examples=6, **_FEW)  # type: ignore[arg-type]
 @given(steps=pipelines(), drafts=drafts(sorted(WAYS), 25), concurrency=st.integers(1, 2))
+@example(steps=pipeline(10, 3, None), drafts=ROWS_COME_BACK_WHILE_ONE_IS_STARTED, concurrency=1)
 def test_in_processes_that_die_each_message_ends_as_it_would_have_alone(
     steps: list[StepSpec], drafts: list[Draft], concurrency: int
 ) -> None:

@@ -35,7 +35,8 @@ class Hands:
         self.gathered = 0
         #: All of them: what leases are kept alive for.
         self.held: set[Item] = set()
-        #: Started, and not in a slot yet.
+        #: Started, or about to be, and not in a slot yet: a free slot is kept for each. Those whose start is
+        #: confirmed are at the front of `next`.
         self.starting: set[Item] = set()
         #: Messages fetched and not begun, with the runs behind the heads.
         self.ahead = 0
@@ -51,8 +52,16 @@ class Hands:
         self.busy.add(item)
 
     def put_back(self, lot: Sequence[Work]) -> None:
-        """They were handed to a slot, and not begun: they are the next again."""
+        """They were handed to a slot, and not begun: they are the next again, behind those in `starting`.
+
+        A slot is kept free for each item in `starting`. Items in front of it that must be started first would
+        wait for that slot, and it behind them, for ever.
+        """
+        kept: list[Item] = []
+        while self.next and self.next[0] in self.starting:
+            kept.append(self.next.popleft())
         self.next.extendleft(item for work in reversed(lot) for item in reversed(work.items))
+        self.next.extendleft(reversed(kept))
 
     def gather(self, item: Item, most: int) -> None:
         rows = self.batches.get((item.step, most))
@@ -61,6 +70,7 @@ class Hands:
             rows.since = time.monotonic()
         rows.items.append(item)
         self.gathered += 1
+        self.starting.discard(item)
 
     def gather_new(self, most: int) -> int:
         """Take up and gather those at the front that were never handed out before, for a first step that

@@ -144,7 +144,7 @@ class Pool:
                 if len(work.items) == 1:
                     late.extend(work.items)
                 if unbegun and self._has_room():
-                    self._put_back(slot.recall())
+                    self._recall(slot)
         return late
 
     def has_plenty(self) -> bool:
@@ -177,7 +177,7 @@ class Pool:
 
     def recall_all(self) -> None:
         for slot in self.slots:
-            self._put_back(slot.recall())
+            self._recall(slot)
 
     def kill_busy(self, how: str) -> None:
         for slot in list(self.slots):
@@ -195,7 +195,7 @@ class Pool:
                 if item not in work.items:
                     continue
                 if place:
-                    self._put_back(slot.recall())
+                    self._recall(slot)
                 elif all(one.lost for one in work.items):
                     slot.kill("its lease is over")
                     return True
@@ -208,10 +208,16 @@ class Pool:
             if not slot.pending:
                 slot.close()
 
+    def _recall(self, slot: Slot) -> None:
+        self._put_back(slot.recall())
+        if not slot.pending:
+            # Only an answer lowers the load, and this slot has none to give: it would never get a call again.
+            slot.load_us = 0
+
     def _retire(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
             slot.retiring = True
-            self._put_back(slot.recall())
+            self._recall(slot)
             if not slot.pending:
                 self._close(slot)
 
