@@ -15,7 +15,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def hosted() -> Iterator[Hooks]:
-    """One set of hooks for a whole module: what one test leaves behind would be met by the next."""
+    """One set of hooks for a whole module: what one test leaves behind would be met by the next.
+
+    With the limits of a server, for scripts that go beyond them.
+    """
     running = Hooks(HookSettings(), ManualClock())
     yield running
     running.close()
@@ -23,7 +26,10 @@ def hosted() -> Iterator[Hooks]:
 
 @pytest.fixture
 def hooks(clock: ManualClock) -> Iterator[Hooks]:
-    """One host for the test; the manual clock moves breakers only, never the watch over the process."""
-    running = Hooks(HookSettings(), clock)
+    """One host for the test; the manual clock moves breakers only, never the watch over the process.
+
+    The time of a call is generous: on a shared machine CPU time also contains time that others took.
+    """
+    running = Hooks(HookSettings(default_timeout_ms=1000), clock)
     yield running
     running.close()
