@@ -24,7 +24,7 @@ JOBS ?= $(if $(ARGS),0,$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 # A Spark session has a JVM and its Python workers, so of those only two side by side; a file's tests share theirs.
 SPARK_JOBS ?= $(if $(ARGS),0,2)
 
-.PHONY: help demo test test-crash test-spark check fix bench walk torture sim fuzz docs lock clean
+.PHONY: help demo test test-crash test-spark again check fix bench walk torture sim fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ test-crash: $(STAMP) ## Kill brokers and servers under load at moments drawn ane
 
 test-spark: $(STAMP) ## Run the tests on Spark: local, a cluster of processes, crashes
 	@$(RUN) -m pytest tests/spark -n $(SPARK_JOBS) --dist loadfile $(ARGS)
+
+again: $(STAMP) ## Run what failed in the last run again, alone, three times each; at most 3 tests, because a noisy machine fails few
+	@$(RUN) -m tests.ci.again $(if $(NOTE),--note "$(NOTE)")
 
 check: $(STAMP) ## Check the format, lint, check types, check the direction of imports
 	@$(RUN) -m ruff format --check --quiet .

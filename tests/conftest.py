@@ -9,6 +9,10 @@ import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from tests.ci import last_run
+from tests.ci.last_run import pytest_sessionstart  # noqa: F401 - a hook
 
 # No deadline: a shared two-core machine stalls now and then, and a slow step is not a wrong one.
 _SLOW_IS_FINE = {
@@ -17,7 +21,14 @@ _SLOW_IS_FINE = {
 }
 
 settings.register_profile("dev", print_blob=True, **_SLOW_IS_FINE)
-settings.register_profile("ci", print_blob=True, derandomize=False, database=None, **_SLOW_IS_FINE)
+# CI keeps examples that failed, so that a test that is run again replays them.
+settings.register_profile(
+    "ci",
+    print_blob=True,
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
+    **_SLOW_IS_FINE,
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 # A process started in the background ignores SIGINT, and so would every child to which a test sends one.
@@ -25,10 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    failed = [report for outcome in ("failed", "error") for report in terminalreporter.stats.get(outcome, [])]
-    if failed and terminalreporter.config.pluginmanager.hasplugin("cacheprovider"):
-        target = (
-            "test-spark" if all(report.nodeid.startswith("tests/spark/") for report in failed) else "test"
-        )
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    last_run.pytest_terminal_summary(terminalreporter, exitstatus, config)
+    failed = last_run.failed_in(terminalreporter)
+    if failed and config.pluginmanager.hasplugin("cacheprovider"):
+        target = "test-spark" if all(test.startswith("tests/spark/") for test in failed) else "test"
         terminalreporter.write_line(f"only what failed, once more and one by one: make {target} ARGS=--lf")
