@@ -117,6 +117,25 @@ def test_a_peer_is_named_as_its_socket_is(peer: str, name: str) -> None:
     assert connection_of(peer) == name
 
 
+def test_a_connection_that_its_door_has_not_let_go_of_is_closed_and_counted_once() -> None:
+    limits = Limits(LimitSettings(max_connections_per_address=1))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        watch = SocketWatch(limits, {"grpc": door.getsockname()[1]})
+        with (
+            socket.create_connection(door.getsockname()),
+            door.accept()[0],
+            socket.create_connection(door.getsockname()),
+            door.accept()[0],
+        ):
+            for _ in range(3):
+                watch.look()
+            assert limits.refusals == {Limit.CONNECTIONS_PER_ADDRESS: 1}
+            with socket.create_connection(door.getsockname()), door.accept()[0]:
+                watch.look()
+                assert limits.refusals == {Limit.CONNECTIONS_PER_ADDRESS: 2}
+            watch.stop()
+
+
 def test_sockets_of_a_door_are_found_measured_and_closed_and_no_others() -> None:
     limits = Limits(LimitSettings(idle_ms=1 << 40, max_arriving_bytes=10))
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_server(("127.0.0.1", 0)) as other:

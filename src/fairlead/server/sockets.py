@@ -48,7 +48,8 @@ class Connection(msgspec.Struct):
     """One accepted connection, as of the last look. `name` is the peer's address and port, `arriving` bytes
     of requests that are not whole yet.
 
-    `held` is what the last request of each of its channels still takes in memory.
+    `held` is what the last request of each of its channels still takes in memory. `cut`: closed by us, while
+    its door has yet to let go of it.
     """
 
     fd: int
@@ -63,6 +64,7 @@ class Connection(msgspec.Struct):
     held: int = 0
     spoke: bool = False
     read: Read = Read(0, 0)
+    cut: bool = False
 
 
 class SocketWatch:
@@ -132,10 +134,13 @@ class SocketWatch:
             door: sum(one.door == door for one in found) for door in self._doors.values()
         }
         self._limits.forget(reads.keys() - {one.name for one in found})
+        # A door on a busy machine takes a while to let go of a closed connection, which must not be counted twice.
+        live = [one for one in found if not one.cut]
         for one, limit in too_many(
-            found, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit
+            live, self._limits.settings, _room_for_connections(), time.monotonic(), greets=self._names_fit
         ):
             if self._cut(one):
+                one.cut = True
                 self._limits.refused(limit)
                 _log.info(
                     "a connection was closed",
