@@ -136,7 +136,7 @@ def test_nothing_more_is_fetched_for_a_consumer_that_stands_still(scene: Scene, 
 
 
 def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
-    scene.broker.create_queue("short", visibility_timeout="300ms", retry="none")
+    scene.broker.create_queue("short", visibility_timeout="2s", retry="none")
     client, _ = scene.client()
     ids = fill(scene, 4, "short")
     deliveries = client.consume("short", prefetch=10)
@@ -145,7 +145,7 @@ def test_a_slow_consumer_keeps_its_leases(scene: Scene) -> None:
     for message_id in ids:
         until(
             lambda message_id=message_id: (
-                (scene.broker.find(message_id).lease_until or 0) > first.lease_until + 600
+                (scene.broker.find(message_id).lease_until or 0) > first.lease_until + 4000
             )
         )  # type: ignore[misc]
     assert [client.settle([Complete(delivery)])[0].outcome for delivery in [first, *take(deliveries, 3)]] == [

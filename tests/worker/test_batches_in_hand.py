@@ -408,7 +408,7 @@ class TestLeases:
 
     @pytest.fixture
     def held(self, broker: Broker, journal: str, tmp_path: Path) -> Callable[[], list[str]]:
-        broker.update_queue(QUEUE, visibility_timeout="300ms")
+        broker.update_queue(QUEUE, visibility_timeout="2s")
         gate = tmp_path / "gate"
 
         def push_held() -> list[str]:
@@ -452,7 +452,7 @@ class TestLeases:
     def test_those_that_are_lost_while_they_wait_are_not_called(
         self, broker: Broker, scene: Scene, lost: int
     ) -> None:
-        broker.update_queue(QUEUE, visibility_timeout="300ms")
+        broker.update_queue(QUEUE, visibility_timeout="2s")
         with working(broker, scene.book) as workers:
             scene.await_standstill()
             for message in scene.ids[:lost]:

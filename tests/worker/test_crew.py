@@ -327,7 +327,7 @@ def test_where_streams_do_not_count_messages_of_one_are_worked_side_by_side(
 
 def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: str, tmp_path: Path) -> None:
     with open_in_memory() as broker:
-        broker.create_queue(QUEUE, visibility_timeout="500ms")
+        broker.create_queue(QUEUE, visibility_timeout="2s")
         (message_id,) = push(
             broker, {"n": 1, "journal": journal, "hold": {"step": "noted", "gate": str(tmp_path / "never")}}
         )
@@ -344,7 +344,7 @@ def test_a_lost_lease_ends_the_step_and_its_outcome_counts_for_nothing(journal: 
 def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with open_in_memory() as broker:
-        broker.create_queue(QUEUE, visibility_timeout="200ms", retry={"policy": "none"})
+        broker.create_queue(QUEUE, visibility_timeout="2s", retry={"policy": "none"})
         push(
             broker,
             *({"n": n, "journal": journal, "hold": {"step": "noted", "gate": str(gate)}} for n in range(3)),
@@ -353,7 +353,7 @@ def test_leases_of_work_that_takes_long_are_kept_alive(journal: str, tmp_path: P
             until(lambda: read_journal(journal), "the step")
             first = broker.find(_id(broker, "leased")).lease_until
             until(
-                lambda: broker.find(_id(broker, "leased")).lease_until > first + 600, "three times the lease"
+                lambda: broker.find(_id(broker, "leased")).lease_until > first + 4000, "three times the lease"
             )
             gate.touch()
             until(lambda: workers.tally.completed == 3, "all of them")

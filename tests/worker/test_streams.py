@@ -56,10 +56,13 @@ def work_through(
         crowd = [Workers(broker, book, base=ROOT) for book in books]
         for workers in crowd:
             workers.start()
-        until(
-            lambda: any(w.error for w in crowd) or broker.stats(QUEUE).totals.completed == expected,
-            "the end of all of them",
-        )
+
+        def is_done() -> bool:
+            """Nothing is ready or leased: also those that fail have been tried."""
+            stats = broker.stats(QUEUE)
+            return (stats.totals.completed, stats.waiting) == (expected, len(items) - expected)
+
+        until(lambda: any(w.error for w in crowd) or is_done(), "the end of all of them")
         for workers in crowd:
             workers.stop()
         for workers in crowd:
