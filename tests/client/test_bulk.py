@@ -362,9 +362,9 @@ def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     client, transport = scene.client()
     transport.lose("stage")
     assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
-    transport.lose("admin")
+    transport.lose("request")
     assert client.staging.publish("t", "q", ["a"]).outcome == "already"
-    transport.lose("admin")
+    transport.lose("request")
     generation = client.consumers.register("etl", "q").generation
     transport.lose("claim_numbered")
     assert client.consumers.claim("etl", "q", generation, 1).count == 1
@@ -373,7 +373,7 @@ def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     client.consumers.record("etl", "q", generation, 1, [Fail(delivery, dead=True)])
     transport.lose("browse")
     assert [batch.num_rows for batch in client.browse_batches("q")] == [1]
-    transport.lose("admin")
+    transport.lose("request")
     assert client.consumers.close("etl", "q", generation, 1).settled == {"dead": 1}
     assert client.stats("q").dead == 1
     client.consumers.heartbeat("etl", "q", generation)

@@ -111,11 +111,11 @@ def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
 ) -> None:
     client, transport = scene.client()
     client.config.set("a", "b")
-    transport.lose("admin")
-    sent = len(transport.requests("admin"))
+    transport.lose("request")
+    sent = len(transport.requests("request"))
     with pytest.raises(AnswerLost):
         call(client)
-    assert len(transport.requests("admin")) == sent + 1
+    assert len(transport.requests("request")) == sent + 1
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_verb_that_must_not_be_repeated_says_that_its_answer_is_lost(
 )
 def test_a_verb_that_may_be_repeated_is(scene: Scene, call: Callable[[Client], object]) -> None:
     client, transport = scene.client()
-    transport.lose("admin", 2)
+    transport.lose("request", 2)
     call(client)
-    assert len(transport.requests("admin")) == 3
+    assert len(transport.requests("request")) == 3
 
 
 def test_a_verb_of_which_nothing_was_sent_is_tried_again(scene: Scene) -> None:
     client, transport = scene.client()
-    transport.refuse("admin", 3)
+    transport.refuse("request", 3)
     assert client.create_queue("new").name == "new"
 
 
@@ -216,7 +216,7 @@ def test_a_request_that_was_sent_and_given_up_has_a_fate_that_is_not_known(scene
 
 def test_a_question_that_was_sent_and_given_up_is_only_unanswered(scene: Scene) -> None:
     client, transport = scene.client(retry_for_ms=100)
-    for verb in ("claim", "admin"):
+    for verb in ("claim", "request"):
         transport.lose(verb)
         transport.refuse(verb, 1000)
     with pytest.raises(ServerUnreachable):

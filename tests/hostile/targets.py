@@ -97,6 +97,8 @@ def _fresh() -> AdmittedCaller:
 
 
 _uses = itertools.count(1)
+#: Channels whose requests may bring a record batch.
+_WITH_BATCHES = sorted(verb for verb in answers.ANSWERS if CHANNELS[verb][0] is not None)
 
 
 def _call(verb: str) -> Callable[[bytes], object]:
@@ -109,7 +111,7 @@ def _batch(raw: bytes) -> object:
     """
     if len(raw) < 3:
         return None
-    verb = sorted(answers.ANSWERS)[raw[0] % len(answers.ANSWERS)]
+    verb = _WITH_BATCHES[raw[0] % len(_WITH_BATCHES)]
     ends = 3 + int.from_bytes(raw[1:3], "big")
     with contextlib.suppress(pa.ArrowException, OSError, EOFError):
         # What raises here ends the channel.
@@ -249,14 +251,11 @@ def _text(raw: bytes) -> str:
 def _batch_seeds() -> list[bytes]:
     seeds = []
     for verb, (batch, call) in {**fuzz._SOUND, **fuzz.BULK}.items():
-        if verb in answers.ANSWERS:
+        if verb in _WITH_BATCHES:
             metadata = encode(call)
             sink = batch.serialize().to_pybytes()
             seeds.append(
-                bytes([sorted(answers.ANSWERS).index(verb)])
-                + len(metadata).to_bytes(2, "big")
-                + metadata
-                + sink
+                bytes([_WITH_BATCHES.index(verb)]) + len(metadata).to_bytes(2, "big") + metadata + sink
             )
     return seeds
 

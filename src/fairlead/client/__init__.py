@@ -1,10 +1,10 @@
-"""The Python client: the broker's verbs over the network.
+"""The Python client: the verbs of `fairlead.surface` over the network.
 
-One blocking core with its own threads; the synchronous face is here, the asyncio face is `fairlead.aio`.
+One blocking core with its own threads; the blocking client is here, the asyncio client is `fairlead.aio`.
 Promises that a call repeated after a lost answer takes effect once, that a held lease is kept alive while its
-work goes on, and that no thread of it keeps a process from ending. Imports no engine. Start with `client.py`
-(the verbs), then `core.py` (one request, and what is done about trouble), `gather.py` (many calls in one
-request), `consume.py` and `heartbeat.py`; `bulk.py` has what Spark uses.
+work goes on, and that no thread of it keeps a process from ending. Imports no engine. Start with
+`requests.py` (how each request travels), then `core.py` (one request, and what is done about trouble),
+`gather.py` (many calls in one request), `consume.py` and `heartbeat.py`; `bulk.py` has what Spark uses.
 """
 
 try:

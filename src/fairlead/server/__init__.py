@@ -1,7 +1,7 @@
 """The doors of a broker: Arrow Flight, gRPC for Fila's clients, HTTP for health and metrics; and the process
 around them.
 
-A door translates and delegates: no rule of the queue lives here, and what a door answers is what the engine
-said. Promises that a stop loses no confirmed work and that one bad connection harms no other. Start with
+A door turns bytes into requests and answers into bytes; the layers of `fairlead.middleware` and the verbs do
+the rest, so no rule of the queue lives here. Promises that a stop loses no confirmed work and that one bad connection harms no other. Start with
 `serve.py`.
 """

@@ -21,6 +21,7 @@ from fairlead.server.flight import FlightDoor, _Channel, _ClientGone
 from fairlead.server.limits import Limits
 from fairlead.server.logs import Lines
 from fairlead.testing import ManualClock, open_in_memory
+from fairlead.verbs.claim import Claim
 from fairlead.wire.calls import ClaimCall, EnqueueCall, Open, SettleCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages
@@ -334,7 +335,7 @@ def test_a_call_that_fails_by_a_defect_is_logged_with_its_verb_and_without_what_
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the payload of somebody's life")
 
-    monkeypatch.setattr(rig.broker, "claim", fail)
+    monkeypatch.setattr(Claim, "run", fail)
     answer, _ = rig.channel("claim").call(ClaimCall("q"))
     assert answer.error is not None
     assert answer.error.code == "broken_invariant"

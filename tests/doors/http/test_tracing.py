@@ -189,7 +189,7 @@ def test_what_the_broker_refuses_is_refused_alike(broker: Broker, call: Any) -> 
 def test_everything_else_is_the_brokers_own(world: World, broker: Broker) -> None:
     world.fill("q", count=2)
     assert broker.stats("q").ready == 2
-    assert broker.config is world.broker.config
+    assert broker.clock is world.broker.clock
 
 
 def test_work_that_raises_marks_its_span_and_never_quotes(
@@ -290,5 +290,5 @@ def test_a_call_that_was_carried_out_is_answered_whatever_becomes_of_its_span(
         with pytest.raises(QueueNotFound):
             broker.claim("nowhere")
     assert [record.message for record in caplog.records] == [
-        "a span could not be written down; no further failure of that is logged"
+        "a span could not be written; later failures of this kind are not logged"
     ]
