@@ -11,9 +11,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 import fairlead.errors
@@ -27,7 +30,7 @@ from fairlead.model import limits
 from fairlead.model.durations import show_ms
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
-from fairlead.request import VERBS
+from fairlead.request import VERBS, Request, Room
 from fairlead.server.metric_names import METRICS
 from fairlead.spark.data_source.schema import COLUMNS, DEAD_COLUMNS
 from fairlead.spark.data_source.schema import columns_table as spark_columns_table
@@ -317,6 +320,58 @@ def verbs_table() -> Iterator[str]:
             yield f"| `{name}` | {'yes' if verb.request.repeatable else 'no'} |"
 
 
+def verbs_reference() -> Iterator[str]:
+    for name, verb in VERBS.items():
+        request = verb.request
+        yield f"### `{name}`"
+        yield ""
+        yield inspect.getdoc(request) or ""
+        yield ""
+        fields = ", ".join(_field(field) for field in msgspec.structs.fields(request))
+        yield f"* Fields: {fields or 'none'}"
+        yield f"* Right: {_right(request)}"
+        yield f"* Audited: {_audited(request)}. Safe to repeat: {'yes' if request.repeatable else 'no'}."
+        yield f"* Below the disk reserve: {ROOMS[request.room]}"
+        yield ""
+
+
+#: What `Room` means for a caller.
+ROOMS = {
+    Room.READS: "writes nothing.",
+    Room.FITS: "goes on.",
+    Room.GROWS: "refused with `StoreFull`.",
+    Room.WEIGHS: "refused with `StoreFull` if what it stores does not fit above the reserve.",
+    Room.LEASES: "goes on until only the floor of the reserve is left.",
+}
+
+
+def _field(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return f"`{field.name}`"
+    default = {} if field.default is msgspec.NODEFAULT else field.default
+    shown = repr(default.value) if isinstance(default, Enum) else repr(default)
+    return f"`{field.name}={shown}`"
+
+
+def _right(request: type[Request[Any]]) -> str:
+    if request.right is not None:
+        return f"`{request.right}` on the queue."
+    own_rule = request.authorize is not Request.authorize
+    if own_rule:
+        return "see [keys and rights](../how-to/keys-and-rights.md)."
+    return (
+        "any right on the queue."
+        if request.queue_field
+        else "none; the answer shows what the caller may see."
+    )
+
+
+def _audited(request: type[Request[Any]]) -> str:
+    if request.audited:
+        return "every call"
+    return "messages whose contents were read" if request.shows_messages else "no"
+
+
 def statuses_table() -> Iterator[str]:
     yield "| error | gRPC | HTTP | exit code |"
     yield "|---|---|---|---|"
@@ -337,6 +392,7 @@ BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "commands": commands_section,
     "exit_codes": exit_codes_table,
     "statuses": statuses_table,
+    "verbs": verbs_reference,
     "flight_messages": lambda: columns_table(schemas.MESSAGES),
     "flight_ids": lambda: columns_table(schemas.IDS),
     "flight_deliveries": lambda: columns_table(schemas.DELIVERIES),
