@@ -81,7 +81,6 @@ class AsyncClient(AsyncSurface):
     """Made by `connect`. Its verbs are the broker's, each a coroutine."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__()
         self._client = client
         self._core = client._core
         self._requests = client._requests

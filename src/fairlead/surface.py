@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
@@ -378,15 +379,31 @@ class StagingGroup(Group):
 
 
 class Surface:
-    """Every verb as a method."""
+    """Every verb as a method. Groups are made when they are first used: a server has a surface for each call."""
 
-    def __init__(self) -> None:
-        self.config = ConfigGroup(self)
-        self.runbooks = RunbooksGroup(self)
-        self.keys = KeysGroup(self)
-        self.audit = AuditGroup(self)
-        self.consumers = ConsumersGroup(self)
-        self.staging = StagingGroup(self)
+    @cached_property
+    def config(self) -> ConfigGroup:
+        return ConfigGroup(self)
+
+    @cached_property
+    def runbooks(self) -> RunbooksGroup:
+        return RunbooksGroup(self)
+
+    @cached_property
+    def keys(self) -> KeysGroup:
+        return KeysGroup(self)
+
+    @cached_property
+    def audit(self) -> AuditGroup:
+        return AuditGroup(self)
+
+    @cached_property
+    def consumers(self) -> ConsumersGroup:
+        return ConsumersGroup(self)
+
+    @cached_property
+    def staging(self) -> StagingGroup:
+        return StagingGroup(self)
 
     def do(self, request: Request[Answer]) -> Answer:
         """Carry out any request."""
@@ -851,11 +868,21 @@ class AsyncStagingGroup(AsyncGroup):
 class AsyncSurface:
     """Every verb as a coroutine."""
 
-    def __init__(self) -> None:
-        self.config = AsyncConfigGroup(self)
-        self.runbooks = AsyncRunbooksGroup(self)
-        self.keys = AsyncKeysGroup(self)
-        self.audit = AsyncAuditGroup(self)
+    @cached_property
+    def config(self) -> AsyncConfigGroup:
+        return AsyncConfigGroup(self)
+
+    @cached_property
+    def runbooks(self) -> AsyncRunbooksGroup:
+        return AsyncRunbooksGroup(self)
+
+    @cached_property
+    def keys(self) -> AsyncKeysGroup:
+        return AsyncKeysGroup(self)
+
+    @cached_property
+    def audit(self) -> AsyncAuditGroup:
+        return AsyncAuditGroup(self)
 
     def do(self, request: Request[Answer]) -> Awaitable[Answer]:
         """Carry out any request."""

@@ -4,6 +4,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -58,7 +59,8 @@ BLOCKING_ONLY = {"consumers.read_pages"}
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")} - {"do"}
+    groups = {name for name, held in vars(kind).items() if isinstance(held, cached_property)}
+    return {name for name in vars(kind) if not name.startswith("_")} - groups - {"do"}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -50,7 +50,6 @@ class Broker(Surface):
     ) -> None:
         if durability not in ("fsync", "os"):
             raise InvalidRequest("durability", '"fsync" or "os"', durability)
-        super().__init__()
         self._core = Core(store, clock or SystemClock(), settings or Settings(), synced=durability == "fsync")
         apply_all(self._core)
         self._core.load()

@@ -31,7 +31,7 @@ class EngineLock:
         return len(self._waiting)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._lock.acquire(blocking=False):
+        if self._lock.acquire(False):
             return True
         return blocking and self._wait(timeout)
 
@@ -56,7 +56,7 @@ class EngineLock:
 
     def __enter__(self) -> None:
         # Every call comes through here, and nearly always finds the lock free.
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             self._wait(-1)
 
     def __exit__(self, *_: object) -> None:

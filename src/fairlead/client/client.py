@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from types import TracebackType
 
 import pyarrow as pa
@@ -75,12 +76,17 @@ class Client(Surface):
     """Made by `connect`. `close` ends calls under way; leases stay, and are no longer kept alive."""
 
     def __init__(self, core: Core, traces: Traces | None = None) -> None:
-        super().__init__()
         self._core = core
         self._requests = Requests(core, traces or Traces())
         self._traces = self._requests.traces
-        self.consumers: ClientConsumers = ClientConsumers(self)
-        self.staging: ClientStaging = ClientStaging(self)
+
+    @cached_property
+    def consumers(self) -> ClientConsumers:
+        return ClientConsumers(self)
+
+    @cached_property
+    def staging(self) -> ClientStaging:
+        return ClientStaging(self)
 
     @property
     def consumer(self) -> str:

@@ -44,6 +44,10 @@ class Audit:
         self._inner = inner
         self._broker = broker
 
+    @staticmethod
+    def concerns(kind: type[Request[Any]]) -> bool:
+        return kind.audited or kind.shows_messages
+
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         if request.shows_messages:
             answer = self._inner(request, caller)

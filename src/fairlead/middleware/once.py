@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -23,8 +23,12 @@ class Once:
     def __init__(self, inner: Handler) -> None:
         self._inner = inner
 
+    @staticmethod
+    def concerns(kind: type[Request[Any]]) -> bool:
+        return kind is Exchange
+
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
-        if type(request) is not Exchange or caller.key_id is None:
+        if not isinstance(request, Exchange) or caller.key_id is None:
             return self._inner(request, caller)
         scoped = msgspec.structs.replace(
             request,

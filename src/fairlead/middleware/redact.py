@@ -20,6 +20,10 @@ class Redact:
         self._broker = broker
         self._redaction = redaction
 
+    @staticmethod
+    def concerns(kind: type[Request[Any]]) -> bool:
+        return kind.shows_messages or kind is Explain
+
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         answer = self._inner(request, caller)
         if request.shows_messages:

@@ -30,17 +30,33 @@ _PAGE = 10_000
 
 
 class Layers:
-    """Authorize, once, audit, redact around the broker, the first outermost. `unaudited` leaves the audit
-    out, for the later pages of one look.
+    """Authorize, once, audit and redact around the broker, the first outermost.
+
+    Each verb gets the layers that concern it, so that an enqueue passes no audit.
     """
 
     def __init__(self, broker: Broker, redaction: Redaction | None = None) -> None:
         self.broker = broker
-        inner: Handler = broker.do
-        if redaction is not None:
-            inner = Redact(inner, broker, redaction)
-        self.handle: Handler = Authorize(Once(Audit(inner, broker)), broker)
-        self.unaudited: Handler = Authorize(inner, broker)
+        self._redaction = redaction
+        self._stacks: dict[type[Request[Any]], Handler] = {}
+
+    def handle(self, request: Request[Answer], caller: Caller) -> Answer:
+        kind = type(request)
+        stack = self._stacks.get(kind)
+        if stack is None:
+            stack = self._stacks[kind] = self.stack(kind)
+        return stack(request, caller)
+
+    def stack(self, kind: type[Request[Any]], *, audited: bool = True) -> Handler:
+        """`audited=False` is for the later pages of one look."""
+        handler: Handler = self.broker.do
+        if self._redaction is not None and Redact.concerns(kind):
+            handler = Redact(handler, self.broker, self._redaction)
+        if audited and Audit.concerns(kind):
+            handler = Audit(handler, self.broker)
+        if Once.concerns(kind):
+            handler = Once(handler)
+        return Authorize(handler, self.broker)
 
 
 class AdmittedCaller(Surface):
@@ -49,17 +65,8 @@ class AdmittedCaller(Surface):
     def __init__(self, layers: Layers, caller: Caller) -> None:
         self._layers = layers
         self._broker = layers.broker
-        self._groups_made = False
         self.caller = caller
         self.rights = Rights(layers.broker, caller)
-
-    def __getattr__(self, name: str) -> Any:
-        # Groups of verbs are made when they are asked for: a door admits a caller for every call.
-        if not self._groups_made:
-            self._groups_made = True
-            super().__init__()
-            return getattr(self, name)
-        raise AttributeError(name)
 
     def do(self, request: Request[Answer]) -> Answer:
         return self._layers.handle(request, self.caller)
@@ -83,7 +90,7 @@ class AdmittedCaller(Surface):
         self, queue: str, view: Any, low: Any, high: Any, after: Any
     ) -> Iterator[list[MessageInfo]]:
         """All pages from there on. The audit records the first page."""
-        handle = self._layers.handle
+        handle: Handler = self._layers.handle
         while infos := handle(Browse(queue, view, low, high, _PAGE, after), self.caller):
             yield infos
-            handle, after = self._layers.unaudited, infos[-1].id
+            handle, after = self._layers.stack(Browse, audited=False), infos[-1].id

@@ -43,7 +43,6 @@ class _TracedBroker(Surface):
     """Everything but `do` is the broker's own."""
 
     def __init__(self, broker: Broker, tracing: Tracing) -> None:
-        super().__init__()
         self._broker = broker
         self._handler = Trace(broker.do, tracing)
 
