@@ -330,7 +330,7 @@ def verbs_reference() -> Iterator[str]:
         fields = ", ".join(_field(field) for field in msgspec.structs.fields(request))
         yield f"* Fields: {fields or 'none'}"
         yield f"* Right: {_right(request)}"
-        yield f"* Audited: {_audited(request)}. Safe to repeat: {'yes' if request.repeatable else 'no'}."
+        yield f"* Audited: {_audited(request)}. After a lost answer, a client {_repeated(request)}."
         yield f"* Below the disk reserve: {ROOMS[request.room]}"
         yield ""
 
@@ -355,7 +355,11 @@ def _field(field: msgspec.structs.FieldInfo) -> str:
 
 def _right(request: type[Request[Any]]) -> str:
     if request.right is not None:
-        return f"`{request.right}` on the queue."
+        rights = f"`{request.right}`" + (f" and `{request.also_right}`" if request.also_right else "")
+        by_header = (
+            ", and `read-payload` for a filter by header" if "filter" in request.__struct_fields__ else ""
+        )
+        return f"{rights} on the queue{by_header}."
     own_rule = request.authorize is not Request.authorize
     if own_rule:
         return "see [keys and rights](../how-to/keys-and-rights.md)."
@@ -364,6 +368,14 @@ def _right(request: type[Request[Any]]) -> str:
         if request.queue_field
         else "none; the answer shows what the caller may see."
     )
+
+
+def _repeated(request: type[Request[Any]]) -> str:
+    if request.repeatable:
+        return "repeats it"
+    if request.bulk:
+        return "repeats it under an id or token, and it takes effect once"
+    return "raises `AnswerLost`"
 
 
 def _audited(request: type[Request[Any]]) -> str:

@@ -1,12 +1,13 @@
 """The one shape of a call: a request is a record that carries its right, its audit entry and its work.
 
 `VERBS` is the table of all requests, filled by the modules of `fairlead.verbs`. Everything that handles
-requests is a `Handler`: the engine, each layer around it, the clients. So a verb is spelled once; the doors,
-the command, the table of rights and the reference pages read it from here.
+requests for a caller is a `Handler`: the engine, and each layer around it. So a verb is spelled once; the
+doors, the command, the table of rights and the reference pages read it from here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args
@@ -70,6 +71,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     verb_name: ClassVar[str]
     #: The right that the caller needs on each of `queues()`; None: any right on them.
     right: ClassVar[Right | None] = None
+    #: A further right that the caller needs on the same queues.
+    also_right: ClassVar[Right | None] = None
     #: Whether the audit records every call, before and after it runs.
     audited: ClassVar[bool] = False
     #: Whether the answer shows messages: the audit records which were read, redaction and rights hide parts.
@@ -100,6 +103,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
                 rights.need_some(queue)
             else:
                 rights.need(self.right, queue)
+            if self.also_right is not None:
+                rights.need(self.also_right, queue)
         return self
 
     def visible(self, answer: Answer, rights: Rights) -> Answer:
@@ -121,8 +126,12 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 
     def audit_details(self) -> Mapping[str, object]:
         """What the audit keeps of the request: never what messages or scripts contain."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != self.queue_field}
-        return details_of(fields)
+        given = {
+            field.name: value
+            for field in msgspec.structs.fields(type(self))
+            if field.name != self.queue_field and (value := getattr(self, field.name)) != field.default
+        }
+        return details_of(given)
 
     def audit_result(self, answer: Answer) -> Mapping[str, object]:
         """Details that are known only once the request has run."""
@@ -146,24 +155,18 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 def details_of(fields: Mapping[str, Any]) -> dict[str, object]:
     """Options as they were given, the number of ids, scripts by their length; a header's value is left out."""
     told: dict[str, object] = {}
-    for field, value in fields.items():
+    for field, value in fields.items() if isinstance(fields, Mapping) else ():
         if value is None or field == "messages":
             continue
         if field == "ids" and isinstance(value, Sequence):
             told["ids"] = f"{len(value)}: {', '.join(map(str, value[:3]))}"
         elif field == "filter" and isinstance(getattr(value, "header", None), tuple) and value.header:
-            told[field] = _without_header_value(value)
+            told[field] = dataclasses.replace(value, header=(value.header[0], "..."))
         elif field in ("on_enqueue", "on_failure"):
             told[field] = f"{len(str(value))} characters"
         else:
             told[field] = value
     return told
-
-
-def _without_header_value(given: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(given, header=(given.header[0], "..."))
 
 
 class Handler(Protocol):

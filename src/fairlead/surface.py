@@ -1,16 +1,15 @@
 """The verbs as typed methods, written once: each builds a request and hands it to `do`.
 
 `Surface` is the face of the broker in process, of the blocking client and of a caller behind a server's
-layers. `AsyncSurface` is the same functions: `do` returns an awaitable there, and `_awaited` tells the type
-checker so. Any request can also be made by `x.do(Request(...))`, with the same types.
+layers. `AsyncSurface` derives from it: `do` returns an awaitable there, and `_awaited` makes each method a
+coroutine function. Any request can also be made by `x.do(Request(...))`, with the same types.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import chain
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
@@ -137,7 +136,7 @@ class KeysGroup(Group):
         """Make a key with these rights. Its `secret` is shown this once. `expires_at` is in epoch
         milliseconds.
         """
-        return self.do(key_verbs.KeysCreate(name, _listed(grants), expires_in, expires_at))
+        return self.do(key_verbs.KeysCreate(name, _as_list(grants), expires_in, expires_at))
 
     def list(self) -> list[KeyInfo]:
         """All keys, in the order they were made."""
@@ -149,13 +148,13 @@ class KeysGroup(Group):
 
     def set_grants(self, key_id: str, grants: Iterable[Grant | str]) -> KeyInfo:
         """Replace all rights of a key, from its next call on."""
-        return self.do(key_verbs.KeysSetGrants(key_id, _listed(grants)))
+        return self.do(key_verbs.KeysSetGrants(key_id, _as_list(grants)))
 
     def change_grants(
         self, key_id: str, *, add: Iterable[Grant | str] = (), remove: Iterable[Grant | str] = ()
     ) -> KeyInfo:
         """Add and remove rights. A removed right must be there, word for word."""
-        return self.do(key_verbs.KeysChangeGrants(key_id, _listed(add), _listed(remove)))
+        return self.do(key_verbs.KeysChangeGrants(key_id, _as_list(add), _as_list(remove)))
 
     def revoke(self, key_id: str) -> None:
         """End a key: its next call is refused. Raises `KeyNotFound`."""
@@ -250,9 +249,10 @@ class ConsumersGroup(Group):
         leaves out messages that have an outcome by then, and in a stream all behind one that failed or was
         released.
         """
-        return chain.from_iterable(
-            self.read_pages(name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled)
+        pages = self.read_pages(
+            name, queue, generation, number, slice=slice, slices=slices, unsettled=unsettled
         )
+        return (delivery for page in pages for delivery in page)
 
     def read_pages(
         self,
@@ -780,9 +780,9 @@ class Surface:
         return self.do(Checkpoint(path))
 
 
-def _listed(grants: Iterable[Grant | str]) -> Any:
-    """Texts, which a request can carry; the engine refuses what is no list."""
-    return grants if isinstance(grants, (str, bytes)) else [str(grant) for grant in grants]
+def _as_list(grants: Any) -> Any:
+    """A request is read more than once, so it carries a list; the engine refuses every other value."""
+    return list(grants) if isinstance(grants, Iterable) and not isinstance(grants, (str, bytes)) else grants
 
 
 class AsyncDoer(Protocol):
@@ -791,9 +791,13 @@ class AsyncDoer(Protocol):
 
 def _awaited(
     method: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-    """The same function, where `do` returns an awaitable."""
-    return cast("Callable[Concatenate[Any, P], Awaitable[T]]", method)
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The same method as a coroutine function: `do` returns an awaitable there."""
+
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await cast("Awaitable[T]", method(self, *args, **kwargs))
+
+    return wraps(method)(call)
 
 
 class AsyncGroup:

@@ -30,6 +30,7 @@ from fairlead.client.client import Client
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
+from fairlead.verbs.queues import CreateQueue, UpdateQueue
 from tests.client.scene import PATIENCE_S, Scene, until
 
 #: Methods beside the verbs.
@@ -86,8 +87,10 @@ def test_every_verb_has_a_method_with_its_fields_in_their_order_and_with_their_d
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - BLOCKING_ONLY))
-def test_the_asyncio_method_of_a_verb_is_the_same_function(verb: str) -> None:
-    assert method_of(AsyncSurface, verb) is method_of(Surface, verb)
+def test_the_asyncio_method_of_a_verb_is_the_same_function_as_a_coroutine(verb: str) -> None:
+    awaited = method_of(AsyncSurface, verb)
+    assert inspect.unwrap(awaited) is method_of(Surface, verb)
+    assert inspect.iscoroutinefunction(awaited)
 
 
 @pytest.mark.parametrize("kind", SURFACES)
@@ -112,6 +115,25 @@ def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
     assert public(blocking) == public(awaited) - {"read"}
     for name in public(blocking):
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaited, name))
+
+
+@pytest.mark.parametrize("grants", [None, 5, "produce:q", [None], [5]])
+def test_wrong_grants_are_refused_in_the_same_words_in_process_and_by_a_client(
+    client: Client, scene: Scene, grants: Any
+) -> None:
+    told = []
+    for face in (scene.broker, client):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            face.keys.create("x", grants)
+        told.append(refused.value.message)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("options", [None, 5, [1], "ordering"])
+@pytest.mark.parametrize("kind", [CreateQueue, UpdateQueue])
+def test_options_that_are_no_mapping_are_refused(scene: Scene, kind: Any, options: Any) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        scene.broker.do(kind("q2" if kind is CreateQueue else "q", options))
 
 
 def test_every_verb_says_in_a_sentence_what_it_does() -> None:

@@ -24,6 +24,7 @@ from fairlead.server.bootstrap import BOOTSTRAP, Prepared, prepare_bootstrap_key
 from fairlead.testing import ManualClock, open_in_memory, stop_before
 from fairlead.testing.inside import keys
 from fairlead.testing.sizes import size
+from fairlead.verbs.keys import KeysCreate
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
 
@@ -269,6 +270,12 @@ def test_a_key_that_ends_gives_nothing_to_one_that_does_not(scene: Scene) -> Non
     assert own.keys.rotate(ending.info.id).info.expires_at == ending.info.expires_at
     assert own.keys.create("k", ["produce:a.b"], expires_at=scene.clock.now_ms() + 60 * MINUTE_MS).secret
     assert own.keys.set_grants(endless.info.id, []).grants == (), "less it may have"
+
+
+def test_grants_from_an_iterator_are_read_once(scene: Scene) -> None:
+    made = scene.all_powerful().do(KeysCreate("g", (grant for grant in ["produce:a", "consume:a"])))  # type: ignore[arg-type]
+    assert made.info.grants == ("consume:a", "produce:a")
+    assert scene.broker.audit.read()[0].details["grants"] == "consume:a produce:a"
 
 
 @pytest.mark.parametrize("verb", ["rotate", "revoke", "set_grants", "change_grants"])

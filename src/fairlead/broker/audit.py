@@ -29,7 +29,7 @@ _ENTRY_BYTES = 8 * 1024
 
 
 class AuditTrail:
-    """`broker.audit`."""
+    """`broker.audit_trail`. The verb `audit.read` reads it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

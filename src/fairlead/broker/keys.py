@@ -37,8 +37,8 @@ Condition = Callable[[KeyRecord], bool]
 
 
 class KeyRing:
-    """`broker.keys`. Nothing here asks who is calling: a server's guard does, and says with `only_if` what a
-    key must still be when it is changed, so that nobody changes what was somebody else's in between.
+    """`broker.key_ring`. It does not ask who calls: the verbs do, and say with `only_if` what a key must still be
+    when it is changed, so that nobody changes a key that became somebody else's in between.
     """
 
     def __init__(self, core: Core) -> None:

@@ -34,7 +34,8 @@ def create_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo
             name,
         )
     check_queue_name(dead_letter_name(name))
-    config = read_queue_options(with_defaults(dict(options)), QueueConfig())
+    options = _check_options(options)
+    config = read_queue_options(with_defaults(options), QueueConfig())
     _check_scripts(core, options)
     with core.lock:
         core.check_open()
@@ -59,6 +60,7 @@ def create_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo
 
 def update_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo:
     """Later failures, claims and enqueues follow the new options; what is under way does not change."""
+    options = _check_options(options)
     _check_scripts(core, options)
     with core.lock:
         state = core.queue(name)
@@ -68,7 +70,7 @@ def update_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo
             raise InvalidRequest(
                 refused, f"set on the source queue; a dead-letter queue has only {own}", options[refused]
             )
-        before, config = state.config, read_queue_options(dict(options), state.config)
+        before, config = state.config, read_queue_options(options, state.config)
         _check_ordering(core, state, config)
         _save(core, state, msgspec.structs.replace(state.record, config=config))
         core.set_scripts(state.queue_id, config)
@@ -82,6 +84,12 @@ def update_queue(core: Core, name: str, options: Mapping[str, Any]) -> QueueInfo
         info, commit = queue_info(core, state), core.store.last_commit
     core.confirm(commit)
     return info
+
+
+def _check_options(options: object) -> dict[str, Any]:
+    if not isinstance(options, Mapping):
+        raise InvalidRequest("options", "a mapping of option names to values", type(options))
+    return dict(options)
 
 
 def _check_scripts(core: Core, options: Mapping[str, Any]) -> None:

@@ -94,8 +94,10 @@ class Client(Surface):
         return self._core.options.consumer
 
     def do(self, request: Request[Answer]) -> Answer:
-        """Enqueues and settles of several threads travel together. A request that may be repeated is repeated
-        after a lost answer; every other one raises `AnswerLost`.
+        """Enqueues and settles of several threads travel together.
+
+        After a lost answer, a request that is safe to repeat is repeated. Enqueues, settles, claims and
+        exchanges are repeated under an id or token and take effect once. Every other one raises `AnswerLost`.
         """
         self._core.check()
         return self._requests.do(request)

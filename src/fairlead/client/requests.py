@@ -125,7 +125,10 @@ class Requests:
         verb = request.verb_name
         repeat: Repeat = "freely" if request.is_repeatable() else "never"
         answer, _ = self.core.ask("request", encode_request(request), name=verb, repeat=repeat)
-        result: Answer = decode_result(verb, answer.result)
+        try:
+            result: Answer = decode_result(verb, answer.result)
+        except msgspec.MsgspecError as wrong:
+            raise ProtocolMismatch(f"an answer to {verb}", str(wrong)) from None
         return result
 
     def enqueue(self, request: Enqueue) -> str:

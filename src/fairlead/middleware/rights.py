@@ -177,6 +177,9 @@ class Rights:
                 return self._broker.queue_names([intent.queue_id])[0] or EVERYTHING
         return None
 
+    def all_keys(self) -> Sequence[KeyRecord]:
+        return self._broker.key_ring.records()
+
     def find_key(self, key_id: object) -> KeyRecord | None:
         return self._broker.key_ring.find(key_id)
 

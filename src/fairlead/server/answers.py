@@ -178,6 +178,10 @@ def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[De
 
 def request(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     """A request that travels as a record. Its answer travels as one, too."""
+    if batch is not None:
+        raise InvalidRequest(
+            "batch", "none beside a request that travels as a record", f"{batch.num_rows} rows"
+        )
     return Answer(result=encode_result(broker.do(decode_request(metadata)))), None, []
 
 

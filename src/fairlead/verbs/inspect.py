@@ -37,7 +37,9 @@ class Stats(Request[QueueStats], frozen=True):
 
 @verb("find")
 class Find(Request[MessageInfo], frozen=True):
-    """Find a message by its full id, by a unique prefix, or, given a queue, by the last characters."""
+    """Find a message by its full id or a unique prefix; given a queue, also by the last characters or as
+    `stream:NAME`, the first message of a stream.
+    """
 
     repeatable = True
     shows_messages = True

@@ -6,8 +6,10 @@ changes only keys that lie inside its own rights; every other key is answered as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fairlead.decide.access import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
@@ -28,7 +30,7 @@ class KeysCreate(Request[NewKey], frozen=True):
     room = Room.GROWS
 
     name: str
-    grants: Iterable[Grant | str] = ()
+    grants: Sequence[Grant | str] = ()
     expires_in: Duration | None = None
     expires_at: int | None = None
 
@@ -47,10 +49,10 @@ class KeysCreate(Request[NewKey], frozen=True):
             raise Forbidden(Right.ADMIN, EVERYTHING)
         _need_to_grant(rights, wanted)
         _need_no_longer(rights, self.expires_in, self.expires_at)
-        return self
+        return msgspec.structs.replace(self, grants=wanted)
 
     def audit_details(self) -> Mapping[str, object]:
-        return {"name": self.name, "grants": _listed(self.grants)}
+        return {"name": self.name, "grants": _as_text(self.grants)}
 
     def audit_result(self, answer: NewKey) -> Mapping[str, object]:
         return {"key": answer.info.id}
@@ -69,7 +71,8 @@ class KeysList(Request[list[KeyInfo]], frozen=True):
         own = rights.own_key()
         if own is None:
             return answer
-        return [info for info in answer if info.id == own.key_id or _is_inside(own, info)]
+        may_see = {own.key_id} | {record.key_id for record in rights.all_keys() if may_change(own, record)}
+        return [info for info in answer if info.id in may_see]
 
 
 @verb("keys.show")
@@ -100,7 +103,7 @@ class KeysSetGrants(Request[KeyInfo], frozen=True):
     room = Room.GROWS
 
     key_id: str
-    grants: Iterable[Grant | str]
+    grants: Sequence[Grant | str]
 
     def run(self, tx: Transaction) -> KeyInfo:
         return tx.core.keys.set_grants(self.key_id, self.grants, only_if=_may_change(tx.own_key()))
@@ -110,10 +113,10 @@ class KeysSetGrants(Request[KeyInfo], frozen=True):
         record = _find(rights, self.key_id)
         _need_to_grant(rights, wanted)
         _need_no_later_end(rights, record, more=set(wanted) - set(record.grants))
-        return self
+        return msgspec.structs.replace(self, grants=wanted)
 
     def audit_details(self) -> Mapping[str, object]:
-        return {"key": self.key_id, "grants": _listed(self.grants)}
+        return {"key": self.key_id, "grants": _as_text(self.grants)}
 
 
 @verb("keys.change_grants")
@@ -126,8 +129,8 @@ class KeysChangeGrants(Request[KeyInfo], frozen=True):
     room = Room.GROWS
 
     key_id: str
-    add: Iterable[Grant | str] = ()
-    remove: Iterable[Grant | str] = ()
+    add: Sequence[Grant | str] = ()
+    remove: Sequence[Grant | str] = ()
 
     def run(self, tx: Transaction) -> KeyInfo:
         return tx.core.keys.change_grants(
@@ -135,14 +138,14 @@ class KeysChangeGrants(Request[KeyInfo], frozen=True):
         )
 
     def authorize(self, rights: Rights) -> KeysChangeGrants:
-        more, _ = read_grants(self.add), read_grants(self.remove)
+        more, less = read_grants(self.add), read_grants(self.remove)
         record = _find(rights, self.key_id)
         _need_to_grant(rights, more)
         _need_no_later_end(rights, record, more)
-        return self
+        return msgspec.structs.replace(self, add=more, remove=less)
 
     def audit_details(self) -> Mapping[str, object]:
-        return {"key": self.key_id, "add": _listed(self.add), "remove": _listed(self.remove)}
+        return {"key": self.key_id, "add": _as_text(self.add), "remove": _as_text(self.remove)}
 
 
 @verb("keys.revoke")
@@ -206,12 +209,6 @@ def _may_change(own: KeyRecord | None) -> Callable[[KeyRecord], bool]:
     return lambda record: own is None or may_change(own, record)
 
 
-def _is_inside(own: KeyRecord, info: KeyInfo) -> bool:
-    if not info.grants:
-        return info.created_by == own.key_id or covers(own.grants, Grant(Right.ADMIN, EVERYTHING))
-    return all(may_grant(own.grants, grant) for grant in read_grants(info.grants))
-
-
 def _find(rights: Rights, key_id: object) -> KeyRecord:
     record = rights.find_key(key_id)
     if record is None or not _may_change(rights.own_key())(record):
@@ -247,5 +244,5 @@ def _need_no_later_end(rights: Rights, record: KeyRecord, more: Collection[objec
         raise InvalidRequest("key_id", "a key that ends no later than the one that grants", record.key_id)
 
 
-def _listed(grants: Iterable[Grant | str]) -> str:
-    return " ".join(map(str, read_grants(grants)))
+def _as_text(grants: Sequence[Grant | str]) -> str:
+    return " ".join(map(str, grants))

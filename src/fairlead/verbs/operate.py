@@ -249,6 +249,7 @@ class Drain(Operation[list[MessageInfo]], frozen=True):
     """Remove ready messages and return them. Nothing of them is hidden, so it takes the right to read."""
 
     right = Right.ADMIN
+    also_right = Right.READ_PAYLOAD
     room = Room.FITS
 
     queue: str
@@ -258,11 +259,6 @@ class Drain(Operation[list[MessageInfo]], frozen=True):
         from fairlead.broker.operators import drain
 
         return drain(tx.core, self.queue, limit=self.limit)
-
-    def authorize(self, rights: Rights) -> Request[list[MessageInfo]]:
-        super().authorize(rights)
-        rights.need(Right.READ_PAYLOAD, self.queue)
-        return self
 
 
 @verb("prune")

@@ -45,7 +45,10 @@ def encode_fields(request: Request[Any]) -> bytes:
             {
                 name: plain(value)
                 for name, default, value in zip(
-                    request.__struct_fields__, _defaults(type(request)), _values(request), strict=True
+                    request.__struct_fields__,
+                    _defaults(type(request)),
+                    msgspec.structs.astuple(request),
+                    strict=True,
                 )
                 if value is not default
             }
@@ -91,10 +94,6 @@ def _defaults(kind: type[Request[Any]]) -> tuple[object, ...]:
     given = kind.__struct_defaults__
     required = len(kind.__struct_fields__) - len(given)
     return (msgspec.UNSET,) * required + given
-
-
-def _values(request: Request[Any]) -> tuple[object, ...]:
-    return msgspec.structs.astuple(request)
 
 
 def _decode_map(raw: bytes) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def plain(value: object) -> object:
         return value.value
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, (msgspec.Struct,)):
+    if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, DeadFilter):
         return {name: plain(getattr(value, name)) for name in DeadFilter.__annotations__}

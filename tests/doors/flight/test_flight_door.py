@@ -231,6 +231,14 @@ def test_an_unknown_verb_or_field_is_refused(rig: Rig) -> None:
     assert channel.ask("stats", queue="q").ready == 0
 
 
+def test_a_record_batch_beside_a_request_that_travels_as_a_record_is_refused(rig: Rig) -> None:
+    answer, _ = rig.channel("request").call(
+        packed("stats", encode({"queue": "q"})), pa.record_batch({"a": [1]})
+    )
+    assert answer.error is not None
+    assert answer.error.code == "invalid_request"
+
+
 def test_deliveries_stream_until_the_credit_is_used_up(rig: Rig) -> None:
     channel = rig.channel("claim")
     channel.send(encode(ClaimCall("q", wait_ms=60_000, credit=3, started=False)))

@@ -72,10 +72,10 @@ class CallGate(grpc.ServerInterceptor):
     def _streaming(self, behaviour: Behaviour, read: Callable[[Any], Any]) -> Behaviour:
         def answer(raw: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                guard = self._admit(context)
+                admitted = self._admit(context)
                 with self._limits.stream(context.peer()):
                     # Not for longer: what ends a stream may be another thread.
-                    with acting_as(guard):
+                    with acting_as(admitted):
                         answers = behaviour(read(raw), context)
                     yield from answers
             except Exception as error:
@@ -106,9 +106,9 @@ class CallGate(grpc.ServerInterceptor):
 
 
 @contextmanager
-def acting_as(guard: AdmittedCaller) -> Iterator[None]:
+def acting_as(admitted: AdmittedCaller) -> Iterator[None]:
     """Calls made in here are this caller's."""
-    before = _caller.set(guard)
+    before = _caller.set(admitted)
     try:
         yield
     finally:

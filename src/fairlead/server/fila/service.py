@@ -71,19 +71,19 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
     def Consume(
         self, request: pb.ConsumeRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ConsumeResponse]:
-        guard, queue = caller(), check_queue_name(request.queue)
-        guard.rights.need(Right.CONSUME, queue)
-        return self._consume(guard, queue, context)
+        admitted, queue = caller(), check_queue_name(request.queue)
+        admitted.rights.need(Right.CONSUME, queue)
+        return self._consume(admitted, queue, context)
 
     def _consume(
-        self, guard: AdmittedCaller, queue: str, context: grpc.ServicerContext
+        self, admitted: AdmittedCaller, queue: str, context: grpc.ServicerContext
     ) -> Iterator[pb.ConsumeResponse]:
         leave = self._consumers.enter(queue)
         try:
             # At once when the stream breaks: the thread itself notices only when its wait is over.
             context.add_callback(leave)
             yield from Consumption(
-                guard, self._starter, self._sent, self._clock, self._stopping, queue, context
+                admitted, self._starter, self._sent, self._clock, self._stopping, queue, context
             ).responses()
         finally:
             leave()
