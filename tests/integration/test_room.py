@@ -151,8 +151,16 @@ BESIDE: dict[str, Callable[[Full], Any]] = {
 }
 
 
-def test_every_verb_that_stores_something_is_tried() -> None:
+#: Methods of the broker beside the verbs that store nothing, and what gives access to keys and audit.
+READING = {"clock", "now_ms", "observe", "measures", "queue_names", "queues_of", "full_id", "answering"}
+READING |= {"kinds_of_write", "interrupt_waits", "key_ring", "audit_trail"}
+
+
+def test_every_call_that_stores_something_is_tried() -> None:
     assert {verb for verb, room in ROOM.items() if room is not Room.READS} == set(CALLS)
+    beside = {name for name in vars(fairlead.Broker) if not name.startswith("_")} - {"do"}
+    assert beside - READING == {"run_due", "close"}
+    assert beside - READING <= BESIDE.keys()
 
 
 def test_the_audit_of_an_act_that_grows_the_store_stops_at_the_reserve(full: Full) -> None:
