@@ -199,11 +199,16 @@ class TheLawOfConsumers(RuleBasedStateMachine):
                 assert message_id not in self.pinned()
                 self.may_be_gone.add(message_id)
             return
-        result = (
-            getattr(self.broker, verb)("q", None, filter=DeadFilter())
-            if by_filter
-            else getattr(self.broker, verb)("q", [message_id])
-        )
+        try:
+            result = (
+                getattr(self.broker, verb)("q", None, filter=DeadFilter())
+                if by_filter
+                else getattr(self.broker, verb)("q", [message_id])
+            )
+        except (InvalidRequest, MessageNotFound):
+            # A single message that cannot be retried is an error.
+            assert (verb, by_filter) == ("retry", False)
+            return
         assert not self.pinned() & set(result.changed), "moved though it is pinned"
         if verb in ("drop", "done"):
             self.may_be_gone |= set(result.changed)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlead import Broker, Complete, Fail, NewMessage, Release, Start
-from fairlead.errors import MessageNotFound
+from fairlead.errors import InvalidRequest, MessageNotFound
 from fairlead.model.delivery import Delivery
 from fairlead.model.ids import IdSource
 from fairlead.model.settle import DeliveryRef
@@ -235,13 +235,22 @@ class TheLawOfFailure(RuleBasedStateMachine):
     def operate(self, verb: str, picks: list[int]) -> None:
         known = list(self.spec.messages)
         ids = list(dict.fromkeys(known[number % len(known)] for number in picks))
-        changed = getattr(self.broker, verb)("q", ids).changed
+        try:
+            changed = getattr(self.broker, verb)("q", ids).changed
+        except (InvalidRequest, MessageNotFound):
+            # A single message that cannot be retried is an error.
+            assert (verb, len(ids)) == ("retry", 1)
+            changed = ()
         assert list(changed) == [
             message_id for message_id in ids if self.spec.operate(verb, self.spec.messages[message_id])
         ]
 
     @rule(stream=st.sampled_from(STREAMS))
     def release_stream(self, stream: str) -> None:
+        if not self.spec.stream(stream):
+            with pytest.raises(InvalidRequest):
+                self.broker.release_stream("q", stream)
+            return
         assert self.broker.release_stream("q", stream) == self.spec.release_stream(stream)
 
     @rule()

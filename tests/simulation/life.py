@@ -5,7 +5,7 @@ cut off.
 from __future__ import annotations
 
 from fairlead import Complete, DeadFilter
-from fairlead.errors import InvalidRequest, QueueExists, QueueFull, QueueNotFound, StoreFull
+from fairlead.errors import InvalidRequest, MessageNotFound, QueueExists, QueueFull, QueueNotFound, StoreFull
 from fairlead.model.ids import id_time_ms, show_id
 from fairlead.testing.sizes import read_size
 from fairlead.testing.storage import Cut, Trouble
@@ -158,10 +158,14 @@ class Life(Working):
             by_filter = rng.random() < 0.15
             ids = None if by_filter else rng.sample(everyone, min(len(everyone), rng.randint(1, 3)))
             with self.doing(verb, queue=name, ids=ids):
-                result = getattr(self.broker, verb)(
-                    name, ids, filter=random_filter(rng) if by_filter else None
-                )
-                self.say(f"   {len(result.changed)} changed")
+                try:
+                    result = getattr(self.broker, verb)(
+                        name, ids, filter=random_filter(rng) if by_filter else None
+                    )
+                    self.say(f"   {len(result.changed)} changed")
+                except (InvalidRequest, MessageNotFound) as refused:
+                    # A single message that cannot be retried is an error.
+                    must(verb == "retry" and ids is not None and len(ids) == 1, str(refused))
 
     def redrive(self) -> None:
         rng, name = self.rng, self.any_queue(dead=0.3)

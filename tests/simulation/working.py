@@ -228,7 +228,12 @@ class Working(Running):
 
     def release_stream(self, name: str, stream: str) -> None:
         with self.doing("release_stream", queue=name, stream=stream):
-            self.say(f"   {self.broker.release_stream(name, stream)}")
+            try:
+                self.say(f"   {self.broker.release_stream(name, stream)}")
+            except InvalidRequest:
+                now = self.witness.now
+                ids = [record.queue_id for record in now.queues.values() if record.name == name]
+                must(not any(now.members(queue_id, stream) for queue_id in ids), f"stream {stream!r} is live")
 
     def ack_or_nack(self) -> None:
         leased = [

@@ -7,7 +7,6 @@ orders and ledger.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -15,17 +14,28 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fairlead import Broker
 from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
 from fairlead.errors import ServerStopping
 from fairlead.model.handles import read_handle
 from fairlead.model.ids import show_id
+from fairlead.request import LOCAL, Caller, Request
 from fairlead.server import logs
 from fairlead.server.access import Access
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.serve import Server, open_doors, run
+from fairlead.verbs.consumers import (
+    ConsumersChoose,
+    ConsumersClaim,
+    ConsumersClose,
+    ConsumersRead,
+    ConsumersRecord,
+)
+from fairlead.verbs.staging import StagingPublish, StagingStage
 
 from .ledger import SINK, Ledger, read_tag, sink_tag
 from .switch import Switch
@@ -53,14 +63,27 @@ def main(directory: str) -> None:
 
 
 def watch(broker: Broker, switch: Switch, ledger: Ledger) -> None:
-    """From now on whoever asks this broker, whatever way, passes by the switch."""
-    watched = Watched(broker, switch, ledger)
-    for group, verbs in (
-        (broker.consumers, ("claim", "read_pages", "record", "choose", "close")),
-        (broker.staging, ("stage", "publish")),
-    ):
-        for verb in verbs:
-            setattr(group, verb, functools.partial(getattr(watched, verb), getattr(group, verb)))
+    """From now on every request to this broker, whatever way it came, passes by the switch."""
+    do, watched = broker.do, Watched(broker, switch, ledger)
+    own: dict[type[Any], Callable[..., Any]] = {
+        ConsumersClaim: watched.claim,
+        ConsumersRead: watched.read_pages,
+        ConsumersRecord: watched.record,
+        ConsumersChoose: watched.choose,
+        ConsumersClose: watched.close,
+        StagingStage: watched.stage,
+        StagingPublish: watched.publish,
+    }
+
+    def do_watched(request: Request[Any], caller: Caller = LOCAL) -> Any:
+        kind = type(request)
+        if kind not in own:
+            return do(request, caller)
+        return own[kind](
+            lambda *args, **options: do(kind(*args, **options), caller), **msgspec.structs.asdict(request)
+        )
+
+    broker.do = do_watched  # type: ignore[method-assign]
 
 
 class Watched:
@@ -68,7 +91,7 @@ class Watched:
 
     def __init__(self, broker: Broker, switch: Switch, ledger: Ledger) -> None:
         self._broker = broker
-        self._read_pages = broker.consumers.read_pages
+        self._do = broker.do
         self._switch = switch
         self._ledger = ledger
 
@@ -78,7 +101,8 @@ class Watched:
         def members(answer: Any) -> dict[str, Any]:
             if not answer.count:
                 return {"number": number, "members": []}
-            deliveries = chain.from_iterable(self._read_pages(name, queue, generation, number))
+            pages = self._do(ConsumersRead(name, queue, generation, number))
+            deliveries = chain.from_iterable(pages)
             return {
                 "number": number,
                 "members": [[d.id, read_tag(d.payload), d.attempts] for d in deliveries],

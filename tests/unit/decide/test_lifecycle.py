@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
 from fairlead import Broker, Complete, DeadFilter, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS, Where
+from fairlead.errors import InvalidRequest
 from fairlead.model.facts import (
     Completed,
     Enqueued,
@@ -150,9 +152,12 @@ def operate(broker: Broker, chance: random.Random) -> None:
         [broker.retry, broker.drop, broker.done, broker.bury, broker.hold, broker.unhold, broker.fail]
     )
     where = chance.choice(["ready", "waiting", "leased", "done"])
-    verb("q", [message.id for message in broker.peek("q", where=where, limit=3)])
+    # A single message that cannot be retried, and a stream without live messages, are errors.
+    with suppress(InvalidRequest):
+        verb("q", [message.id for message in broker.peek("q", where=where, limit=3)])
     if chance.random() < 0.2:
-        broker.release_stream("q", chance.choice("xy"))
+        with suppress(InvalidRequest):
+            broker.release_stream("q", chance.choice("xy"))
     if chance.random() < 0.1:
         broker.unhold("q", filter=DeadFilter())
 
