@@ -781,8 +781,12 @@ class Surface:
 
 
 def _as_list(grants: Any) -> Any:
-    """A request is read more than once, so it carries a list; the engine refuses every other value."""
-    return list(grants) if isinstance(grants, Iterable) and not isinstance(grants, (str, bytes)) else grants
+    """A request is read more than once and may travel, so it carries a list of texts; the engine refuses every
+    other value.
+    """
+    if isinstance(grants, (str, bytes)) or not isinstance(grants, Iterable):
+        return grants
+    return [str(grant) if isinstance(grant, Grant) else grant for grant in grants]
 
 
 class AsyncDoer(Protocol):

@@ -27,6 +27,7 @@ from fairlead.aio import AsyncClient
 from fairlead.client.async_bulk import AsyncConsumers, AsyncStaging
 from fairlead.client.bulk import ClientConsumers, ClientStaging
 from fairlead.client.client import Client
+from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
@@ -115,6 +116,12 @@ def test_the_forms_with_record_batches_take_the_same_arguments_in_both_clients(
     assert public(blocking) == public(awaited) - {"read"}
     for name in public(blocking):
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaited, name))
+
+
+def test_grants_are_given_as_records_or_as_text(client: Client) -> None:
+    made = client.keys.create("x", [Grant(Right.PRODUCE, "q"), "consume:q"])
+    assert made.info.grants == ("consume:q", "produce:q")
+    assert client.keys.set_grants(made.info.id, EVERY_RIGHT).grants == tuple(sorted(map(str, EVERY_RIGHT)))
 
 
 @pytest.mark.parametrize("grants", [None, 5, "produce:q", [None], [5]])
