@@ -79,7 +79,7 @@ def test_the_next_server_has_the_same_port_and_the_new_certificate(rig: Rig, fil
     issued = files.server()
     rig.certificates.look()
     old, new = rig.made
-    assert old.left.is_set()
+    assert old.left.wait(PATIENCE_S)
     assert (new.port, new.cert) == (old.port, issued.cert)
     assert rig.listener.address == f"127.0.0.1:{old.port}"
 
