@@ -36,7 +36,7 @@ def conditions_here() -> Conditions:
         f"{platform.system()} {platform.machine()}",
         platform.python_version(),
         version("rocksdict"),
-        _commit(),
+        commit_of(Path(__file__).parents[1]),
         round(os.getloadavg()[0], 1),
         datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
@@ -51,11 +51,11 @@ def _processor() -> str:
     return platform.processor() or "unknown processor"
 
 
-def _commit() -> str:
+def commit_of(checkout: Path) -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+            ["git", *arguments], capture_output=True, text=True, check=False, cwd=checkout
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../src")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src")
     return (git("rev-parse", "--short", "HEAD") or "no commit") + (" with changes" if changed else "")
