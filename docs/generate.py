@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-import msgspec
 import pyarrow as pa
 
 import fairlead.errors
@@ -26,8 +25,10 @@ from docs.runbook import TABLES, keys_table, policy_table
 from docs.settings import EXAMPLE, example_file, settings_table
 from fairlead.decide.lifecycle import TRANSITIONS, Where
 from fairlead.errors import BrokenInvariant, FairleadError, Rejected, Unavailable, UserCodeError
+from fairlead.fields import Field, fields_of
 from fairlead.model import limits
 from fairlead.model.durations import show_ms
+from fairlead.model.failure import FailureReason
 from fairlead.model.policy import FailureBreaker
 from fairlead.model.queue import QUEUE_OPTIONS, QueueConfig
 from fairlead.request import VERBS, Request, Room
@@ -80,14 +81,19 @@ LIMITS = {
     "MAX_DURATION_MS": "any duration",
     "MIN_LEASE_MS": "the shortest visibility timeout",
     "MAX_LEASE_MS": "the longest visibility timeout",
-    "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the `request_id` of an `exchange` may be; beyond is `RequestExpired`",
-    "MAX_ANSWERED": "request ids that one `exchange` says were answered",
+    "MAX_REQUEST_AGE_MS": "how old, or how far ahead, the id of a request may be; beyond is `RequestExpired`",
+    "MAX_ANSWERED": "request ids that one request says were answered",
     "MAX_LET_BY": "single messages of a stream that are let by; past it a release keeps order, and says so",
     "MAX_ACTIVE_LANES": "distinct (fairness key, throttle keys) pairs with ready messages, over all queues",
     "STEP_MESSAGES": "messages that one call of an operator's verb changes, and ids that it takes",
     "HOLD_MESSAGES": "messages that one hold of the engine lock reads or changes: in a scan by filter, a view, a step of a purge or redrive",
     "HOLD_BYTES": "payloads, headers and failure records that one such hold reads or changes, which has at least one message",
     "HOLD_MS": "after this time a hold that changes messages takes no more of them; the rest is for its next hold",
+    "MAX_PAGE": "messages in one `peek`, `browse` or `drain`, entries in one `audit.read`",
+    "MAX_SPLITS": "ranges that one `browse_splits` makes",
+    "MAX_NUMBER": "the number of a durable consumer's claim, or of an entry of the audit",
+    "MAX_REDRIVE_RATE": "messages a second of a `redrive` with a rate",
+    "MAX_REDRIVE_COUNT": "the `count` of a `redrive`",
     "COUNT_LIMIT": "how far counting on request goes before it says *more*",
     "SCAN_LIMIT": "messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what waits of one key",
     "MAX_STAGING_NAME_BYTES": "the token of a staged write, or the name of one of its chunks, in UTF-8; each belongs to its queue",
@@ -204,7 +210,7 @@ WHEN = {
     "FormatTooNew": "the directory was written by a newer fairlead",
     "BrokerClosed": "a call after `close`",
     "BrokerForked": "a call in a process forked from the one that opened the broker",
-    "RequestExpired": "an exchange with a request id older than ten minutes, or far ahead; nothing was carried out",
+    "RequestExpired": "a request id older than ten minutes, or far ahead; nothing was carried out",
     "QueueFull": "an enqueue beyond `max_messages` or `max_bytes`",
     "TooManyLanes": "too many distinct (fairness key, throttle keys) pairs at once",
     "StoreFull": "the disk is below its reserve (requests that can grow the store) or full (any write)",
@@ -327,11 +333,11 @@ def verbs_reference() -> Iterator[str]:
         yield ""
         yield inspect.getdoc(request) or ""
         yield ""
-        fields = ", ".join(_field(field) for field in msgspec.structs.fields(request))
-        yield f"* Fields: {fields or 'none'}"
+        yield from _fields_table(fields_of(request))
         yield f"* Right: {_right(request)}"
         yield f"* Audited: {_audited(request)}. After a lost answer, a client {_repeated(request)}."
         yield f"* Below the disk reserve: {ROOMS[request.room]}"
+        yield f"* {_answered(request)}"
         yield ""
 
 
@@ -345,12 +351,34 @@ ROOMS = {
 }
 
 
-def _field(field: msgspec.structs.FieldInfo) -> str:
-    if field.required:
-        return f"`{field.name}`"
-    default = {} if field.default is msgspec.NODEFAULT else field.default
-    shown = repr(default.value) if isinstance(default, Enum) else repr(default)
-    return f"`{field.name}={shown}`"
+def _fields_table(fields: Sequence[Field]) -> Iterator[str]:
+    if not fields:
+        return
+    yield "| field | type | default | bounds | meaning |"
+    yield "|---|---|---|---|---|"
+    for field in fields:
+        default = "" if field.required else f"`{_default_text(field.default)}`"
+        cells = (f"`{field.name}`", f"`{_type_text(field.kind)}`", default, field.bounds, field.description)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
+
+
+def _default_text(default: object) -> str:
+    return repr(default.word if isinstance(default, FailureReason) else default)
+
+
+def _type_text(kind: Any) -> str:
+    """As the source writes it: without modules, and durations by their name."""
+    if get_origin(kind) in (Union, UnionType):
+        parts = list(dict.fromkeys(map(_type_text, get_args(kind))))
+        if "timedelta" in parts:
+            parts = ["Duration", *(part for part in parts if part not in ("str", "timedelta"))]
+        return " | ".join(parts)
+    if get_origin(kind) is Literal:
+        return " | ".join(f'"{word}"' for word in get_args(kind))
+    if get_origin(kind) is None:
+        return "None" if kind is type(None) else str(kind.__name__)
+    return f"{get_origin(kind).__name__}[{', '.join(map(_type_text, get_args(kind)))}]"
 
 
 def _right(request: type[Request[Any]]) -> str:
@@ -376,6 +404,16 @@ def _repeated(request: type[Request[Any]]) -> str:
     if request.bulk:
         return "repeats it under an id or token, and it takes effect once"
     return "raises `AnswerLost`"
+
+
+def _answered(request: type[Request[Any]]) -> str:
+    durable = "writes nothing" if request.room is Room.READS else _yes(request.durable)
+    waits = "up to `wait`" if request.patience_ms is not Request.patience_ms else "no"
+    return f"Durable: {durable}. Waits for messages: {waits}. Slow: {_yes(request.slow)}."
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
 
 
 def _audited(request: type[Request[Any]]) -> str:

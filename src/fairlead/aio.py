@@ -27,7 +27,6 @@ from fairlead.errors import FairleadError
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.settle import Handle, Release, SettleResult, Start
-from fairlead.model.views import ExchangeResult
 from fairlead.request import Answer, Request
 from fairlead.surface import AsyncSurface
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
@@ -99,7 +98,16 @@ class AsyncClient(AsyncSurface):
         send = self._senders.get(type(request))
         if send is not None:
             return cast(Answer, await send(self, request))
-        future = self._core.crew.submit(self._client.do, request)
+        return await self._in_thread(self._core.crew.submit(self._client.do, request))
+
+    async def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Answer:
+        self._core.check()
+        call = functools.partial(self._client.once, request, request_id, answered=answered)
+        return await self._in_thread(self._core.crew.submit(call))
+
+    async def _in_thread(self, future: Future[T]) -> T:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -170,18 +178,16 @@ class AsyncClient(AsyncSurface):
     def _release_unwanted(self, future: Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
-        result = future.result()
-        found = (
-            result.deliveries
-            if isinstance(result, ExchangeResult)
-            else result
-            if isinstance(result, list)
-            else []
-        )
         with contextlib.suppress(FairleadError):
-            self._client.settle(
-                [Release(item, keep_order=True) for item in found if isinstance(item, Delivery)]
-            )
+            found = _deliveries_in(future.result())
+            self._client.settle([Release(item, keep_order=True) for item in found])
+
+
+def _deliveries_in(answer: object) -> list[Delivery]:
+    """Those of a claim, alone or in an exchange."""
+    if isinstance(answer, Delivery):
+        return [answer]
+    return [found for part in answer for found in _deliveries_in(part)] if isinstance(answer, list) else []
 
 
 class AsyncConsumption:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import msgspec
 
+from fairlead.errors import InvalidRequest
 from fairlead.model.access import Right
+from fairlead.model.durations import to_ms
 from fairlead.model.views import MessageInfo, OperatorResult, RedriveResult
 
 if TYPE_CHECKING:
@@ -51,6 +53,16 @@ class Caller(NamedTuple):
     key_id: str | None
     name: str
     source: str
+    #: The id under which the answer to this request is remembered; None: it is not.
+    request_id: str | None = None
+    #: Ids of earlier requests whose answers have arrived. The broker forgets these answers.
+    answered: Sequence[str] = ()
+    #: Bytes that the request takes in memory, as its door counts them.
+    size: int = 0
+
+    @property
+    def is_once(self) -> bool:
+        return self.request_id is not None or self.answered != ()
 
     @property
     def who(self) -> str:
@@ -79,15 +91,28 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     shows_messages: ClassVar[bool] = False
     #: Whether carrying it out twice ends like once, so that a client may repeat it after a lost answer.
     repeatable: ClassVar[bool] = False
+    #: Whether its answer can be remembered under a request id, in the same commit as its effects.
+    remembered: ClassVar[bool] = False
     #: Whether it has a channel of its own at the Flight door, with columns or a stream of answers.
     bulk: ClassVar[bool] = False
     room: ClassVar[Room] = Room.READS
+    #: Whether the answer waits until the effect is as durable as the broker is set to. A verb that writes is
+    #: durable unless its class says why not; a call without an effect, such as a dry run, waits for nothing.
+    durable: ClassVar[bool]
+    #: Whether a door with an event loop hands it to a pool: it scans, asks a hook host, or has many steps.
+    slow: ClassVar[bool] = False
+    #: Whether the answer is an iterator of pages, which are read while the caller takes them.
+    paged: ClassVar[bool] = False
     #: The field that names the queue the request is about; "" when none does.
     queue_field: ClassVar[str] = "queue"
 
     def run(self, tx: Transaction) -> Answer:
         """Carry the request out. Raises before anything has changed, or not at all."""
         raise NotImplementedError
+
+    def patience_ms(self) -> int | None:
+        """How long the caller waits while the answer is empty; None for a verb that never waits."""
+        return None
 
     def queues(self) -> Sequence[str]:
         """The queues for which `right` is needed."""
@@ -121,7 +146,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
             return False
         return self.audited
 
-    def audit_queue(self, rights: Rights) -> str:
+    def audit_queue(self) -> str:
         return str(getattr(self, self.queue_field)) if self.queue_field else ""
 
     def audit_details(self) -> Mapping[str, object]:
@@ -169,6 +194,14 @@ def details_of(fields: Mapping[str, Any]) -> dict[str, object]:
     return told
 
 
+def patience_of(wait: object) -> int:
+    """0 for a `wait` that is no duration: the engine refuses it, after the layers."""
+    try:
+        return 0 if wait is None else to_ms(wait, "wait")
+    except InvalidRequest:
+        return 0
+
+
 class Handler(Protocol):
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer: ...
 
@@ -202,6 +235,8 @@ def verb(name: str) -> Callable[[type[R]], type[R]]:
         request.verb_name = name
         if request.queue_field not in request.__struct_fields__:
             request.queue_field = ""
+        if not hasattr(request, "durable"):
+            request.durable = request.room is not Room.READS
         VERBS[name] = Verb(name, request, answer)
         return request
 

@@ -26,7 +26,6 @@ from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
 from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
 from fairlead.model.views import (
-    ExchangeResult,
     Explanation,
     FailureMetrics,
     MessageInfo,
@@ -409,6 +408,18 @@ class Surface:
         """Carry out any request."""
         raise NotImplementedError
 
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Answer:
+        """Carry out an `Enqueue`, `EnqueueMany`, `Settle` or `Exchange` under an id, a UUIDv7.
+
+        The same id within ten minutes gives the same answer with no second effect, and of a claim in an
+        exchange what is still leased. Later or with a clock that is off by more, `RequestExpired`, and nothing
+        is carried out. `answered` are the ids of earlier requests whose answers have arrived: the broker
+        forgets them, and they must not be sent again.
+        """
+        raise NotImplementedError
+
     # Queues
 
     def create_queue(self, /, name: str, **options: Any) -> QueueInfo:
@@ -529,26 +540,15 @@ class Surface:
         """Release everything that a consumer holds, back to its places. Returns how many."""
         return self.do(Goodbye(consumer))
 
-    def exchange(
-        self,
-        consumer: str,
-        *,
-        extend: Sequence[Extend] = (),
-        settle: Sequence[Settlement] = (),
-        enqueue: Mapping[str, Sequence[NewMessage]] | None = None,
-        claim: Mapping[str, Any] | None = None,
-        request_id: str | None = None,
-        answered: Sequence[str] = (),
-    ) -> ExchangeResult:
-        """A whole turn of work in one call: extends, completes, fails, releases and enqueues in one commit,
-        then a claim.
+    def exchange(self, requests: Sequence[Request[Any]]) -> builtins.list[Any]:
+        """Carry out several requests in one call: any number of `Settle`, `Enqueue` and `EnqueueMany` in one
+        commit, then at most one `Claim`, which does not wait.
 
-        The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and
-        of the claim what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream,
-        started. `answered` are the ids of earlier requests whose answers have arrived: the broker forgets
-        them, and they must not be sent again.
+        The answers are in the order of the requests. Effects are in a fixed order: extends, completes, fails,
+        releases, enqueues, claim. A request that is refused as a whole spoils the whole call before any of it
+        runs. `once(Exchange(requests), request_id)` makes the call safe to repeat.
         """
-        return self.do(Exchange(consumer, extend, settle, enqueue, claim, request_id, answered))
+        return self.do(Exchange(requests))
 
     # Acts of operators, by id or filter, without a lease token. `dry_run` shows what would change.
 
@@ -894,6 +894,12 @@ class AsyncSurface:
 
     def do(self, request: Request[Answer]) -> Awaitable[Answer]:
         """Carry out any request."""
+        raise NotImplementedError
+
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Awaitable[Answer]:
+        """Carry out a request under an id; see `Surface.once`."""
         raise NotImplementedError
 
     create_queue = _awaited(Surface.create_queue)

@@ -21,6 +21,9 @@ from fairlead.server.fila.door import FilaDoor
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
 from fairlead.server.flight import FlightDoor
 from fairlead.testing import ManualClock, open_in_memory
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.settle import Settle
 from fairlead.wire.statuses import STATUSES
 
 
@@ -113,18 +116,10 @@ class Verbs:
     def exchange(self, queue: str, other: str) -> tuple[list[str], int, list[bytes]]:
         """Completes one message of the queue, enqueues two, claims one of them."""
         (delivery,) = self._ask("claim", queue, consumer="me")
-        done = self._ask(
-            "exchange",
-            "me",
-            settle=[Complete(delivery)],
-            enqueue={other: [NewMessage(b"x"), NewMessage(b"y")]},
-            claim={"queue": other, "limit": 1},
-        )
-        return (
-            [result.outcome for result in done.settled],
-            len(done.enqueued[other]),
-            [got.payload for got in done.deliveries],
-        )
+        messages = [NewMessage(b"x"), NewMessage(b"y")]
+        requests = [Settle([Complete(delivery)]), EnqueueMany(other, messages), Claim(other, consumer="me")]
+        settled, ids, deliveries = self._ask("exchange", requests)
+        return [result.outcome for result in settled], len(ids), [got.payload for got in deliveries]
 
     def ack(self, queue: str, message_id: str) -> None:
         _must_be_ok(self._ask("ack", queue, message_id))

@@ -14,8 +14,11 @@ from fairlead import Complete, Delivery, Extend, NewMessage, Release, Start, err
 from fairlead.aio import AsyncClient
 from fairlead.server import streamed
 from fairlead.testing.engine import find_lease, waiting_claims
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue
 from fairlead.wire.calls import EnqueueCall, decode
 from tests.client.scene import PATIENCE_S, Scene
+from tests.turns import new_id
 
 Work = Callable[[AsyncClient], Awaitable[Any]]
 
@@ -51,8 +54,11 @@ def test_the_life_of_a_message(scene: Scene) -> None:
         assert await client.config.get("a") == "1"
         assert await client.config.list() == {"a": "1"}
         await client.config.delete("a")
-        done = await client.exchange("me", enqueue={"q": [NewMessage(b"x")]}, claim={"queue": "q"})
-        assert [found.payload for found in done.deliveries] == [b"x"]
+        (message_id, deliveries) = await client.exchange([Enqueue("q", b"x"), Claim("q")])
+        assert [(found.id, found.payload) for found in deliveries] == [(message_id, b"x")]
+        request_id = new_id(scene.broker)
+        ids = [await client.once(Enqueue("q", b"y"), request_id) for _ in range(2)]
+        assert ids == [scene.broker.peek("q")[0].id] * 2
 
     run(scene, work)
 
@@ -126,7 +132,7 @@ def test_a_cancelled_exchange_releases_what_it_claimed(scene: Scene) -> None:
         client._core.ask = lambda verb, *args, **fields: (gate.wait(PATIENCE_S), ask(verb, *args, **fields))[
             1
         ]  # type: ignore[method-assign]
-        exchange = asyncio.create_task(client.exchange("me", claim={"queue": "q"}))
+        exchange = asyncio.create_task(client.exchange([Claim("q")]))
         await asyncio.sleep(0.05)
         exchange.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -18,6 +18,7 @@ from fairlead.client.client import Client
 from fairlead.errors import AnswerLost, ServerUnreachable, Unavailable
 from fairlead.model.settle import LeaseRef
 from fairlead.testing import ServerProcess, run_server
+from tests.turns import turn
 
 TIMEOUT_MS = RETRY_FOR_MS = 500
 #: The promised end of a call, and by which factor a busy machine may miss it.
@@ -69,7 +70,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "enqueue_many": lambda client: client.enqueue_many("q", [NewMessage(b"x")] * 1000),
     "settle": lambda client: client.settle([Complete(SOME_LEASE)]),
     "claim": lambda client: client.claim("q"),
-    "exchange": lambda client: client.exchange("somebody", enqueue={"q": [NewMessage(b"x")]}),
+    "exchange": lambda client: turn(client, "somebody", enqueue={"q": [NewMessage(b"x")]}),
     "stats": lambda client: client.stats("q"),
     "purge": lambda client: client.purge("q"),
     "consumers.claim": lambda client: client.consumers.claim("c", "q", 1, 1),

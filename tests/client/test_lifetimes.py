@@ -15,12 +15,13 @@ import pytest
 from fairlead import errors
 from fairlead.client.client import Client
 from tests.client.scene import PATIENCE_S, Scene, until
+from tests.turns import turn
 
 VERBS: dict[str, Callable[[Client], object]] = {
     "enqueue": lambda client: client.enqueue("q", b"from the child"),
     "claim": lambda client: client.claim("q", wait="1h"),
     "settle": lambda client: client.settle([]),
-    "exchange": lambda client: client.exchange("ann", claim={"queue": "q"}),
+    "exchange": lambda client: turn(client, "ann", claim={"queue": "q"}),
     "stats": lambda client: client.stats("q"),
     "config": lambda client: client.config.list(),
     "consume": lambda client: next(client.consume("q")),

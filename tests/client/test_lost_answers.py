@@ -16,8 +16,9 @@ from fairlead.testing import ManualClock
 from fairlead.testing.inside import core_of, exchange
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, decode
 from tests.client.scene import PATIENCE_S, Scene, until
+from tests.turns import turn
 
-real_exchange = exchange.exchange
+carry_out = exchange.carry_out
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -72,7 +73,8 @@ def test_an_exchange_whose_answer_is_lost_takes_effect_once(scene: Scene) -> Non
     client.enqueue("q", b"work")
     (delivery,) = client.claim("q")
     transport.lose("exchange")
-    done = client.exchange(
+    done = turn(
+        client,
         "me",
         settle=[Complete(delivery)],
         enqueue={"q": [NewMessage(b"next")]},
@@ -171,21 +173,21 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, transport = scene.client()
-    client.exchange("me")
+    turn(client, "me")
     together = threading.Barrier(2)
 
     def meet(*args: object, **fields: object) -> object:
         together.wait(PATIENCE_S)
-        return real_exchange(*args, **fields)  # type: ignore[arg-type]
+        return carry_out(*args, **fields)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(exchange, "exchange", meet)
-        threads = [threading.Thread(target=client.exchange, args=("me",)) for _ in range(2)]
+        patch.setattr(exchange, "carry_out", meet)
+        threads = [threading.Thread(target=client.exchange, args=([],)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    client.exchange("me")
+    turn(client, "me")
     calls = [decode(metadata, ExchangeCall) for metadata in transport.requests("exchange")]
     assert sorted(told for call in calls for told in call.answered) == sorted(
         call.request_id for call in calls[:-1]
@@ -194,8 +196,8 @@ def test_of_requests_under_way_together_each_is_told_to_be_answered_once(
 
 def test_requests_that_the_caller_says_are_answered_leave_no_room_for_our_own(scene: Scene) -> None:
     client, _ = scene.client()
-    client.exchange("me")
-    client.exchange("me", answered=[client._core.new_id() for _ in range(MAX_ANSWERED)])
+    turn(client, "me")
+    turn(client, "me", answered=[client._core.new_id() for _ in range(MAX_ANSWERED)])
 
 
 def test_a_server_that_stays_away_is_unreachable_after_the_time_allowed(scene: Scene) -> None:
@@ -271,10 +273,10 @@ def test_after_an_outage_too_long_to_repeat_the_answer_is_lost(
         nonlocal seen
         seen += 1
         if seen == 1:
-            return real_exchange(*args, **fields)  # type: ignore[arg-type]
-        raise RequestExpired(str(fields["request_id"]), 700_000)
+            return carry_out(*args, **fields)  # type: ignore[arg-type]
+        raise RequestExpired(str(args[2]), 700_000)
 
-    monkeypatch.setattr(exchange, "exchange", too_old)
+    monkeypatch.setattr(exchange, "carry_out", too_old)
     with pytest.raises(AnswerLost):
         client.enqueue("q", b"once")
     assert scene.payloads() == [b"once"]
@@ -308,7 +310,7 @@ def test_a_request_id_given_by_the_caller_is_used(scene: Scene) -> None:
     client, _ = scene.client()
     request_id = show_id(find_id(client._core.new_id()) or b"")
     for _ in range(2):
-        done = client.exchange("me", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+        done = turn(client, "me", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     assert scene.payloads() == [b"once"]
     assert done.enqueued == {"q": [scene.broker.peek("q")[0].id]}
 
@@ -319,9 +321,9 @@ def refuse_some(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: list[err
     def refuse(*args: object, **fields: object) -> object:
         if answers:
             raise answers.pop(0)
-        return real_exchange(*args, **fields)  # type: ignore[arg-type]
+        return carry_out(*args, **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exchange, "exchange", refuse)
+    monkeypatch.setattr(exchange, "carry_out", refuse)
 
 
 def test_the_transport_of_these_tests_loses_answers_after_the_work(scene: Scene) -> None:

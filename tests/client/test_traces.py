@@ -16,6 +16,7 @@ from fairlead.client.core import Core, Options
 from fairlead.client.traces import Traces
 from fairlead.wire.tracing import Tracing
 from tests.client.scene import Scene
+from tests.turns import turn
 
 
 class Traced:
@@ -68,7 +69,7 @@ def test_an_asyncio_client_does_the_same(scene: Scene, traced: Traced) -> None:
 
 def test_messages_of_an_exchange_carry_the_span_around_it(scene: Scene, traced: Traced) -> None:
     with traced.tracer.start_as_current_span("around"):
-        traced.client.exchange("me", enqueue={"q": [NewMessage(b"")]})
+        turn(traced.client, "me", enqueue={"q": [NewMessage(b"")]})
     assert scene.broker.peek("q")[0].headers == {"traceparent": parent_of(traced.spans[-1])}
 
 
@@ -77,7 +78,7 @@ def test_what_is_no_message_is_refused_with_tracing_as_without(traced: Traced) -
         with pytest.raises(errors.InvalidRequest):
             traced.client.enqueue_many("q", messages)  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidRequest):
-            traced.client.exchange("me", enqueue={"q": messages})  # type: ignore[dict-item]
+            turn(traced.client, "me", enqueue={"q": messages})  # type: ignore[dict-item]
 
 
 def test_without_tracing_nothing_is_added(scene: Scene, client: Client) -> None:

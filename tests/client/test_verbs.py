@@ -31,8 +31,11 @@ from fairlead.model.access import EVERY_RIGHT, Grant, Right
 from fairlead.request import VERBS
 from fairlead.surface import AsyncSurface, Surface
 from fairlead.testing.engine import waiting_claims
+from fairlead.verbs.inspect import Stats
 from fairlead.verbs.queues import CreateQueue, UpdateQueue
+from fairlead.verbs.settle import Settle
 from tests.client.scene import PATIENCE_S, Scene, until
+from tests.turns import turn
 
 #: Methods beside the verbs.
 CLIENTS_OWN = {"consume", "is_lost", "consumer", "process_span", "browse_batches", "close"}
@@ -62,7 +65,7 @@ BLOCKING_ONLY = {"consumers.read_pages"}
 
 def public(kind: type) -> set[str]:
     groups = {name for name, held in vars(kind).items() if isinstance(held, cached_property)}
-    return {name for name in vars(kind) if not name.startswith("_")} - groups - {"do"}
+    return {name for name in vars(kind) if not name.startswith("_")} - groups - {"do", "once"}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -237,9 +240,10 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "a throttle that is none": lambda x: x.config.set("throttle:a:rate", "fast"),
     "a redrive with a count that is none": lambda x: x.redrive("q.dlq", count=0),
     "ids that are none": lambda x: x.drop("q", ["nonsense"]),
-    "an exchange of nonsense": lambda x: x.exchange("me", extend=[Complete(DeliveryRef("", ""))]),
-    "an exchange with an unknown field": lambda x: x.exchange("me", claim={"queue": "q", "nonsense": 1}),
-    "an exchange with an id that is none": lambda x: x.exchange("me", request_id="nonsense"),
+    "an exchange of nonsense": lambda x: x.exchange([Settle("nonsense")]),
+    "an exchange of another verb": lambda x: x.exchange([Stats("q")]),
+    "an id for another verb": lambda x: x.once(Stats("q"), "018bcfe5-6800-7000-8000-00000000001a"),
+    "an exchange with an id that is none": lambda x: turn(x, "me", request_id="nonsense"),
     "an unack": lambda x: x.ack("q", "nonsense"),
 }
 

@@ -11,6 +11,7 @@ import pytest
 import fairlead
 from fairlead import Complete, NewMessage, errors
 from fairlead.testing import run_server
+from tests.turns import turn
 
 
 def test_a_full_disk_refuses_what_comes_and_lets_finish_what_is_there(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_a_full_disk_refuses_what_comes_and_lets_finish_what_is_there(tmp_path: 
             result.outcome for result in client.settle([Complete(delivery) for delivery in deliveries])
         ] == ["completed"] * 2
         with pytest.raises(errors.StoreFull):
-            client.exchange("me", enqueue={"q": [NewMessage(b"too much")]})
+            turn(client, "me", enqueue={"q": [NewMessage(b"too much")]})
         assert [info.id for info in client.peek("q")] == ids[2:]
         assert server.stop() == 0
     with (

@@ -87,9 +87,7 @@ _SOUND: Sound = {
             schema=EXCHANGE,
         ),
         {
-            "consumer": "c",
-            "extends": 1,
-            "settles": 1,
+            "settles": 2,
             "queues": [["gone", 1]],
             "claim": {"queue": "gone", "limit": 1},
         },

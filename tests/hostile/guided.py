@@ -26,7 +26,7 @@ _WATCHED = (
     "fairlead.model",
     "fairlead.hooks.results",
     "fairlead.server.answers",
-    "fairlead.server.access",
+    "fairlead.middleware.authenticate",
     "fairlead.server.flight",
     "fairlead.server.fila",
     "fairlead.broker.requests",

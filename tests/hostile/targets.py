@@ -27,7 +27,7 @@ from fairlead.decide.redact import Redaction
 from fairlead.errors import BrokenInvariant, FairleadError
 from fairlead.hooks.results import is_ok, read_enqueue, read_failure, unreadable, what_went_wrong
 from fairlead.hooks.wire import FromHost, Rows
-from fairlead.middleware.stack import AdmittedCaller
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import read_grants
 from fairlead.model.addresses import split_address
 from fairlead.model.durations import to_ms
@@ -39,7 +39,6 @@ from fairlead.model.views import MessageInfo
 from fairlead.request import VERBS
 from fairlead.runbook.check import check_text
 from fairlead.server import answers
-from fairlead.server.access import Access
 from fairlead.server.fila.config_keys import ConfigKeys
 from fairlead.server.fila.service import _read_id
 from fairlead.server.fila.v1 import service_pb2
@@ -85,7 +84,7 @@ def _broker() -> AdmittedCaller:
     """One for all: it has the queue `q`, in a store that forgets."""
     broker = open_in_memory(clock=ManualClock(), durability="os")
     broker.create_queue("q")
-    return Access(broker).admit(None, "fuzz")
+    return Layers(broker).admit(None, "fuzz")
 
 
 def _fresh() -> AdmittedCaller:
@@ -171,7 +170,7 @@ def _words(raw: bytes) -> object:
         lambda: split_address(first, may_pick_port=True),
         lambda: to_ms(first, "x"),
         lambda: _read_id(first),
-        lambda: Access(_broker()._broker, keys=True).admit(first, second),
+        lambda: Layers(_broker()._broker, keys=True).admit(first, second),
         lambda: _broker().find(first),
         lambda: _broker().find(first, "q"),
         lambda: [matches(grant.pattern, second) for grant in read_grants([first])],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.server.access import Access
+from fairlead.middleware.stack import Layers
 from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess
 from tests.hostile import fuzz, strangers
@@ -30,7 +30,7 @@ def test_no_random_request_does_more_to_the_code_that_reads_it_than_be_refused()
 def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
     with open_in_memory() as broker:
         broker.create_queue("gone")
-        guard = Access(broker).admit(None, "a test")
+        guard = Layers(broker).admit(None, "a test")
         for seed in range(3000):
             if seed % 100 == 0 and seed < 2000:
                 broker.enqueue("gone", b"x")

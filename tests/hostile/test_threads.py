@@ -12,6 +12,7 @@ from fairlead import Complete, NewMessage, errors
 from fairlead.model.ids import IdSource, show_id
 from fairlead.testing import Step, open_in_memory
 from fairlead.testing.steps import observe
+from tests.turns import turn
 
 THREADS, TURNS = 8, 60
 
@@ -34,24 +35,24 @@ def test_requests_repeated_from_many_threads_take_effect_once_and_answered_ones_
             chance, ids = random.Random(seed), IdSource()
             before: str | None = None
             made, completed = set[str](), set[str]()
-            for turn in range(TURNS):
+            for at in range(TURNS):
                 request = show_id(ids.next(broker.clock.now_ms(), 1)[0])
                 held = broker.claim("q", limit=3, consumer=f"c{seed}")
                 asked = {
                     "settle": [Complete(delivery) for delivery in held],
-                    "enqueue": {"q": [NewMessage(f"{seed}/{turn}".encode())] * 2},
+                    "enqueue": {"q": [NewMessage(f"{seed}/{at}".encode())] * 2},
                     "request_id": request,
                     "answered": [before] if before else [],
                 }
-                first = broker.exchange(f"c{seed}", **asked)  # type: ignore[arg-type]
+                first = turn(broker, f"c{seed}", **asked)  # type: ignore[arg-type]
                 for _ in range(chance.randrange(3)):
-                    again = broker.exchange(f"c{seed}", **asked)  # type: ignore[arg-type]
+                    again = turn(broker, f"c{seed}", **asked)  # type: ignore[arg-type]
                     assert (again.settled, again.enqueued) == (first.settled, first.enqueued)
                 made.update(first.enqueued["q"])
                 completed.update(result.id for result in first.settled if result.outcome == "completed")
                 if before:
                     with pytest.raises(errors.InvalidRequest, match="answered"):
-                        broker.exchange("", request_id=before)
+                        turn(broker, "", request_id=before)
                 before = request
             return made, completed
 

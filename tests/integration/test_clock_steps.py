@@ -14,6 +14,7 @@ from fairlead import Complete, Fail, NewMessage
 from fairlead.model.ids import IdSource, show_id
 from fairlead.testing import ManualClock
 from tests.integration.world import World
+from tests.turns import turn
 
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 YEAR = 365 * 24 * HOUR
@@ -228,23 +229,23 @@ def test_a_repeated_request_has_no_second_effect_when_the_clock_steps_and_steps_
     world: World, step_ms: int
 ) -> None:
     request_id = show_id(IdSource().next(world.clock.now_ms(), 1)[0])
-    first = world.broker.exchange("ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    first = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     world.clock.jump(ms=step_ms)
     world.clock.advance(ms=4 * MINUTE)
     world.clock.jump(ms=-step_ms)
     world.clock.advance(ms=4 * MINUTE)
-    again = world.broker.exchange("ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    again = turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     assert again.enqueued == first.enqueued
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_a_repeated_request_has_no_second_effect_after_a_restart_with_a_wrong_clock(world: World) -> None:
     request_id = show_id(IdSource().next(world.clock.now_ms(), 1)[0])
-    world.broker.exchange("ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     world.reboot(jump_ms=HOUR)
     world.broker.run_due()
     world.clock.jump(ms=-HOUR)
-    world.broker.exchange("ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
+    turn(world.broker, "ann", enqueue={"q": [NewMessage(b"once")]}, request_id=request_id)
     assert world.counts("q") == (1, 0, 0, 0)
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from fairlead import Complete, DeliveryRef, Extend, Fail, NewMessage, Release, Start, errors
 from fairlead.model.ids import IdSource, show_id
+from fairlead.request import Request
 from fairlead.testing import Step
 from fairlead.testing.engine import hooks_of
 from fairlead.testing.inside import answered
 from fairlead.testing.steps import ignore
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import ACCEPTED, Exchange
+from fairlead.verbs.inspect import Stats
+from fairlead.verbs.queues import Purge
+from fairlead.verbs.settle import Settle
 from tests.integration.world import World
+from tests.turns import turn
 
 MINUTE = 60_000
 
@@ -43,10 +51,11 @@ def test_a_whole_turn_of_work_in_one_call(world: World) -> None:
     world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
     m1, m2, m3, m4 = world.broker.claim("q", limit=4, consumer="ann")
     lost = DeliveryRef(m1.id, "f" * 16)
-    result = world.broker.exchange(
+    result = turn(
+        world.broker,
         "ann",
-        extend=[Extend(m4, "5m")],
         settle=[
+            Extend(m4, "5m"),
             Complete(m1),
             Fail(m2, retry_in="1h"),
             Release(m3),
@@ -77,15 +86,15 @@ def test_a_whole_turn_of_work_in_one_call(world: World) -> None:
 
 def test_nothing_at_all_is_a_valid_turn(world: World) -> None:
     before = world.store.last_commit
-    result = world.broker.exchange("ann")
-    assert (result.settled, result.enqueued, result.deliveries) == ((), {}, [])
+    result = turn(world.broker, "ann")
+    assert (result.settled, result.enqueued, result.deliveries) == ([], {}, [])
     assert world.store.last_commit == before
 
 
 def test_completes_come_before_fails_and_fails_before_releases(world: World) -> None:
     world.broker.enqueue_many("q", named("a", "b"))
     a, b = world.broker.claim("q", limit=2)
-    result = world.broker.exchange("ann", settle=[Release(a), Fail(a), Complete(a), Release(b), Fail(b)])
+    result = turn(world.broker, "ann", settle=[Release(a), Fail(a), Complete(a), Release(b), Fail(b)])
     assert outcomes(result) == ["lost_lease", "lost_lease", "completed", "lost_lease", "retry"], (
         "results are in the order given"
     )
@@ -95,8 +104,8 @@ def test_completes_come_before_fails_and_fails_before_releases(world: World) -> 
 def test_a_message_settled_and_extended_in_one_call_is_settled(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q")
-    result = world.broker.exchange(
-        "ann", extend=[Extend(delivery, "1h", progress=4)], settle=[Fail(delivery, progress=2)]
+    result = turn(
+        world.broker, "ann", settle=[Extend(delivery, "1h", progress=4), Fail(delivery, progress=2)]
     )
     assert outcomes(result) == ["extended", "retry"]
     (info,) = world.broker.peek("q")
@@ -118,7 +127,8 @@ def test_a_failure_and_releases_behind_it_go_on_without_it_in_the_same_call(worl
     world.broker.update_queue("q", retry_in_stream={"cooldown": "1m"})
     world.broker.enqueue_many("q", named("m1", "m2", "m3", stream="s"))
     m1, m2, m3 = world.broker.claim("q", limit=3, max_per_stream=3)
-    result = world.broker.exchange(
+    result = turn(
+        world.broker,
         "ann",
         settle=[Release(m3), Release(m2), Fail(m1)],
         claim={"queue": "q", "limit": 9, "max_per_stream": 9},
@@ -134,12 +144,16 @@ def test_a_failure_and_releases_behind_it_go_on_without_it_in_the_same_call(worl
 def test_what_it_enqueues_into_a_stream_goes_behind_what_it_settles_there(world: World) -> None:
     world.broker.enqueue_many("q", named("a", stream="s"))
     delivery = world.claim_one("q")
-    result = world.broker.exchange(
-        "ann", settle=[Complete(delivery)], enqueue={"q": named("b", stream="s")}, claim={"queue": "q"}
+    result = turn(
+        world.broker,
+        "ann",
+        settle=[Complete(delivery)],
+        enqueue={"q": named("b", stream="s")},
+        claim={"queue": "q"},
     )
     assert payloads(result) == [b"b"]
-    result = world.broker.exchange(
-        "ann", settle=[Release(result.deliveries[0])], enqueue={"q": named("c", stream="s")}
+    result = turn(
+        world.broker, "ann", settle=[Release(result.deliveries[0])], enqueue={"q": named("c", stream="s")}
     )
     assert [delivery.payload for delivery in world.broker.claim("q", limit=5, max_per_stream=5)] == [
         b"b",
@@ -151,8 +165,10 @@ def test_a_claim_has_all_of_its_options(world: World) -> None:
     world.broker.create_queue("other")
     world.broker.enqueue_many("q", named("a", "b", "c", stream="s"))
     world.broker.enqueue_many("other", named("x"))
-    result = world.broker.exchange(
-        "ann", claim={"queue": ["q", "other"], "limit": 3, "max_per_stream": 2, "started": False}
+    result = turn(
+        world.broker,
+        "ann",
+        claim={"queue": ["q", "other"], "limit": 3, "max_per_stream": 2, "started": False},
     )
     assert sorted(payloads(result)) == [b"a", b"b", b"x"]
     world.clock.advance(seconds=30)
@@ -164,7 +180,7 @@ def test_it_does_not_expire_the_leases_of_others(world: World) -> None:
     late = world.claim_one("q", consumer="bob")
     timer, world.clock._listeners = world.clock._listeners, []
     world.clock.advance(seconds=31)
-    result = world.broker.exchange("ann", claim={"queue": "q", "limit": 5})
+    result = turn(world.broker, "ann", claim={"queue": "q", "limit": 5})
     assert late.id not in [delivery.id for delivery in result.deliveries], "only the timer ends a lease"
     assert [result.outcome for result in world.broker.settle([Complete(late)])] == ["completed"]
     world.clock._listeners = timer
@@ -175,7 +191,7 @@ def test_an_extension_in_time_wins_over_an_expiry_that_nobody_committed_yet(worl
     delivery = world.claim_one("q")
     timer, world.clock._listeners = world.clock._listeners, []
     world.clock.advance(seconds=31)
-    result = world.broker.exchange("ann", extend=[Extend(delivery, "1m")], claim={"queue": "q"})
+    result = turn(world.broker, "ann", settle=[Extend(delivery, "1m")], claim={"queue": "q"})
     world.clock._listeners = timer
     assert (outcomes(result), result.deliveries) == (["extended"], [])
     world.clock.advance(ms=1)
@@ -187,7 +203,7 @@ def test_an_extension_after_the_loss_is_refused_and_the_new_holder_unharmed(worl
     delivery = world.claim_one("q", consumer="ann")
     world.clock.advance(seconds=30)
     holder = world.claim_one("q", consumer="bob")
-    result = world.broker.exchange("ann", extend=[Extend(delivery, "1h")], settle=[Complete(delivery)])
+    result = turn(world.broker, "ann", settle=[Extend(delivery, "1h"), Complete(delivery)])
     assert outcomes(result) == ["lost_lease", "lost_lease"]
     assert world.broker.find(delivery.id).lease_until == holder.lease_until
 
@@ -195,7 +211,7 @@ def test_an_extension_after_the_loss_is_refused_and_the_new_holder_unharmed(worl
 def test_starts_are_settlements_too(world: World) -> None:
     world.fill("q", count=1)
     delivery = world.claim_one("q", started=False)
-    assert outcomes(world.broker.exchange("ann", settle=[Start(delivery)])) == ["started"]
+    assert outcomes(turn(world.broker, "ann", settle=[Start(delivery)])) == ["started"]
     world.clock.advance(seconds=30)
     assert world.broker.find(delivery.id).attempts == 1
 
@@ -210,11 +226,11 @@ def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: 
     m1, m2, m3, m4 = world.broker.claim("q", limit=4)
     request = request_id(world)
 
-    def turn() -> Any:
-        return world.broker.exchange(
+    def carry_out() -> Any:
+        return turn(
+            world.broker,
             "ann",
-            extend=[Extend(m4, "1h", carry=b"c")],
-            settle=[Complete(m1), Fail(m2), Release(m3)],
+            settle=[Extend(m4, "1h", carry=b"c"), Complete(m1), Fail(m2), Release(m3)],
             enqueue={"next": named("n"), "q": named("m5")},
             claim={"queue": "q", "limit": 9} if with_claim else None,
             request_id=request,
@@ -226,11 +242,11 @@ def test_when_the_commit_fails_nothing_of_it_happened(world: World, with_claim: 
     before = world.store.last_commit
     world.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
-        turn()
+        carry_out()
     world.store.on_step = ignore
     assert world.store.last_commit == before
     assert (world.counts("q"), world.counts("next")) == ((0, 0, 4, 0), (0, 0, 0, 0))
-    result = turn()
+    result = carry_out()
     assert outcomes(result) == ["extended", "completed", "retry", "released"], (
         "the same request, now carried out"
     )
@@ -243,7 +259,8 @@ def test_settle_and_enqueue_are_one_commit_and_the_claim_is_the_next(world: Worl
     done, failed = world.broker.claim("q", limit=2)
     commits: list[list[str]] = []
     world.store.on_step = lambda step: commits.append(step.words)
-    world.broker.exchange(
+    turn(
+        world.broker,
         "ann",
         settle=[Complete(done), Fail(failed)],
         enqueue={"q": named("a")},
@@ -264,72 +281,102 @@ def test_a_claim_that_could_not_be_committed_is_empty_and_the_rest_is_done_and_k
             raise errors.StoreFull("here", 0, 1)
 
     world.store.on_step = refuse_claims
-    first = world.broker.exchange(
-        "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
-    )
+    first = turn(world.broker, "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
     world.store.on_step = ignore
-    again = world.broker.exchange(
-        "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request
-    )
+    again = turn(world.broker, "ann", settle=[Complete(delivery)], claim={"queue": "q"}, request_id=request)
     for answer in (first, again):
         assert (outcomes(answer), answer.deliveries) == (["completed"], [])
     assert world.counts("q") == (1, 0, 0, 0)
 
 
+class Bad(NamedTuple):
+    """Requests beside a good `Settle`, or an id, that spoil the call."""
+
+    requests: Any = ()
+    request_id: Any = None
+
+
 @pytest.mark.parametrize(
     "bad",
     [
-        {"enqueue": {"none": named("x")}},
-        {"enqueue": {"q": named("ok"), "none": named("x")}},
-        {"enqueue": {"q.dlq": named("x")}},
-        {"enqueue": {"q": [NewMessage("text")]}},  # type: ignore[arg-type]
-        {"enqueue": {"q": named("x", delay="-1s")}},
-        {"enqueue": {"full": named("1", "2")}},
-        {"enqueue": {"q": "text"}},
-        {"enqueue": [("q", [])]},
-        {"claim": {"queue": "none"}},
-        {"claim": {"limit": 5}},
-        {"claim": {"queue": "q", "wait": "1s"}},
-        {"claim": {"queue": "q", "limit": 0}},
-        {"claim": {"queue": "q", "limit": True}},
-        {"claim": {"queue": "q", "max_per_stream": 0}},
-        {"claim": {"queue": "q", "started": "yes"}},
-        {"claim": {"queue": []}},
-        {"claim": {"queue": 5}},
-        {"claim": "q"},
-        {"claim": ["q"]},
-        {"extend": "text"},
-        {"extend": [Complete(DeliveryRef("x", "1"))]},
-        {"extend": None},
-        {"settle": "text"},
-        {"settle": None},
-        {"settle": [5] * 100_001},
-        {"request_id": 5},
-        {"request_id": "not an id"},
-        {"request_id": "018bcfe5-6800-4000-8000-00000000001a"},
-        {"request_id": ""},
+        Bad([EnqueueMany("none", named("x"))]),
+        Bad([EnqueueMany("q", named("ok")), EnqueueMany("none", named("x"))]),
+        Bad([EnqueueMany("q.dlq", named("x"))]),
+        Bad([EnqueueMany("q", [NewMessage("text")])]),  # type: ignore[arg-type]
+        Bad([EnqueueMany("q", named("x", delay="-1s"))]),
+        Bad([EnqueueMany("full", named("1", "2"))]),
+        Bad([Enqueue("full", b"1"), Enqueue("full", b"2")]),
+        Bad([EnqueueMany("q", "text")]),  # type: ignore[arg-type]
+        Bad([EnqueueMany(None, named("x"))]),  # type: ignore[arg-type]
+        Bad([Claim("none")]),
+        Bad([Claim("q", wait="1s")]),
+        Bad([Claim("q", token="mine")]),
+        Bad([Claim("q", limit=0)]),
+        Bad([Claim("q", limit=True)]),
+        Bad([Claim("q", max_per_stream=0)]),
+        Bad([Claim("q", started="yes")]),  # type: ignore[arg-type]
+        Bad([Claim("q", consumer="x" * 1000)]),
+        Bad([Claim([])]),
+        Bad([Claim(5)]),  # type: ignore[arg-type]
+        Bad([Claim("q"), Claim("q")]),
+        Bad([Settle("text")]),  # type: ignore[arg-type]
+        Bad([Settle(None)]),  # type: ignore[arg-type]
+        Bad([Settle([5] * 100_001)]),  # type: ignore[list-item]
+        Bad([Stats("q")]),
+        Bad([Exchange([])]),
+        Bad(["claim"]),
+        Bad(request_id=5),
+        Bad(request_id="not an id"),
+        Bad(request_id="018bcfe5-6800-4000-8000-00000000001a"),
+        Bad(request_id=""),
     ],
-    ids=lambda bad: repr(bad)[:70],
+    ids=lambda bad: repr(bad)[4:74],
 )
-def test_a_bad_part_spoils_the_whole_call_and_nothing_of_it_happens(
-    world: World, bad: dict[str, Any]
-) -> None:
+def test_a_bad_part_spoils_the_whole_call_and_nothing_of_it_happens(world: World, bad: Bad) -> None:
     world.broker.create_queue("full", max_messages=1)
     world.fill("q", count=2)
-    delivery = world.claim_one("q")
+    good = Settle([Complete(world.claim_one("q"))])
     before = world.store.last_commit
     with pytest.raises((errors.Rejected, errors.QueueFull)):
-        world.broker.exchange("ann", **{"settle": [Complete(delivery)], **bad})
+        world.broker.once(Exchange([good, *bad.requests]), bad.request_id)
     assert world.store.last_commit == before
     assert world.counts("q") == (1, 0, 1, 0)
 
 
-@pytest.mark.parametrize("consumer", [None, 5, "x" * 1000, b"ann"])
-def test_a_consumer_has_a_name(world: World, consumer: Any) -> None:
+@pytest.mark.parametrize("requests", [None, 5, "text", Settle([])])
+def test_an_exchange_is_a_list_of_requests(world: World, requests: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as refused:
-        world.broker.exchange(consumer, enqueue={"q": named("x")})
-    assert refused.value.field == "consumer"
-    assert world.counts("q") == (0, 0, 0, 0)
+        world.broker.exchange(requests)
+    assert refused.value.field == "requests"
+
+
+def test_the_answers_are_in_the_order_of_the_requests(world: World) -> None:
+    world.fill("q", count=2)
+    a, b = world.broker.claim("q", limit=2)
+    claimed, first, many, single, last = world.broker.exchange(
+        [
+            Claim("q", limit=9),
+            Settle([Complete(a)]),
+            EnqueueMany("q", named("x", "y")),
+            Enqueue("q", b"z"),
+            Settle([Fail(b, dead=True), Complete(a)]),
+        ]
+    )
+    assert [result.outcome for result in first] == ["completed"]
+    assert [result.outcome for result in last] == ["dead", "lost_lease"]
+    assert [delivery.id for delivery in claimed] == [*many, single]
+
+
+def test_enqueues_of_one_exchange_into_one_queue_see_each_others_dedup_keys(world: World) -> None:
+    first, again = world.broker.exchange(
+        [Enqueue("q", b"x", dedup_key="d"), EnqueueMany("q", named("x", dedup_key="d"))]
+    )
+    assert again == [first]
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_nothing_that_is_audited_can_be_part_of_an_exchange() -> None:
+    assert not any(kind.audited or kind.shows_messages for kind in ACCEPTED)
 
 
 # The same request again
@@ -341,9 +388,9 @@ def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(
 ) -> None:
     world.broker.enqueue_many("q", named("m1", "m2", "m3", "m4"))
     m1, m2, m3, m4 = world.broker.claim("q", limit=4)
-    turn: dict[str, Any] = {
-        "extend": [Extend(m4, "5m")],
+    work: dict[str, Any] = {
         "settle": [
+            Extend(m4, "5m"),
             Complete(m1),
             Fail(m2, retry_in="1h"),
             Release(m3),
@@ -354,12 +401,12 @@ def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(
         "claim": {"queue": "q", "limit": 2},
         "request_id": request_id(world),
     }
-    first = world.broker.exchange("ann", **turn)
+    first = turn(world.broker, "ann", **work)
     counts, commit = world.counts("q"), world.store.last_commit
     if restart:
         world.restart()
     world.clock.advance(seconds=5)
-    again = world.broker.exchange("ann", **turn)
+    again = turn(world.broker, "ann", **work)
     assert again.settled == first.settled
     assert again.enqueued == first.enqueued
     assert [(delivery.id, delivery.lease) for delivery in again.deliveries] == [
@@ -372,35 +419,65 @@ def test_the_same_request_again_gives_the_same_answers_and_has_no_second_effect(
 
 def test_of_the_claim_the_same_request_gives_what_is_still_leased(world: World) -> None:
     world.broker.enqueue_many("q", named("a", "b", "c", "d"))
-    turn: dict[str, Any] = {"claim": {"queue": "q", "limit": 3}, "request_id": request_id(world)}
-    a, b, c = world.broker.exchange("ann", **turn).deliveries
+    work: dict[str, Any] = {"claim": {"queue": "q", "limit": 3}, "request_id": request_id(world)}
+    a, b, c = turn(world.broker, "ann", **work).deliveries
     world.broker.settle([Complete(a), Release(b)])
-    assert payloads(world.broker.exchange("ann", **turn)) == [b"c"]
+    assert payloads(turn(world.broker, "ann", **work)) == [b"c"]
     world.broker.settle([Complete(c)])
-    assert payloads(world.broker.exchange("ann", **turn)) == [], "not other messages instead"
+    assert payloads(turn(world.broker, "ann", **work)) == [], "not other messages instead"
     assert world.counts("q") == (2, 0, 0, 0)
 
 
 def test_a_claim_that_found_nothing_finds_nothing_again_under_its_id(world: World) -> None:
-    turn: dict[str, Any] = {"claim": {"queue": "q"}, "request_id": request_id(world)}
-    assert world.broker.exchange("ann", **turn).deliveries == []
+    work: dict[str, Any] = {"claim": {"queue": "q"}, "request_id": request_id(world)}
+    assert turn(world.broker, "ann", **work).deliveries == []
     world.fill("q", count=1)
-    assert world.broker.exchange("ann", **turn).deliveries == [], "the first answer was: nothing"
-    assert (
-        len(world.broker.exchange("ann", claim={"queue": "q"}, request_id=request_id(world)).deliveries) == 1
-    )
+    assert turn(world.broker, "ann", **work).deliveries == [], "the first answer was: nothing"
+    assert len(turn(world.broker, "ann", claim={"queue": "q"}, request_id=request_id(world)).deliveries) == 1
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "after a restart"])
+def test_an_enqueue_and_a_settle_under_an_id_take_effect_once(world: World, restart: bool) -> None:
+    world.fill("q", count=1)
+    requests: list[Request[Any]] = [
+        Enqueue("q", b"x"),
+        EnqueueMany("q", named("y", "z")),
+        Settle([Complete(world.claim_one("q"))]),
+    ]
+    ids = [request_id(world) for _ in requests]
+    first = [world.broker.once(*call) for call in zip(requests, ids, strict=True)]
+    counts = world.counts("q")
+    if restart:
+        world.restart()
+    assert [world.broker.once(*call) for call in zip(requests, ids, strict=True)] == first
+    assert world.counts("q") == counts == (3, 0, 0, 0)
+
+
+def test_an_id_that_was_given_to_another_request_is_refused(world: World) -> None:
+    request = request_id(world)
+    world.broker.once(Enqueue("q", b"x"), request)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.once(EnqueueMany("q", named("x", "y")), request)
+    assert refused.value.field == "request_id"
+    assert world.counts("q") == (1, 0, 0, 0)
+
+
+def test_a_request_that_is_not_remembered_takes_no_id(world: World) -> None:
+    with pytest.raises(errors.InvalidRequest) as refused:
+        world.broker.once(Purge("q"), request_id(world))
+    assert refused.value.field == "request_id"
 
 
 def test_another_id_is_another_request(world: World) -> None:
     for _ in range(2):
-        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request_id(world))
+        turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request_id(world))
     assert world.counts("q") == (2, 0, 0, 0)
 
 
 def test_the_id_counts_and_not_its_spelling(world: World) -> None:
     request = request_id(world)
     claimed = [
-        world.broker.exchange("ann", enqueue={"q": named("x")}, claim={"queue": "q"}, request_id=spelled)
+        turn(world.broker, "ann", enqueue={"q": named("x")}, claim={"queue": "q"}, request_id=spelled)
         .deliveries[0]
         .lease
         for spelled in (request, request.upper())
@@ -411,25 +488,25 @@ def test_the_id_counts_and_not_its_spelling(world: World) -> None:
 
 def test_without_an_id_nothing_is_remembered(world: World) -> None:
     for _ in range(2):
-        world.broker.exchange("ann", enqueue={"q": named("x")})
+        turn(world.broker, "ann", enqueue={"q": named("x")})
     assert world.counts("q") == (2, 0, 0, 0)
 
 
 def test_an_answer_is_kept_as_long_as_its_id_is_taken(world: World) -> None:
-    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
-    first = world.broker.exchange("ann", **turn)
+    work: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    first = turn(world.broker, "ann", **work)
     world.clock.advance(ms=10 * MINUTE)
-    assert world.broker.exchange("ann", **turn).enqueued == first.enqueued
+    assert turn(world.broker, "ann", **work).enqueued == first.enqueued
     world.clock.advance(ms=1)
     with pytest.raises(errors.RequestExpired) as refused:
-        world.broker.exchange("ann", **turn)
+        turn(world.broker, "ann", **work)
     assert refused.value.age_ms == 10 * MINUTE + 1
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_an_answer_is_forgotten_after_its_time(world: World) -> None:
     request = request_id(world)
-    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request)
+    turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request)
     raw_id = bytes.fromhex(request.replace("-", ""))
     assert world.store.inner.request(raw_id) is not None
     world.clock.advance(ms=20 * MINUTE)
@@ -441,7 +518,7 @@ def test_a_clock_set_back_does_not_put_off_the_forgetting(world: World) -> None:
     world.clock.advance(ms=MINUTE)
     world.clock.jump(ms=-60 * MINUTE)
     request = request_id(world)
-    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request)
+    turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request)
     world.clock.advance(ms=20 * MINUTE)
     world.clock.advance(ms=MINUTE)
     assert world.store.inner.request(bytes.fromhex(request.replace("-", ""))) is None
@@ -451,35 +528,35 @@ def test_a_request_from_ahead_of_a_clock_that_was_set_back_is_not_forgotten_befo
     world: World,
 ) -> None:
     """When the clock comes to it again, it could be sent again."""
-    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
-    first = world.broker.exchange("ann", **turn)
+    work: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    first = turn(world.broker, "ann", **work)
     world.clock.jump(ms=-60 * MINUTE)
     for _ in range(6):
         world.clock.advance(ms=10 * MINUTE)
-    assert world.broker.exchange("ann", **turn).enqueued == first.enqueued
+    assert turn(world.broker, "ann", **work).enqueued == first.enqueued
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_a_clock_set_back_does_not_carry_out_a_request_twice(world: World) -> None:
     """The id is in time again, and its answer is still there."""
-    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
-    world.broker.exchange("ann", **turn)
+    work: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world)}
+    turn(world.broker, "ann", **work)
     world.clock.advance(ms=11 * MINUTE)
     world.clock.jump(ms=-8 * MINUTE)
-    world.broker.exchange("ann", **turn)
+    turn(world.broker, "ann", **work)
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_an_answer_outlives_the_queue_it_was_about(world: World) -> None:
     world.broker.create_queue("short")
-    turn: dict[str, Any] = {
+    work: dict[str, Any] = {
         "enqueue": {"short": named("x")},
         "claim": {"queue": "short"},
         "request_id": request_id(world),
     }
-    first = world.broker.exchange("ann", **turn)
+    first = turn(world.broker, "ann", **work)
     world.broker.delete_queue("short")
-    again = world.broker.exchange("ann", **turn)
+    again = turn(world.broker, "ann", **work)
     assert (again.enqueued, again.deliveries) == (first.enqueued, [])
 
 
@@ -491,7 +568,8 @@ def test_an_id_from_too_long_ago_or_too_far_ahead_is_refused_and_never_carried_o
     delivery = world.claim_one("q")
     before = world.store.last_commit
     with pytest.raises(errors.RequestExpired) as refused:
-        world.broker.exchange(
+        turn(
+            world.broker,
             "ann",
             settle=[Complete(delivery)],
             enqueue={"q": named("x")},
@@ -504,27 +582,27 @@ def test_an_id_from_too_long_ago_or_too_far_ahead_is_refused_and_never_carried_o
 
 @pytest.mark.parametrize("age_ms", [10 * MINUTE, -10 * MINUTE, 0])
 def test_an_id_within_ten_minutes_either_way_is_carried_out(world: World, age_ms: int) -> None:
-    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=request_id(world, age_ms))
+    turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=request_id(world, age_ms))
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_an_id_from_ahead_is_remembered_until_it_is_too_old(world: World) -> None:
-    turn: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world, -10 * MINUTE)}
-    world.broker.exchange("ann", **turn)
+    work: dict[str, Any] = {"enqueue": {"q": named("x")}, "request_id": request_id(world, -10 * MINUTE)}
+    turn(world.broker, "ann", **work)
     for _ in range(19):
         world.clock.advance(ms=MINUTE)
-        world.broker.exchange("ann", **turn)
+        turn(world.broker, "ann", **work)
     world.clock.advance(ms=MINUTE)
-    world.broker.exchange("ann", **turn)
+    turn(world.broker, "ann", **work)
     world.clock.advance(ms=1)
     with pytest.raises(errors.RequestExpired):
-        world.broker.exchange("ann", **turn)
+        turn(world.broker, "ann", **work)
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_dedup_in_an_exchange_gives_the_first_id(world: World) -> None:
-    first = world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued
-    assert world.broker.exchange("ann", enqueue={"q": named("x", dedup_key="d")}).enqueued == first
+    first = turn(world.broker, "ann", enqueue={"q": named("x", dedup_key="d")}).enqueued
+    assert turn(world.broker, "ann", enqueue={"q": named("x", dedup_key="d")}).enqueued == first
     assert world.counts("q") == (1, 0, 0, 0)
 
 
@@ -541,10 +619,10 @@ def raw(request: str) -> bytes:
 
 def test_what_was_answered_is_forgotten_in_the_same_commit(world: World) -> None:
     first, second = request_id(world), request_id(world)
-    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
+    turn(world.broker, "ann", enqueue={"q": named("a")}, request_id=first)
     commits: list[list[str]] = []
     world.store.on_step = lambda step: commits.append(step.words)
-    world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=second, answered=[first])
+    turn(world.broker, "ann", enqueue={"q": named("b")}, request_id=second, answered=[first])
     assert len(commits) == 1
     assert {"enqueue", "remember request", "forget requests"} == set(commits[0])
     assert remembered(world) == {raw(second)}
@@ -554,10 +632,10 @@ def test_a_caller_that_always_names_its_last_request_leaves_one_row_behind(world
     last: list[str] = []
     for _ in range(20):
         this = request_id(world)
-        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=last)
+        turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=this, answered=last)
         last = [this]
     assert remembered(world) == {raw(last[0])}
-    world.broker.exchange("ann", answered=last)
+    turn(world.broker, "ann", answered=last)
     assert remembered(world) == set()
 
 
@@ -565,7 +643,7 @@ def test_answered_requests_are_named_in_any_spelling_more_than_once_and_also_whe
     world: World,
 ) -> None:
     first = request_id(world)
-    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=first)
+    turn(world.broker, "ann", enqueue={"q": named("a")}, request_id=first)
     names = [
         first.upper(),
         first,
@@ -573,32 +651,32 @@ def test_answered_requests_are_named_in_any_spelling_more_than_once_and_also_whe
         request_id(world, age_ms=86_400_000),
         *[request_id(world) for _ in range(996)],
     ]
-    world.broker.exchange("ann", enqueue={"q": named("b")}, answered=names)
+    turn(world.broker, "ann", enqueue={"q": named("b")}, answered=names)
     assert remembered(world) == set()
     assert world.counts("q") == (2, 0, 0, 0)
 
 
 def test_when_the_commit_fails_nothing_is_forgotten(world: World) -> None:
-    first, turn = request_id(world), {"enqueue": {"q": named("a")}}
-    world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
+    first, work = request_id(world), {"enqueue": {"q": named("a")}}
+    turn(world.broker, "ann", **work, request_id=first)  # type: ignore[arg-type]
 
     def refuse(step: Step) -> None:
         raise errors.StoreFull("here", 0, 1)
 
     world.store.on_step = refuse
     with pytest.raises(errors.StoreFull):
-        world.broker.exchange("ann", enqueue={"q": named("b")}, answered=[first])
+        turn(world.broker, "ann", enqueue={"q": named("b")}, answered=[first])
     world.store.on_step = ignore
-    world.broker.exchange("ann", **turn, request_id=first)  # type: ignore[arg-type]
+    turn(world.broker, "ann", **work, request_id=first)  # type: ignore[arg-type]
     assert world.counts("q") == (1, 0, 0, 0)
 
 
 def test_a_repeated_request_is_not_carried_out_again_whatever_it_says_was_answered(world: World) -> None:
     other, this = request_id(world), request_id(world)
-    world.broker.exchange("ann", enqueue={"q": named("a")}, request_id=other)
-    first = world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=this)
+    turn(world.broker, "ann", enqueue={"q": named("a")}, request_id=other)
+    first = turn(world.broker, "ann", enqueue={"q": named("b")}, request_id=this)
     commit = world.store.last_commit
-    again = world.broker.exchange("ann", enqueue={"q": named("b")}, request_id=this, answered=[other])
+    again = turn(world.broker, "ann", enqueue={"q": named("b")}, request_id=this, answered=[other])
     assert again.enqueued == first.enqueued
     assert world.store.last_commit == commit
     assert world.counts("q") == (2, 0, 0, 0)
@@ -618,7 +696,7 @@ def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_ca
     )
     world.fill("q", count=1)
     failed = Fail(world.claim_one("q"))
-    turn: dict[str, Any] = {
+    work: dict[str, Any] = {
         "request_id": request_id(world),
         **({"enqueue": {"q": named("x")}} if slow == "enqueue" else {"settle": [failed]}),
     }
@@ -631,17 +709,17 @@ def test_a_late_copy_of_a_request_whose_answer_has_arrived_is_refused_and_not_ca
         nonlocal copies
         copies += 1
         if copies == 1:
-            world.broker.exchange("ann", **turn)
-            world.broker.exchange("ann", answered=[turn["request_id"]])
+            turn(world.broker, "ann", **work)
+            turn(world.broker, "ann", answered=[work["request_id"]])
         return ask(*call)
 
     setattr(hooks, name, overtaken)
     with pytest.raises(errors.InvalidRequest) as refused:
-        world.broker.exchange("ann", **turn)
+        turn(world.broker, "ann", **work)
     assert refused.value.field == "request_id"
     assert world.counts("q") == ((1, 0, 1, 0) if slow == "enqueue" else (1, 0, 0, 0))
     with pytest.raises(errors.InvalidRequest):
-        world.broker.exchange("ann", **turn)
+        turn(world.broker, "ann", **work)
     assert world.counts("q") == ((1, 0, 1, 0) if slow == "enqueue" else (1, 0, 0, 0))
 
 
@@ -674,8 +752,8 @@ def test_a_bad_list_of_answered_requests_spoils_the_whole_call(world: World, ans
     delivery = world.claim_one("q")
     before = world.store.last_commit
     with pytest.raises(errors.InvalidRequest) as refused:
-        world.broker.exchange(
-            "ann", settle=[Complete(delivery)], request_id=request_id(world), answered=answered
+        turn(
+            world.broker, "ann", settle=[Complete(delivery)], request_id=request_id(world), answered=answered
         )
     assert refused.value.field == "answered"
     assert world.store.last_commit == before
@@ -685,9 +763,9 @@ def test_no_request_can_be_answered_before_it_is_made(world: World) -> None:
     this = request_id(world)
     for _ in range(2):
         with pytest.raises(errors.InvalidRequest) as refused:
-            world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=[this.upper()])
+            turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=this, answered=[this.upper()])
         assert refused.value.field == "answered"
-    world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this)
+    turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=this)
     with pytest.raises(errors.InvalidRequest):
-        world.broker.exchange("ann", enqueue={"q": named("x")}, request_id=this, answered=[this])
+        turn(world.broker, "ann", enqueue={"q": named("x")}, request_id=this, answered=[this])
     assert world.counts("q") == (1, 0, 0, 0)

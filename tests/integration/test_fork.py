@@ -11,6 +11,7 @@ import pytest
 import fairlead
 from fairlead import Broker, Complete, errors
 from fairlead.testing.engine import engine_lock
+from tests.turns import turn
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -18,7 +19,7 @@ VERBS: dict[str, Callable[[Broker], object]] = {
     "enqueue": lambda broker: broker.enqueue("q", b"from the child"),
     "claim": lambda broker: broker.claim("q", wait="1h"),
     "settle": lambda broker: broker.settle([]),
-    "exchange": lambda broker: broker.exchange("ann", claim={"queue": "q"}),
+    "exchange": lambda broker: turn(broker, "ann", claim={"queue": "q"}),
     "stats": lambda broker: broker.stats("q"),
     "config": lambda broker: broker.config.list(),
 }

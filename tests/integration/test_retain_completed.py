@@ -15,6 +15,7 @@ from fairlead.testing.inside import core_of
 from fairlead.testing.sizes import size
 from fairlead.testing.steps import Change, ignore
 from tests.integration.world import World
+from tests.turns import turn
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_every_way_to_complete_keeps_it(kept: World, how: str) -> None:
     if how == "settle":
         broker.settle([Complete(delivery)])
     elif how == "exchange":
-        broker.exchange("ann", settle=[Complete(delivery)])
+        turn(broker, "ann", settle=[Complete(delivery)])
     elif how == "ack":
         assert broker.ack("kept", message_id).outcome == "completed"
     else:

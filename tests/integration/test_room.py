@@ -19,6 +19,7 @@ from fairlead.runbook.model import Runbook
 from fairlead.runbook.stored import dump_runbook
 from fairlead.testing import ManualClock
 from fairlead.testing.sizes import read_size
+from tests.turns import turn
 
 #: More than any disk has: from the first call on it is below its reserve.
 DISK_RESERVE_BYTES = read_size("disk_reserve_bytes")
@@ -86,7 +87,7 @@ CALLS: dict[str, Callable[[Full], Any]] = {
     "ack": lambda full: full.broker.ack("q", full.claimed().id),
     "nack": lambda full: full.broker.nack("q", full.claimed().id, "error"),
     "goodbye": lambda full: full.broker.goodbye("me"),
-    "exchange": lambda full: full.broker.exchange("me", enqueue={"q": [NewMessage(b"")]}),
+    "exchange": lambda full: turn(full.broker, "me", enqueue={"q": [NewMessage(b"")]}),
     "reset": lambda full: full.broker.reset("q", [full.waiting]),
     "retry": lambda full: full.broker.retry("q", [full.waiting]),
     "drop": lambda full: full.broker.drop("q", full.ready()),
@@ -158,7 +159,7 @@ READING |= {"kinds_of_write", "interrupt_waits", "key_ring", "audit_trail"}
 
 def test_every_call_that_stores_something_is_tried() -> None:
     assert {verb for verb, room in ROOM.items() if room is not Room.READS} == set(CALLS)
-    beside = {name for name in vars(fairlead.Broker) if not name.startswith("_")} - {"do"}
+    beside = {name for name in vars(fairlead.Broker) if not name.startswith("_")} - {"do", "once"}
     assert beside - READING == {"run_due", "close"}
     assert beside - READING <= BESIDE.keys()
 

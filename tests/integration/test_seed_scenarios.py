@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairlead import Complete, Fail, FailureReason, NewMessage, Progress, Release
 from tests.integration.world import World
+from tests.turns import turn
 
 MINUTE = 60_000
 
@@ -63,11 +64,12 @@ def test_the_cascade_of_the_seed_releases_later_messages_and_they_finish_while_t
 ) -> None:
     world.broker.enqueue_many("q", [NewMessage(name, stream="s") for name in (b"m1", b"m2", b"m3")])
     m1, m2, m3 = world.broker.claim("q", limit=3, max_per_stream=3)
-    turn = world.broker.exchange(
+    done = turn(
+        world.broker,
         "instance",
         settle=[Fail(m1, error="Processing failed", progress=Progress.STORED), Release(m2), Release(m3)],
     )
-    assert [result.outcome for result in turn.settled] == ["retry", "released", "released"]
+    assert [result.outcome for result in done.settled] == ["retry", "released", "released"]
     again = world.broker.claim("q", limit=9, max_per_stream=9, consumer="another instance")
     assert [(delivery.payload, delivery.attempts, delivery.progress) for delivery in again] == [
         (b"m2", 0, 0),

@@ -15,6 +15,7 @@ from fairlead.testing.inside import core_of
 from fairlead.testing.steps import ignore
 from fairlead.testing.storage import fail_syncs
 from tests.integration.world import Background, World, wait_until
+from tests.turns import turn
 
 
 class Trouble:
@@ -159,8 +160,8 @@ def test_an_exchange_whose_claim_does_not_fit_on_the_disk_still_says_what_it_did
     world.fill("q", count=1)
     held = world.claim_one("q")
     Trouble(world, nth=2)
-    result = world.broker.exchange(
-        "ann", settle=[Complete(held)], enqueue={"q": [NewMessage(b"")]}, claim={"queue": "q"}
+    result = turn(
+        world.broker, "ann", settle=[Complete(held)], enqueue={"q": [NewMessage(b"")]}, claim={"queue": "q"}
     )
     assert [settled.outcome for settled in result.settled] == ["completed"]
     assert not result.deliveries

@@ -10,6 +10,7 @@ from fairlead import Broker, Complete, Delivery, Extend, Fail, NewMessage, Relea
 from fairlead.model.ids import IdSource, show_id
 from fairlead.model.settle import Settlement
 from fairlead.testing import ManualClock, Storage
+from tests.turns import turn
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_only_what_a_power_cut_must_not_undo_waits_for_the_disk(
     before = store.sync_calls
     if by_request:
         request_id = show_id(IdSource().next(broker.clock.now_ms(), 1)[0])
-        (result,) = broker.exchange("", settle=[said(first)], request_id=request_id).settled
+        (result,) = turn(broker, "", settle=[said(first)], request_id=request_id).settled
     else:
         (result,) = broker.settle([said(first)])
     assert result.ok
@@ -61,7 +62,7 @@ def test_only_what_a_power_cut_must_not_undo_waits_for_the_disk(
 def test_a_start_that_comes_with_messages_waits_for_them(broker: Broker, store: Storage) -> None:
     (delivery,) = broker.claim("q", started=False)
     before = store.sync_calls
-    broker.exchange("", settle=[Start(delivery)], enqueue={"q": [NewMessage(b"3")]})
+    turn(broker, "", settle=[Start(delivery)], enqueue={"q": [NewMessage(b"3")]})
     assert store.sync_calls == before + 1
 
 

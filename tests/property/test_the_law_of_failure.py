@@ -29,6 +29,7 @@ from fairlead.model.settle import DeliveryRef
 from fairlead.testing import ManualClock, laws
 from tests.property.order import HELD, LEASED, READY, Message, Order, Rules, Word
 from tests.property.running import OnMemoryStore, OnRocksStore, hold
+from tests.turns import turn
 
 LEASE_MS = 10_000
 STREAMS = ("A", "B")
@@ -205,7 +206,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
             "request_id": str(uuid.UUID(bytes=self.ids.next(self.clock.now_ms(), 1)[0])),
             "answered": self.requests if heard else [],
         }
-        answer = self.broker.exchange("ann", **call)
+        answer = turn(self.broker, "ann", **call)
         for request in call["answered"]:
             assert self.store.request(uuid.UUID(request).bytes) is None
         self.requests = [call["request_id"]] if heard else [*self.requests, call["request_id"]]
@@ -218,7 +219,7 @@ class TheLawOfFailure(RuleBasedStateMachine):
             if crash:
                 self.restart()
             commit = self.store.last_commit
-            repeated = self.broker.exchange("ann", **call)
+            repeated = turn(self.broker, "ann", **call)
             assert self.store.last_commit == commit
             assert (repeated.settled, repeated.enqueued) == (answer.settled, answer.enqueued)
             assert sorted((d.id, d.lease) for d in repeated.deliveries) == sorted(

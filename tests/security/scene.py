@@ -11,7 +11,6 @@ from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import EVERY_RIGHT, Grant, NewKey
 from fairlead.request import Caller
-from fairlead.server.access import Access
 from fairlead.testing import ManualClock, open_in_memory
 
 
@@ -19,7 +18,7 @@ from fairlead.testing import ManualClock, open_in_memory
 class Scene:
     clock: ManualClock
     broker: Broker
-    access: Access
+    access: Layers
 
     def key(self, *grants: Grant | str, name: str = "a key", expires_in: str | None = None) -> NewKey:
         return self.broker.keys.create(name, grants, expires_in=expires_in)
@@ -41,7 +40,7 @@ class Scene:
 def opened() -> Iterator[Scene]:
     clock = ManualClock()
     with open_in_memory(clock=clock) as broker:
-        yield Scene(clock, broker, Access(broker, keys=True))
+        yield Scene(clock, broker, Layers(broker, keys=True))
 
 
 def refusal(call: Callable[[], object]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,14 @@ from fairlead import Broker, Fail, NewMessage
 from fairlead.cli import audit as command
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound, QueueNotFound, StoreFull
+from fairlead.middleware.audit import Audit
+from fairlead.middleware.authorize import Authorize
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import EVERY_RIGHT, AuditRecord
-from fairlead.request import VERBS, Caller
-from fairlead.runbook.model import QueueSpec, Runbook
-from fairlead.runbook.stored import dump_runbook
+from fairlead.request import Answer, Caller, Request
 from fairlead.testing import ManualClock, Step, stop_before
 from fairlead.testing.sizes import size
+from fairlead.verbs.dead_letters import CancelIntent
 from fairlead.verbs.queues import Purge
 from tests.cli.conftest import Commands, Opener
 from tests.conformance.scene import Factory
@@ -27,7 +27,6 @@ from tests.security.scene import Scene
 
 MINUTE_MS = 60_000
 SECRET = "s3cret-words"
-RUNBOOK = dump_runbook(Runbook("shop", {SECRET: QueueSpec(SECRET)}))
 
 
 class Stage:
@@ -59,70 +58,23 @@ def stage(scene: Scene) -> Stage:
     return Stage(scene)
 
 
-#: verb -> (the act, the number of messages or None)
-PERFORMED: dict[str, tuple[Callable[[AdmittedCaller, Stage], object], int | None]] = {
-    "create_queue": (lambda x, s: x.create_queue("new"), None),
-    "update_queue": (lambda x, s: x.update_queue("q", max_attempts=3), None),
-    "pause": (lambda x, s: x.pause("q"), None),
-    "resume": (lambda x, s: x.resume("q"), None),
-    "purge": (lambda x, s: x.purge("q"), 3),
-    "delete_queue": (lambda x, s: x.delete_queue("q"), None),
-    "drop": (lambda x, s: x.drop("q", s.ready), 2),
-    "done": (lambda x, s: x.done("q", s.ready[:1]), 1),
-    "bury": (lambda x, s: x.bury("q", ids=s.ready, error=SECRET[:3]), 2),
-    "hold": (lambda x, s: x.hold("q", [*s.ready, "01a1e195-9429-7001-8c23-570efea5bcab"]), 2),
-    "unhold": (lambda x, s: x.unhold("q", [s.held]), 1),
-    "fail": (lambda x, s: x.fail("q", [s.leased]), 1),
-    "prune": (lambda x, s: x.prune("q.dlq"), 2),
-    "release_stream": (lambda x, s: (x.enqueue("q", b"", stream="s"), x.release_stream("q", "s")), None),
-    "reset": (lambda x, s: x.reset("q", s.ready), 0),
-    "retry": (lambda x, s: x.retry("q.dlq", s.dead[:1]), 1),
-    "redrive": (lambda x, s: x.redrive("q.dlq"), 2),
-    "quarantine": (lambda x, s: x.quarantine("q", [NewMessage(SECRET.encode())] * 3), 3),
-}
-#: Acts on other things than messages, and looks at messages.
-ALSO: dict[str, tuple[Callable[[AdmittedCaller, Stage], object], int | None]] = {
-    "drain": (lambda x, s: x.drain("q"), 2),
-    "find": (lambda x, s: x.find(s.ready[0]), 1),
-    "peek": (lambda x, s: x.peek("q"), 2),
-    "config.set": (lambda x, s: x.config.set("mine", SECRET), None),
-    "config.delete": (lambda x, s: x.config.delete("there"), None),
-    "keys.create": (lambda x, s: x.keys.create("k", ["produce:q"]), None),
-    "keys.set_grants": (lambda x, s: x.keys.set_grants(s.key.info.id, EVERY_RIGHT), None),
-    "keys.change_grants": (lambda x, s: x.keys.change_grants(s.key.info.id, add=["produce:q"]), None),
-    "keys.rotate": (lambda x, s: x.keys.rotate(s.key.info.id), None),
-    "keys.revoke": (lambda x, s: x.keys.revoke(s.key.info.id), None),
-    "runbooks.save": (lambda x, s: x.runbooks.save("shop", RUNBOOK), None),
-}
-
-
-def test_every_verb_that_leaves_an_entry_is_tried() -> None:
-    leaving = {name for name, verb in VERBS.items() if verb.request.audited or verb.request.shows_messages}
-    elsewhere = {"browse", "cancel_intent", "checkpoint"}
-    elsewhere |= {"consumers.release", "consumers.drop", "staging.discard"}
-    assert {*PERFORMED, *ALSO} == leaving - elsewhere
-
-
-@pytest.mark.parametrize("verb", [*PERFORMED, *ALSO])
-def test_an_act_leaves_one_entry_that_says_who_what_how_many_and_from_where(stage: Stage, verb: str) -> None:
-    stage.broker.config.set("there", "x")
-    act, count = (PERFORMED | ALSO)[verb]
-    act(stage.guard, stage)
+def test_an_entry_says_when_who_what_how_many_and_from_where(stage: Stage) -> None:
+    stage.guard.hold("q", [*stage.ready, "01a1e195-9429-7001-8c23-570efea5bcab"])
     (entry,) = stage.entries()
-    assert (entry.verb, entry.count, entry.outcome) == (verb, count, "done")
+    assert (entry.verb, entry.queue, entry.count, entry.outcome) == ("hold", "q", 2, "done")
     assert (entry.who, entry.name, entry.source) == (stage.key.info.id, "ops", "test")
     assert entry.at_ms == stage.scene.clock.now_ms()
-    if verb in PERFORMED or verb in ("drain", "find", "peek"):
-        assert entry.queue in ("q", "q.dlq", "new")
 
 
-@pytest.mark.parametrize("verb", [*PERFORMED, *ALSO])
-def test_an_entry_never_holds_what_messages_values_runbooks_or_secrets_say(stage: Stage, verb: str) -> None:
-    stage.broker.config.set("there", "x")
-    made = (PERFORMED | ALSO)[verb][0](stage.guard, stage)
-    shown = json.dumps([str(record) for record in stage.entries()])
-    assert SECRET not in shown
-    assert getattr(made, "secret", SECRET) not in shown
+@pytest.mark.parametrize("hook", ["on_enqueue", "on_failure"])
+def test_an_entry_holds_the_length_of_a_script_and_not_the_script(stage: Stage, hook: str) -> None:
+    script = f"function {hook}(msg) return {{}} end -- {SECRET}"
+    stage.guard.create_queue("new", **{hook: script})
+    stage.guard.update_queue("new", **{hook: script + "!"})
+    assert [entry.details[hook] for entry in stage.entries()] == [
+        f"{len(script)} characters",
+        f"{len(script) + 1} characters",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,29 +102,6 @@ def test_a_dry_run_by_filter_that_fails_leaves_one_too(stage: Stage) -> None:
 @pytest.mark.parametrize("verb", ["retry", "drop", "done", "bury", "hold", "unhold", "fail", "redrive"])
 def test_a_dry_run_by_id_leaves_none(stage: Stage, verb: str) -> None:
     getattr(stage.guard, verb)("q", ids=[stage.held, *stage.dead], dry_run=True)
-    assert stage.entries() == []
-
-
-def test_daily_work_and_looking_leave_none(stage: Stage) -> None:
-    guard = stage.guard
-    guard.enqueue("q", b"x")
-    guard.enqueue_many("q", [NewMessage(b"x")])
-    deliveries = guard.claim("q", limit=3)
-    guard.ack("q", deliveries[0].id)
-    guard.nack("q", deliveries[1].id, "no")
-    guard.settle([Fail(deliveries[2])])
-    guard.exchange("c", enqueue={"q": [NewMessage(b"x")]})
-    guard.queues()
-    guard.stats("q")
-    guard.failure_metrics("q")
-    guard.explain_queue("q")
-    guard.browse_splits("q")
-    guard.explain(stage.held)
-    guard.intents()
-    guard.config.list()
-    guard.keys.list()
-    guard.keys.show()
-    guard.audit.read()
     assert stage.entries() == []
 
 
@@ -253,6 +182,23 @@ def test_where_keys_are_off_and_on_a_directory_it_is_said_who(stage: Stage) -> N
         ("anonymous", "ipv4:127.0.0.1:1"),
         ("local:ann", "data directory"),
     ]
+
+
+def test_the_entry_of_a_cancelled_operation_names_its_queue_also_if_the_operation_ends_meanwhile(
+    stage: Stage,
+) -> None:
+    intent_id = stage.broker.redrive("q", rate=0.0001).intent_id
+    audit = Audit(stage.broker.do, stage.broker)
+
+    def end_first(request: Request[Answer], caller: Caller) -> Answer:
+        """What lies between the check of the right and the audit."""
+        assert stage.broker.cancel_intent(intent_id)
+        return audit(request, caller)
+
+    cancel = Authorize(end_first, stage.broker)
+    assert cancel(CancelIntent(intent_id), stage.guard.caller) is False
+    (entry,) = stage.entries()
+    assert (entry.verb, entry.queue, entry.outcome) == ("cancel_intent", "q.dlq", "done")
 
 
 # A crash

@@ -12,8 +12,7 @@ import pytest
 import fairlead
 from fairlead import Fail, NewMessage, errors
 from fairlead.decide.redact import Redaction
-from fairlead.middleware.stack import AdmittedCaller
-from fairlead.server.access import Access
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import open_in_memory, run_server
 from fairlead.wire.schemas import BROWSED
@@ -152,7 +151,7 @@ def test_what_is_redacted_is_not_browsed(way: str) -> None:
         broker.create_queue("q", retry="none")
         broker.enqueue("q", json.dumps({"card": SECRET}).encode(), headers={"authorization": SECRET})
         broker.settle([Fail(broker.claim("q")[0], error=f"card {SECRET} declined")])
-        guard = Access(broker, redaction=Redaction(("authorization",), ("$.card",))).admit(None, "a test")
+        guard = Layers(broker, Redaction(("authorization",), ("$.card",))).admit(None, "a test")
         (info,) = WAYS[way](guard, view="dead")
         assert SECRET not in f"{info!r} {info.payload!r} {info.headers!r}"
         assert "payload $.card" in info.hidden
@@ -162,7 +161,7 @@ def test_whoever_browses_all_is_written_down_once() -> None:
     with open_in_memory() as broker:
         broker.create_queue("q")
         broker.enqueue_many("q", [NewMessage(b"1")] * 30_000)
-        guard = Access(broker).admit(None, "a test")
+        guard = Layers(broker).admit(None, "a test")
         assert len(browsed(guard)) == 30_000
         assert [(entry.verb, entry.queue) for entry in broker.audit.read()] == [("browse", "q")]
 

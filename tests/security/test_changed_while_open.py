@@ -21,10 +21,11 @@ from fairlead.server import answers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.calls import ClaimCall
+from tests.faces.doors import FlightFace, outcome_at
+from tests.faces.table import TABLE, furnish
 from tests.integration.world import Background, wait_until
-from tests.security.faces import FlightFace, outcome_at
-from tests.security.rights import TABLE, furnish
 from tests.security.scene import Scene
+from tests.turns import turn
 
 #: What ends a key's right to consume, and what it is told.
 ENDS: dict[str, tuple[Callable[[Any, str], object], type[errors.FairleadError]]] = {
@@ -115,7 +116,7 @@ def test_what_was_claimed_in_the_moment_in_which_a_key_ended_is_given_back(
 
     monkeypatch.setattr(request, "run", carry_out_and_end)
     try:
-        got = x.claim("q") if verb == "claim" else x.exchange("me", claim={"queue": "q"}).deliveries
+        got = x.claim("q") if verb == "claim" else turn(x, "me", claim={"queue": "q"}).deliveries
     except errors.Unauthenticated:
         got = []
     assert got == []
@@ -148,8 +149,8 @@ def test_what_a_key_holds_stays_leased_when_it_is_revoked_and_runs_out_by_itself
         lambda: x.settle([Extend(held)]),
         lambda: x.settle([Start(held)]),
         lambda: x.settle([Release(held)]),
-        lambda: x.exchange("ann", settle=[Complete(held)]),
-        lambda: x.exchange("ann", extend=[Extend(held)]),
+        lambda: turn(x, "ann", settle=[Complete(held)]),
+        lambda: turn(x, "ann", settle=[Extend(held)]),
         lambda: x.ack("q", held.id),
         lambda: x.nack("q", held.id),
         lambda: x.goodbye("ann"),

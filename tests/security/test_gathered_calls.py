@@ -28,7 +28,7 @@ class Gathering:
         self.starter = Starter(scene.broker)
         self.starter.open()
         self.service = FilaService(
-            scene.broker,
+            scene.access,
             Consumers(),
             self.starter,
             clock=scene.clock,
@@ -57,8 +57,11 @@ class Gathering:
 
         return Background(call)
 
+    def _on(self, guard: AdmittedCaller, connection: Caller) -> AdmittedCaller:
+        return AdmittedCaller(self.scene.access, guard.caller._replace(source=connection.peer()))
+
     def consume(self, guard: AdmittedCaller, queue: str, connection: Caller) -> str:
-        with acting_as(guard):
+        with acting_as(self._on(guard, connection)):
             stream: Iterator[pb.ConsumeResponse] = self.service.Consume(
                 pb.ConsumeRequest(queue=queue), connection
             )  # type: ignore[arg-type]
@@ -67,7 +70,7 @@ class Gathering:
 
     def ack(self, guard: AdmittedCaller, queue: str, message_id: str, connection: Caller) -> Background:
         def call() -> None:
-            with acting_as(guard):
+            with acting_as(self._on(guard, connection)):
                 self.service.Ack(pb.AckRequest(queue=queue, message_id=message_id), connection)  # type: ignore[arg-type]
 
         return Background(call)
@@ -99,6 +102,8 @@ def test_who_is_refused_is_so_at_once_and_not_with_a_batch(
     assert "headers" in str(own.value)
     # Together, and when that was refused, each alone.
     assert gathering.batches == [1, 2, 1, 1]
+    # Each call passed the layers on its own, and who was refused got no further.
+    assert scene.access.requests["enqueue"].outcomes == {"ok": 2, "invalid_request": 1}
     gathering.starter.close()
 
 

@@ -27,6 +27,7 @@ from fairlead.testing.sizes import size
 from fairlead.verbs.keys import KeysCreate
 from tests.conformance.scene import Factory
 from tests.security.scene import Scene
+from tests.turns import turn
 
 MINUTE_MS = 60_000
 
@@ -367,9 +368,9 @@ def test_what_a_token_or_request_brings_again_is_not_of_a_queue_whose_right_was_
     assert guard.claim("mine", token="again") == []
     assert scene.broker.stats("theirs").ready == 1, "it is back"
     scene.broker.keys.set_grants(key.info.id, ["consume:mine", "consume:theirs"])
-    assert len(guard.exchange("c", claim={"queue": "theirs"}, request_id=request).deliveries) == 1
+    assert len(turn(guard, "c", claim={"queue": "theirs"}, request_id=request).deliveries) == 1
     scene.broker.keys.set_grants(key.info.id, ["consume:mine"])
-    assert guard.exchange("c", claim={"queue": "mine"}, request_id=request).deliveries == []
+    assert turn(guard, "c", claim={"queue": "mine"}, request_id=request).deliveries == []
     assert scene.broker.stats("theirs").ready == 1
 
 

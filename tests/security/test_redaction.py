@@ -12,9 +12,8 @@ import fairlead
 from fairlead import Broker
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.decide.redact import Redaction
-from fairlead.middleware.stack import AdmittedCaller
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.settle import Extend, Fail
-from fairlead.server.access import Access
 from fairlead.testing import open_in_memory
 from fairlead.testing.server import run_server
 
@@ -34,7 +33,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def guard(broker: Broker) -> AdmittedCaller:
     """Somebody who may do everything."""
-    return Access(broker, redaction=RULE).admit(None, "a test")
+    return Layers(broker, RULE).admit(None, "a test")
 
 
 def die(broker: Broker) -> str:
@@ -67,7 +66,7 @@ def test_an_explanation_does_not_quote_it_either(broker: Broker, guard: Admitted
 def test_who_may_not_read_payloads_does_not_find_the_value_in_an_error_text(broker: Broker) -> None:
     message_id = die(broker)
     key = broker.keys.create("watcher", ["consume:q"])
-    watcher = Access(broker, keys=True, redaction=RULE).admit(f"Bearer {key.secret}", "a test")
+    watcher = Layers(broker, keys=True, redaction=RULE).admit(f"Bearer {key.secret}", "a test")
     info = watcher.find(message_id)
     assert (info.payload, info.failures[-1].error) == (b"", "card [redacted] declined")
     assert info.hidden == ("payload", "headers", "carry", "errors")

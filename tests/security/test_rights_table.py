@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,9 @@ from fairlead import Broker
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.access import Right
 from fairlead.request import VERBS, Caller
-from fairlead.server import answers
 from fairlead.testing import ManualClock, open_in_memory
-from fairlead.wire.calls import ClaimCall
-from tests.security.rights import FORBIDDEN, HIDDEN, ON_QUEUE, PATTERNS, QUEUE, TABLE, Thing, furnish, outcome
+from tests.faces.doors import InProcessFace
+from tests.faces.table import FORBIDDEN, HIDDEN, ON_QUEUE, PATTERNS, QUEUE, TABLE, Thing, furnish, outcome
 
 #: Each right alone, all of them, and all but one: so that every right is seen to be enough, and to be needed.
 SETS = [{right} for right in Right] + [set(Right)] + [set(Right) - {right} for right in Right]
@@ -29,24 +27,9 @@ NOT_IN_MEMORY = {"checkpoint": "invalid_request"}
 
 GROUPS = {"config", "keys", "audit", "runbooks", "consumers", "staging"}
 #: What an admitted caller has beside verbs; no door hands these on.
-CALLERS_OWN = {"do", "caller", "clock", "now_ms", "answering", "rights", "put_back", "browse_pages"}
+CALLERS_OWN = {"do", "once", "caller", "clock", "now_ms", "answering", "rights", "put_back", "browse_pages"}
 #: Forms of `consumers.read_pages`.
 GROUPS_OWN = {"consumers.read"}
-
-
-class InProcess:
-    """A guard as a door uses it."""
-
-    def __init__(self, guard: AdmittedCaller) -> None:
-        self._guard = guard
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._guard, verb)
-
-    def consume_one(self, queue: str) -> int:
-        return sum(
-            len(deliveries) for deliveries in answers.claim_by_credit(self._guard, ClaimCall(queue, credit=1))
-        )
 
 
 @contextmanager
@@ -58,9 +41,9 @@ def scene(*, furnished: bool) -> Iterator[tuple[Broker, Thing | None]]:
         broker.close()
 
 
-def holder(broker: Broker, rights: set[Right], pattern: str) -> InProcess:
+def holder(broker: Broker, rights: set[Right], pattern: str) -> InProcessFace:
     key = broker.keys.create("holder", [f"{right}:{pattern}" for right in rights])
-    return InProcess(AdmittedCaller(Layers(broker), Caller(key.info.id, "holder", "a test")))
+    return InProcessFace(AdmittedCaller(Layers(broker), Caller(key.info.id, "holder", "a test")))
 
 
 def everything_in(broker: Broker) -> object:
@@ -119,10 +102,6 @@ def test_a_verb_is_allowed_to_every_key_with_its_right(name: str) -> None:
                 assert got.error == NOT_IN_MEMORY.get(name, ""), (rights, pattern, got)
                 if row.refused == HIDDEN:
                     assert got != outcome(row.call, holder(empty, rights, pattern), thing)
-
-
-def test_every_verb_is_in_the_table() -> None:
-    assert {name.partition(":")[0] for name in TABLE} == set(VERBS)
 
 
 def test_a_caller_has_the_verbs_of_the_table_and_no_other() -> None:

@@ -29,14 +29,17 @@ import fairlead
 import fairlead.aio
 from fairlead import DeadFilter, DeliveryRef, Extend, Fail, NewMessage
 from fairlead.config import ServerSettings
+from fairlead.middleware.stack import Layers
 from fairlead.model.access import KeyInfo, NewKey
 from fairlead.model.limits import MAX_CARRY_BYTES, MAX_PAYLOAD_BYTES
 from fairlead.model.message import Message
-from fairlead.server.access import Access
 from fairlead.testing import open_in_memory
 from fairlead.testing.server import ServerProcess, run_server
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.settle import Settle
 from tests.doors.flight.raw import RawChannel
 from tests.doors.http.collector import running_collector
+from tests.turns import turn
 
 PAYLOAD, HEADER, CARRY = "canary-in-a-payload", "canary-in-a-header", "canary-in-a-carry"
 SCRIPT, HOOK_ERROR = "canary-in-a-script", "canary-in-the-error-of-a-hook"
@@ -126,8 +129,11 @@ def work_as_usual(server: ServerProcess, key: str, found: Spill) -> None:
         client.stats("q", keys=True)
         client.failure_metrics("q")
         client.redrive("q.dlq", filter=DeadFilter(header=("note", HEADER), error=FAILURE))
-        client.exchange(
-            "me", enqueue={"q": [NewMessage(PAYLOAD.encode(), HEADERS)]}, claim={"queue": "q", "limit": 1}
+        turn(
+            client,
+            "me",
+            enqueue={"q": [NewMessage(PAYLOAD.encode(), HEADERS)]},
+            claim={"queue": "q", "limit": 1},
         )
         made = client.keys.create("reader", ["consume:other"])
         found.keys.append(made.secret)
@@ -156,7 +162,7 @@ def be_refused(server: ServerProcess, key: str, found: Spill) -> None:
         with found.refused("a right that is missing", fairlead.errors.Forbidden):
             client.enqueue("q", secret, headers=HEADERS)
         with found.refused("a right that is missing, in an exchange", fairlead.errors.Forbidden):
-            client.exchange("me", enqueue={"q": [NewMessage(secret, HEADERS)]})
+            turn(client, "me", enqueue={"q": [NewMessage(secret, HEADERS)]})
     with (
         fila.Client(server.addresses["grpc"], api_key=reader) as theirs,
         found.refused("a right that is missing, at the fila door"),
@@ -218,10 +224,9 @@ def wrong_calls(client: Any) -> dict[str, Callable[[], object]]:
         "a queue that is not there": lambda: client.enqueue("nowhere", PAYLOAD.encode(), headers=HEADERS),
         "settlements that are text": lambda: client.settle(CARRY),
         "a settlement of another kind": lambda: _raised(client.settle([{"carry": CARRY}])),
-        "an exchange with messages of another kind": lambda: client.exchange("me", enqueue=[PAYLOAD]),
-        "an exchange with settlements of another kind": lambda: client.exchange(
-            "me", extend=[CARRY], settle=CARRY
-        ),
+        "an exchange with messages of another kind": lambda: client.exchange([EnqueueMany("q", [PAYLOAD])]),
+        "an exchange with settlements of another kind": lambda: client.exchange([Settle(CARRY)]),
+        "an exchange of something else": lambda: client.exchange([PAYLOAD]),
         "a quarantine of messages of another kind": lambda: client.quarantine(
             "q", [{"body": PAYLOAD, "headers": HEADERS}]
         ),
@@ -399,12 +404,12 @@ def test_no_secret_is_in_what_objects_show_of_themselves(tmp_path: Path) -> None
             delivery.message,
             broker.peek("q", where="leased"),
             Extend(delivery, carry=CARRY.encode()),
-            broker.exchange("me", enqueue={"q": [new]}),
+            turn(broker, "me", enqueue={"q": [new]}),
             made,
             record,
             broker,
             broker.keys,
-            Access(broker, keys=True).admit(f"Bearer {made.secret}", "x"),
+            Layers(broker, keys=True).admit(f"Bearer {made.secret}", "x"),
             NewKey(KeyInfo("abc", "n", (), 0, "", None, None), secret),
             ServerSettings(data=tmp_path),
             fairlead.Settings(),

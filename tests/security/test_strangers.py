@@ -15,9 +15,10 @@ from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.access import Right
 from fairlead.model.ids import IdSource, show_id
 from fairlead.testing import laws
-from tests.security.rights import BY_HEADER, Outcome, Thing, furnish, outcome
+from tests.faces.table import BY_HEADER, Outcome, Thing, furnish, outcome
 from tests.security.scene import Scene, opened
 from tests.security.test_rights_table import everything_in
+from tests.turns import turn
 
 THEIRS, OURS, OURS_TAKEN = "shop/orders.eu", "store/orders.eu", "store/taken"
 _ids = IdSource()
@@ -82,9 +83,9 @@ IN_OWN_QUEUE: dict[str, Callable[[Any, Thing], object]] = {
     "release": lambda x, t: x.settle([Release(t.leased), Release(DeliveryRef(t.leased.id, "ffff"))]),
     "extend": lambda x, t: x.settle([Extend(t.leased, "1h"), Extend(t.leased, 5)]),
     "start": lambda x, t: x.settle([Start(t.leased)]),
-    "exchange": lambda x, t: x.exchange("holder", extend=[Extend(t.leased)], settle=[Complete(t.leased)]),
-    "exchange by id alone": lambda x, t: x.exchange(
-        "", settle=[Complete(DeliveryRef(t.ready, "")), Fail(DeliveryRef(t.dead, "1"))]
+    "exchange": lambda x, t: turn(x, "holder", settle=[Extend(t.leased), Complete(t.leased)]),
+    "exchange by id alone": lambda x, t: turn(
+        x, "", settle=[Complete(DeliveryRef(t.ready, "")), Fail(DeliveryRef(t.dead, "1"))]
     ),
     "claim with its token": lambda x, t: x.claim(OURS + ".dlq", token=t.token),
     "the stream of another": lambda x, t: x.release_stream(OURS, "s"),
@@ -194,32 +195,29 @@ def test_a_claim_token_does_not_reach_what_a_request_of_another_claimed(scene: S
     one, two, request = scene.with_grants("consume:q"), scene.with_grants("consume:q"), new_request(scene)
     scene.broker.create_queue("q")
     scene.broker.enqueue("q", b"a")
-    (got,) = one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries
+    (got,) = turn(one, "me", claim={"queue": "q"}, request_id=request).deliveries
     for guess in (
         f"exchange:{request}",
         f"{one.caller.key_id}/exchange:{request}",
         f"exchange:{scoped_id(str(one.caller.key_id), request)}",
     ):
         assert two.claim("q", token=guess) == []
-    assert one.exchange("me", claim={"queue": "q"}, request_id=request).deliveries[0].id == got.id
+    assert turn(one, "me", claim={"queue": "q"}, request_id=request).deliveries[0].id == got.id
 
 
 def test_the_same_request_id_of_two_keys_is_two(scene: Scene) -> None:
     one, two, request = owner(scene), stranger(scene), new_request(scene)
     one.create_queue(THEIRS)
     two.create_queue(OURS)
-    first = one.exchange(
-        "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, request_id=request
-    )
-    second = two.exchange("me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
+    first = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, claim={"queue": THEIRS}, request_id=request)
+    second = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
     # Neither was kept from having its effect, nor told of the other's.
     assert (list(first.enqueued), list(second.enqueued)) == ([THEIRS], [OURS])
     assert [got.payload for got in second.deliveries] == [b"b"]
-    again = two.exchange("me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
+    again = turn(two, "me", enqueue={OURS: [NewMessage(b"b")]}, claim={"queue": OURS}, request_id=request)
     assert again.enqueued == second.enqueued
     assert (
-        one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued
-        == first.enqueued
+        turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
     )
     assert [scene.broker.stats(queue).totals.enqueued for queue in (THEIRS, OURS)] == [1, 1]
 
@@ -227,18 +225,17 @@ def test_the_same_request_id_of_two_keys_is_two(scene: Scene) -> None:
 def test_saying_that_anothers_request_was_answered_does_not_make_it_forgotten(scene: Scene) -> None:
     one, two, request = owner(scene), stranger(scene), new_request(scene)
     one.create_queue(THEIRS)
-    first = one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)
+    first = turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request)
     for guess in (request, scoped_id(str(one.caller.key_id), request)):
-        two.exchange("me", answered=[guess])
+        turn(two, "me", answered=[guess])
     assert (
-        one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued
-        == first.enqueued
+        turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request).enqueued == first.enqueued
     )
     assert scene.broker.stats(THEIRS).ready == 1
     # One's own is.
-    one.exchange("me", answered=[request])
+    turn(one, "me", answered=[request])
     assert (
-        code_of(lambda: one.exchange("me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request))
+        code_of(lambda: turn(one, "me", enqueue={THEIRS: [NewMessage(b"a")]}, request_id=request))
         == "invalid_request"
     )
 
@@ -248,18 +245,18 @@ def test_saying_that_anothers_request_was_answered_does_not_make_it_forgotten(sc
 )
 def test_answered_that_is_none_is_refused_as_without_a_key(scene: Scene, answered: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as ours:
-        owner(scene).exchange("me", answered=answered)
+        turn(owner(scene), "me", answered=answered)
     with pytest.raises(errors.InvalidRequest) as engines:
-        scene.broker.exchange("me", answered=answered)
+        turn(scene.broker, "me", answered=answered)
     assert str(ours.value) == str(engines.value)
 
 
 @pytest.mark.parametrize("request_id", [5, b"x", "x", "", "00000000-0000-4000-8000-000000000000", ["x"]])
 def test_a_request_id_that_is_none_is_refused_as_without_a_key(scene: Scene, request_id: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as ours:
-        owner(scene).exchange("me", request_id=request_id)
+        turn(owner(scene), "me", request_id=request_id)
     with pytest.raises(errors.InvalidRequest) as engines:
-        scene.broker.exchange("me", request_id=request_id)
+        turn(scene.broker, "me", request_id=request_id)
     assert str(ours.value) == str(engines.value)
 
 
@@ -267,7 +264,7 @@ def test_an_old_request_is_refused_by_the_name_that_its_sender_knows(scene: Scen
     request = new_request(scene)
     scene.clock.advance(seconds=3600)
     with pytest.raises(errors.RequestExpired) as expired:
-        owner(scene).exchange("me", request_id=request)
+        turn(owner(scene), "me", request_id=request)
     assert request in str(expired.value)
 
 
@@ -449,7 +446,7 @@ def test_a_list_tells_a_key_that_was_revoked_nothing_not_even_that_there_is_noth
         x.keys.show,
         x.audit.read,
         lambda: x.settle([]),
-        lambda: x.exchange(""),
+        lambda: turn(x, ""),
         lambda: x.goodbye("x"),
         lambda: x.cancel_intent(1),
     ]

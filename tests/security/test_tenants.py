@@ -23,7 +23,7 @@ from fairlead.surface import ConsumersGroup, StagingGroup
 from fairlead.testing import ServerProcess, run_server
 from fairlead.wire.schemas import SETTLEMENTS
 from tests.client.test_verbs import public
-from tests.security.faces import AioFace, CommandFace, CommandRefused, FlightFace
+from tests.faces.doors import AioFace, CommandFace, CommandRefused, FlightFace
 from tests.security.scene import Scene, opened
 
 #: Every way to set tenants apart: what each may reach, its queue, and a queue that it could make.

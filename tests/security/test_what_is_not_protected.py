@@ -8,8 +8,8 @@ import msgspec
 
 from fairlead import DeadFilter, NewMessage
 from fairlead.decide.redact import Redaction
+from fairlead.middleware.stack import Layers
 from fairlead.model.settle import Complete, DeliveryRef, Fail
-from fairlead.server.access import Access
 from fairlead.testing.inside import core_of, facts
 from tests.security.scene import Scene
 
@@ -62,7 +62,7 @@ def test_what_is_redacted_in_an_error_text_can_be_guessed_by_a_filter(scene: Sce
     scene.broker.create_queue("q", retry="none")
     scene.broker.enqueue("q", b'{"pin": "4711"}')
     scene.broker.settle([Fail(scene.broker.claim("q")[0], error="pin 4711 is wrong")])
-    access = Access(scene.broker, keys=True, redaction=Redaction(json_paths=("$.pin",)))
+    access = Layers(scene.broker, keys=True, redaction=Redaction(json_paths=("$.pin",)))
     operator = access.admit(f"Bearer {scene.key('redrive:q').secret}", "test")
     assert operator.peek("q.dlq")[0].failures[-1].error == "pin [redacted] is wrong"
     assert [

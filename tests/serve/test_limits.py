@@ -96,6 +96,36 @@ def test_waiting_until_idle_ends_with_the_last_call() -> None:
     worker.join()
 
 
+def test_a_claim_is_one_call_in_flight_until_its_answer_is_written() -> None:
+    limits = Limits(LimitSettings(max_calls=1))
+    with limits.handing_out():
+        with limits.waiting_call(), limits.call():
+            assert limits.in_flight == 2
+        assert limits.in_flight == 1
+        limits.close()
+        assert not limits.wait_until_idle(grace_ms=0)
+        with pytest.raises(ServerStopping), limits.waiting_call():
+            pass
+    assert limits.wait_until_idle(grace_ms=0)
+
+
+def test_a_claim_of_another_thread_is_another_call() -> None:
+    limits = Limits()
+    seen: list[int] = []
+
+    def wait() -> None:
+        with limits.waiting_call():
+            seen.append(limits.in_flight)
+
+    with limits.handing_out():
+        other = threading.Thread(target=wait)
+        other.start()
+        other.join()
+    with limits.waiting_call():
+        seen.append(limits.in_flight)
+    assert seen == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("error", "limit"),
     [

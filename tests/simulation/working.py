@@ -15,6 +15,7 @@ from fairlead.testing.inside import core_of, shown_times
 from tests.simulation.picture import LEASED, BrokenPromise, must
 from tests.simulation.running import Running
 from tests.simulation.traffic import CONSUMERS, random_message
+from tests.turns import Turn, turn
 
 REQUEST_KEPT_MS = 600_000
 #: When in an exchange each kind of item takes effect.
@@ -272,16 +273,10 @@ class Working(Running):
         if rng.random() < 0.1:
             self._send_late_copy()
             return
-        items = self.items(3)
-        extends, rest = (
-            [item for item in items if isinstance(item, Extend)],
-            [item for item in items if not isinstance(item, Extend)],
-        )
         names = list({self.any_queue() for _ in range(rng.randint(0, 2))})
         call: dict[str, Any] = {
             "consumer": rng.choice(CONSUMERS),
-            "extend": extends,
-            "settle": rest,
+            "settle": self.items(3),
             "enqueue": {name: self.messages(2) for name in names},
             "request_id": self._request_id(),
             "answered": self._acknowledge(),
@@ -300,7 +295,7 @@ class Working(Running):
         self._receive(answer.deliveries)
 
     def _exchange(self, call: dict[str, Any]) -> Any:
-        items = [*call["extend"], *call["settle"]]
+        items = call["settle"]
         claims_from = [call["claim"]["queue"]] if "claim" in call else []
         into, answered = list(call["enqueue"]), call["answered"]
         with self.doing(
@@ -313,7 +308,7 @@ class Working(Running):
         ):
             fresh = find_id(call["request_id"]) not in self.witness.now.requests
             accepted = self._accepted(items, in_turns=True)
-            answer = self.broker.exchange(**call)
+            answer = turn(self.broker, **call)
             must(
                 not fresh or [result.ok for result in answer.settled] == accepted,
                 f"expected {accepted}, got {answer.settled}",
@@ -322,7 +317,7 @@ class Working(Running):
             for ids in answer.enqueued.values():
                 self._confirm(ids)
             # In the store's time: the wall clock may be stepped before the same answer is asked for again.
-            return shown_times.shown(answer, -core_of(self.broker).time.ahead_ms)
+            return Turn(*shown_times.shown(list(answer), -core_of(self.broker).time.ahead_ms))
 
     def _ask_again(self) -> None:
         """The caller never heard, or wants to be sure: the same answer, and no second effect."""
@@ -381,7 +376,7 @@ class Working(Running):
         commits, call = self.store.commits, self.rng.choice(late)
         with self.doing("late copy"):
             try:
-                self.broker.exchange(**call)
+                turn(self.broker, **call)
             except (InvalidRequest, RequestExpired) as refused:
                 self.say(f"   {refused}")
             else:
@@ -398,7 +393,7 @@ def _must_last(call: dict[str, Any]) -> bool:
     """A power cut may undo a start, a mere extension or a claim, and what is known of a request that was
     nothing else.
     """
-    said = [*call["extend"], *call["settle"]]
+    said = call["settle"]
     passing = [
         item
         for item in said

@@ -17,7 +17,7 @@ from fairlead.broker.requests import check_count
 from fairlead.errors import InvalidRequest, StoreFull, Unavailable
 from fairlead.model.access import AuditRecord
 from fairlead.model.facts import AuditForgotten, AuditSaved, Fact
-from fairlead.model.limits import MAX_AUDIT_RECORDS, SCAN_LIMIT
+from fairlead.model.limits import MAX_AUDIT_RECORDS, MAX_NUMBER, MAX_PAGE, SCAN_LIMIT
 from fairlead.request import VERBS, Room
 
 _log = logging.getLogger("fairlead.audit")
@@ -120,12 +120,12 @@ class AuditTrail:
 
         A filter looks through the 100,000 entries before that.
         """
-        check_count(limit, "limit", most=10_000)
+        check_count(limit, "limit", most=MAX_PAGE)
         if since is not None and type(since) is not int:
             raise InvalidRequest("since", "a time in epoch milliseconds", since)
         found: list[AuditRecord] = []
         for record in self._backwards(
-            self._last + 1 if before is None else check_count(before, "before", most=1 << 62)
+            self._last + 1 if before is None else check_count(before, "before", most=MAX_NUMBER)
         ):
             if since is not None and record.at_ms < since:
                 break

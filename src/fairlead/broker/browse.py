@@ -25,13 +25,12 @@ from fairlead.model.failure import Progress
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.lane import lane_key, lane_throttle_keys, row_id, row_size
 from fairlead.model.lease import Lease
-from fairlead.model.limits import HOLD_MESSAGES
+from fairlead.model.limits import HOLD_MESSAGES, MAX_PAGE, MAX_SPLITS
 from fairlead.model.message import HELD, Message, MessageState, unpack_headers
 from fairlead.model.views import MessageInfo
 
 #: A queue with so many messages is gathered in one hold of the lock.
 FEW = 2000
-MAX_SPLITS = 10_000
 #: What the bodies of a page may have together; there is always at least one.
 PAGE_BYTES = 2 * 1024 * 1024
 _MOST_AT_ONCE = 100
@@ -43,7 +42,7 @@ _FIRST_ID, _BEHIND_ALL = b"\0" * 16, b"\xff" * 17
 def browse(
     core: Core, name: str, *, view: str, low: str, high: str, limit: int, after: str
 ) -> list[MessageInfo]:
-    check_count(limit, "limit", most=10_000)
+    check_count(limit, "limit", most=MAX_PAGE)
     start = max(_bound(low, "low", _FIRST_ID), _bound(after, "after", b"") + b"\0")
     end = _bound(high, "high", _BEHIND_ALL)
     while True:

@@ -36,13 +36,12 @@ from fairlead.model.limits import (
     MAX_CONSUMER_BYTES,
     MAX_CONSUMER_TTL_MS,
     MAX_CONSUMERS,
+    MAX_NUMBER,
     MAX_PART_BYTES,
     MIN_CONSUMER_TTL_MS,
 )
 from fairlead.model.names import Scoped, check_queue_name
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
-
-_MOST_NUMBER = (1 << 62) - 1
 
 
 def register(
@@ -103,7 +102,7 @@ def claim(
     wanted = consumer_claims.Wanted(
         read_consumer(name, queue),
         check_whole(generation, "generation"),
-        check_count(number, "number", most=_MOST_NUMBER),
+        check_count(number, "number", most=MAX_NUMBER),
         check_count(limit, "limit", most=MAX_CLAIM),
         check_count(max_bytes, "max_bytes", most=MAX_ANSWER_BYTES),
         None if up_to is None else check_whole(up_to, "up_to"),

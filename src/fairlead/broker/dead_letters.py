@@ -18,10 +18,8 @@ from fairlead.decide.dead_filter import DeadFilter, DeadLetterTest, filter_to_re
 from fairlead.errors import InvalidRequest, NotADeadLetterQueue, ServerStopping, SourceQueueGone
 from fairlead.model.facts import InReady, Intent, IntentSaved
 from fairlead.model.lane import DEAD_LETTER_LANE, row_place
-from fairlead.model.limits import HOLD_MESSAGES
+from fairlead.model.limits import HOLD_MESSAGES, MAX_REDRIVE_COUNT, MAX_REDRIVE_RATE
 from fairlead.model.views import RedriveResult
-
-_MAX_RATE = 1_000_000
 
 
 def redrive(
@@ -38,7 +36,7 @@ def redrive(
     """`name` is a queue or its `.dlq`. With a `rate` (messages a second) it goes on in the background as an
     intent.
     """
-    limit = 0 if count is None else check_count(count, "count", most=1 << 40)
+    limit = 0 if count is None else check_count(count, "count", most=MAX_REDRIVE_COUNT)
     per_second = _check_rate(rate)
     check_bool(dry_run, "dry_run")
     check_bool(clear_progress, "clear_progress")
@@ -209,6 +207,6 @@ def _count_selected(core: Core, intent: Intent, test: DeadLetterTest) -> int:
 def _check_rate(rate: float | None) -> float:
     if rate is None:
         return 0.0
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= _MAX_RATE:
-        raise InvalidRequest("rate", f"messages a second, above 0 and at most {_MAX_RATE}", rate)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= MAX_REDRIVE_RATE:
+        raise InvalidRequest("rate", f"messages a second, above 0 and at most {MAX_REDRIVE_RATE}", rate)
     return float(rate)

@@ -15,10 +15,12 @@ import threading
 class EngineLock:
     """Like `threading.Lock`; a `threading.Condition` may use it."""
 
-    __slots__ = ("_lock", "_waiting", "locked", "release")
+    __slots__ = ("__exit__", "_lock", "_waiting", "locked", "release")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: `with` finds these in their slots and calls the lock itself, without a call of Python in between.
+        self.__exit__ = self._lock.__exit__
         self.release = self._lock.release
         self.locked = self._lock.locked
         #: For each thread that waits, a lock that it holds until it has got this one. One call that changes or
@@ -58,6 +60,3 @@ class EngineLock:
         # Every call comes through here, and nearly always finds the lock free.
         if not self._lock.acquire(False):
             self._wait(-1)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

@@ -1,15 +1,16 @@
-"""One call for a whole turn of work: extend, complete, fail, release, enqueue, claim.
+"""Several requests as one: settles and enqueues in one commit, then a claim.
 
-Everything but the claim is one commit, and with it the outcome is remembered for ten minutes under the
-request's id: the same id again gives the same answers and has no second effect. The claim follows under the
-same hold of the lock; losing it in a crash costs nothing, since nobody got its deliveries. Its token is the
-request id, so a repeated request gets what is still leased of it.
+With the commit the outcome is remembered under the request's id, for twenty minutes: the same id again gives
+the same answers and has no second effect. `Enqueue`, `EnqueueMany` and `Settle` under an id pass here too, as
+an exchange of one. The claim follows under the same hold of the lock; losing it in a crash costs nothing,
+since nobody got its deliveries. Its token is the request id, so a repeated request gets what is still leased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -17,21 +18,24 @@ from fairlead.broker import claim as claiming
 from fairlead.broker.core import Core
 from fairlead.broker.enqueue import Prepared, ask_hook
 from fairlead.broker.hooking import Answers, has_enqueue_hook, has_failure_hook
-from fairlead.broker.requests import check_consumer
 from fairlead.broker.settle import Batch, ask_hooks, must_last
+from fairlead.broker.transaction import Transaction
 from fairlead.errors import InvalidRequest, RequestExpired, Unavailable
 from fairlead.model.checks import CheckedMessage, check_messages
+from fairlead.model.delivery import Delivery
 from fairlead.model.facts import RequestRemembered, RequestsForgotten
 from fairlead.model.ids import find_id, id_time_ms, show_id
 from fairlead.model.lease import Lease
 from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES, MAX_REQUEST_AGE_MS
-from fairlead.model.message import NewMessage
 from fairlead.model.settle import Complete, Extend, Fail, Release, Settlement, SettleResult, Start
-from fairlead.model.views import ExchangeResult
+from fairlead.request import Answer, Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.exchange import Exchange, check_remembered, check_requests
+from fairlead.verbs.settle import Settle
 
-_CLAIM_FIELDS = {"queue", "limit", "max_per_stream", "started"}
-#: When in a turn each kind of item takes effect.
-_TURN: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
+#: When each kind of item takes effect.
+_ORDER: dict[type, int] = {Extend: 0, Start: 0, Complete: 1, Fail: 2, Release: 3}
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     """
 
     settled: list[SettleResult | bytes]
-    enqueued: dict[str, list[bytes]]
+    ids: list[bytes]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -48,194 +52,210 @@ _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class Outcome(NamedTuple):
-    """`commit` is one that all of it is in."""
+    """All results and all ids, each in the order of the requests. `commit` contains all of it."""
 
     settled: list[SettleResult]
-    enqueued: dict[str, list[bytes]]
+    ids: list[bytes]
     commit: int
 
 
-class Turn(NamedTuple):
-    """A call, checked."""
+class Work(NamedTuple):
+    """The requests of a call, checked. `messages` has each enqueue, in the order of the requests."""
 
     items: list[Settlement]
-    messages: dict[str, list[CheckedMessage]]
+    messages: list[tuple[str, list[CheckedMessage]]]
     order: tuple[list[str], claiming.Order] | None
-    request: bytes | None
+    request_id: bytes | None
     answered: list[bytes]
 
+    def by_queue(self) -> dict[str, list[CheckedMessage]]:
+        """One commit takes the messages of a queue together, so that they see each other's dedup keys."""
+        together: dict[str, list[CheckedMessage]] = {}
+        for queue, messages in self.messages:
+            together.setdefault(queue, []).extend(messages)
+        return together
 
-def exchange(
-    core: Core,
-    consumer: str,
-    *,
-    extend: Sequence[Extend],
-    settle: Sequence[Settlement],
-    enqueue: Mapping[str, Sequence[NewMessage]],
-    claim: Mapping[str, Any] | None,
-    request_id: str | None,
-    answered: Sequence[str],
-) -> ExchangeResult:
-    items = _check_items(extend, settle)
-    raw_request = _check_request(core, request_id)
-    received = _check_answered(answered, raw_request) if answered != () else []
-    order = _check_claim(claim, check_consumer(consumer), raw_request)
-    if not isinstance(enqueue, Mapping):
-        raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
-    turn = Turn(
-        items,
-        {name: check_messages(messages) for name, messages in enqueue.items()},
-        order,
-        raw_request,
-        received,
-    )
+    @property
+    def message_count(self) -> int:
+        return sum(len(messages) for _, messages in self.messages)
+
+
+def run_once(request: Request[Answer], tx: Transaction) -> Answer:
+    """Carry out a request whose answer is remembered under its id."""
+    check_remembered(request)
+    if isinstance(request, Exchange):
+        return cast(Answer, request.run(tx))
+    (answer,) = carry_out(tx.core, [request], tx.caller.request_id, tx.caller.answered)
+    return cast(Answer, answer)
+
+
+def carry_out(
+    core: Core, requests: Sequence[Request[Any]], request_id: str | None, answered: Sequence[str]
+) -> list[Any]:
+    """One answer for each request, in their order. All of the requests are checked before any runs."""
+    work = _check(core, requests, request_id, answered)
     with core.lock:
-        known = _find_outcome(core, raw_request)
-        asks = known is None and _asks_hooks(core, turn)
+        known = _find_outcome(core, work)
+        asks = known is None and _asks_hooks(core, work)
         if not asks:
-            outcome, handout = _take(core, turn, known, {})
+            outcome, handout = _take(core, work, known, {})
     if asks:
         # Without the lock: another copy of the request may be carried out meanwhile.
-        turn = turn._replace(
-            messages={name: ask_hook(core, name, messages) for name, messages in turn.messages.items()}
+        work = work._replace(
+            messages=[(queue, ask_hook(core, queue, messages)) for queue, messages in work.messages]
         )
-        answers = ask_hooks(core, items)
+        answers = ask_hooks(core, work.items)
         with core.lock:
-            outcome, handout = _take(core, turn, _find_outcome(core, raw_request), answers)
-    if turn.messages or must_last(items):
+            outcome, handout = _take(core, work, _find_outcome(core, work), answers)
+    if work.messages or must_last(work.items):
         core.confirm(outcome.commit)
-    ids = {name: [show_id(raw_id) for raw_id in raw_ids] for name, raw_ids in outcome.enqueued.items()}
-    return ExchangeResult(
-        tuple(outcome.settled), ids, handout.deliveries(core) if handout is not None else []
-    )
+    deliveries = handout.deliveries(core) if handout is not None else []
+    return list(_answers(requests, outcome, deliveries))
+
+
+def _answers(
+    requests: Sequence[Request[Any]], outcome: Outcome, deliveries: list[Delivery]
+) -> Iterator[object]:
+    settled, ids = iter(outcome.settled), map(show_id, outcome.ids)
+    for request in requests:
+        if isinstance(request, Settle):
+            yield list(islice(settled, len(request.items)))
+        elif isinstance(request, EnqueueMany):
+            yield list(islice(ids, len(request.messages)))
+        elif isinstance(request, Enqueue):
+            yield next(ids)
+        else:
+            yield deliveries
 
 
 def _take(
-    core: Core, turn: Turn, outcome: Outcome | None, answers: Answers
+    core: Core, work: Work, outcome: Outcome | None, answers: Answers
 ) -> tuple[Outcome, claiming.Handout | None]:
-    """Carry the turn out, unless its outcome is known, and hand out what was or still is claimed."""
-    order = turn.order
+    """Carry the work out, unless its outcome is known, and hand out what was or still is claimed."""
+    order = work.order
     if outcome is not None:
         leases = core.leases.under_token(order[1].token) if order is not None else []
     else:
-        # A queue that is not there must be noticed before anything is carried out.
+        # A queue that does not exist must be noticed before anything is carried out.
         for name in order[0] if order is not None else ():
             core.queue(name)
-        outcome = _work(core, turn, answers)
+        outcome = _commit(core, work, answers)
         leases = _claim_after(core, order) if order is not None else []
-    return outcome, claiming.Handout(
-        core, [lease for lease in leases if lease.queue_id in core.by_id]
-    ) if leases else None
+    live = [lease for lease in leases if lease.queue_id in core.by_id]
+    return outcome, claiming.Handout(core, live) if live else None
 
 
-def _work(core: Core, turn: Turn, answers: Answers) -> Outcome:
+def _commit(core: Core, work: Work, answers: Answers) -> Outcome:
     batch = Batch(core, answers)
-    settled = _decide_in_order(batch, turn.items) if turn.items else []
-    prepared = [Prepared(name, messages) for name, messages in turn.messages.items()]
-    enqueued = {part.queue: part.add_to(core, batch.moves, batch.moves.places()) for part in prepared}
-    if turn.request is not None:
-        kept = Kept(
-            [result.raw_id if result.outcome == "completed" else result for result in settled], enqueued
-        )
+    settled = _decide_in_order(batch, work.items) if work.items else []
+    prepared = [Prepared(queue, messages) for queue, messages in work.by_queue().items()]
+    added = {part.queue: iter(part.add_to(core, batch.moves, batch.moves.places())) for part in prepared}
+    ids = [raw_id for queue, messages in work.messages for raw_id in islice(added[queue], len(messages))]
+    if work.request_id is not None:
+        kept = Kept([result.raw_id if result.outcome == "completed" else result for result in settled], ids)
         remembered = _encode(kept)
         if not batch.over:
             # A request that ends a lease has its room kept; others could fill the disk with nothing but their
             # ids.
             core.store.check_room(len(remembered), in_reserve=True)
-        batch.moves.facts.append(RequestRemembered(turn.request, remembered))
-    if turn.answered:
-        batch.moves.facts.append(RequestsForgotten(turn.answered))
+        batch.moves.facts.append(RequestRemembered(work.request_id, remembered))
+    if work.answered:
+        batch.moves.facts.append(RequestsForgotten(work.answered))
     batch.commit()
-    core.answered.add(turn.answered)
+    core.answered.add(work.answered)
     for part in prepared:
         part.announce(core)
-    return Outcome(settled, enqueued, core.store.last_commit)
+    return Outcome(settled, ids, core.store.last_commit)
 
 
-def _asks_hooks(core: Core, turn: Turn) -> bool:
-    """Is there anything in the turn that a queue's hook has a say in?"""
-    if any(has_enqueue_hook(core.queue(name)) for name in turn.messages):
+def _asks_hooks(core: Core, work: Work) -> bool:
+    """Whether a hook of a queue decides about any message or failure."""
+    if any(has_enqueue_hook(core.queue(queue)) for queue, _ in work.messages):
         return True
-    return any(isinstance(item, Fail) for item in turn.items) and any(
+    return any(isinstance(item, Fail) for item in work.items) and any(
         has_failure_hook(state) for state in core.by_id.values()
     )
 
 
 def _claim_after(core: Core, order: tuple[list[str], claiming.Order]) -> list[Lease]:
-    """The work is done by now: a claim that cannot be written is an empty one, or a caller would do the work
-    again.
-    """
+    """A claim that cannot be written is an empty one: an error would make a caller do again what is done."""
     try:
         return claiming.claim_now(core, *order, expire=False)
     except Unavailable:
         return []
 
 
-def _find_outcome(core: Core, raw_request: bytes | None) -> Outcome | None:
+def _find_outcome(core: Core, work: Work) -> Outcome | None:
     core.check_open()
-    if raw_request is None:
+    request_id = work.request_id
+    if request_id is None:
         return None
-    if raw_request in core.answered:
-        raise InvalidRequest(
-            "request_id",
-            "a new one, because the caller has said that this one was answered",
-            show_id(raw_request),
-        )
-    raw = core.store.request(raw_request)
+    if request_id in core.answered:
+        raise _taken(request_id, "the caller has said that this one was answered")
+    raw = core.store.request(request_id)
     if raw is None:
         return None
     kept = _decode(raw)
+    if len(kept.settled) != len(work.items) or len(kept.ids) != work.message_count:
+        raise _taken(request_id, "this one belongs to another request")
     settled = [
         SettleResult(result, "completed") if isinstance(result, bytes) else result for result in kept.settled
     ]
-    return Outcome(settled, kept.enqueued, core.store.last_commit)
+    return Outcome(settled, kept.ids, core.store.last_commit)
+
+
+def _taken(request_id: bytes, why: str) -> InvalidRequest:
+    return InvalidRequest("request_id", f"a new one, because {why}", show_id(request_id))
 
 
 def _decide_in_order(batch: Batch, items: list[Settlement]) -> list[SettleResult]:
     """Extends, completes, fails, releases take effect in this order; the results are in the order given."""
     if len(set(map(type, items))) < 2:
         return batch.decide(items)
-    order = sorted(range(len(items)), key=lambda at: _TURN.get(type(items[at]), 0))
+    order = sorted(range(len(items)), key=lambda at: _ORDER.get(type(items[at]), 0))
     results = dict(zip(order, batch.decide([items[at] for at in order]), strict=True))
     return [results[at] for at in range(len(items))]
 
 
-def _check_items(extend: Sequence[Extend], settle: Sequence[Settlement]) -> list[Settlement]:
-    for field, items in (("extend", extend), ("settle", settle)):
-        if type(items) is not list and (not isinstance(items, Sequence) or isinstance(items, (str, bytes))):
-            raise InvalidRequest(field, "a list", type(items))
-    if extend and any(not isinstance(item, Extend) for item in extend):
-        raise InvalidRequest("extend", "a list of Extend", sorted({type(item).__name__ for item in extend}))
-    if len(extend) + len(settle) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest(
-            "settle", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(extend) + len(settle)} items"
-        )
-    return [*extend, *settle]
+def _check(
+    core: Core, requests: Sequence[Request[Any]], request_id: str | None, answered: Sequence[str]
+) -> Work:
+    items: list[Settlement] = []
+    messages: list[tuple[str, list[CheckedMessage]]] = []
+    order = None
+    raw_id = _check_request_id(core, request_id)
+    for request in check_requests(requests):
+        if isinstance(request, Settle):
+            items += _check_items(request.items)
+        elif isinstance(request, EnqueueMany):
+            messages.append((request.queue, check_messages(request.messages)))
+        elif isinstance(request, Enqueue):
+            messages.append((request.queue, check_messages([request.message()])))
+        else:
+            order = _check_claim(request, raw_id)
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+    return Work(items, messages, order, raw_id, _check_answered(answered, raw_id) if answered != () else [])
 
 
-def _check_claim(
-    claim: Mapping[str, Any] | None, consumer: str, raw_request: bytes | None
-) -> tuple[list[str], claiming.Order] | None:
-    if claim is None:
-        return None
-    if not isinstance(claim, Mapping) or "queue" not in claim or not _CLAIM_FIELDS.issuperset(claim):
-        raise InvalidRequest(
-            "claim",
-            'a mapping such as {"queue": "orders", "limit": 100}, with ' + ", ".join(sorted(_CLAIM_FIELDS)),
-            claim,
-        )
-    token = f"exchange:{show_id(raw_request)}" if raw_request else None
+def _check_items(items: object) -> list[Settlement]:
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
+        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
+    return list(items)
+
+
+def _check_claim(claim: Claim, request_id: bytes | None) -> tuple[list[str], claiming.Order]:
+    if claim.wait is not None:
+        raise InvalidRequest("wait", "none for a claim in an exchange, which does not wait", claim.wait)
+    if claim.token is not None:
+        raise InvalidRequest("token", "none for a claim in an exchange: give a request id", claim.token)
+    token = f"exchange:{show_id(request_id)}" if request_id else None
     return claiming.check_claim(
-        claim["queue"],
-        claim.get("limit", 1),
-        consumer,
-        token,
-        claim.get("started", True),
-        claim.get("max_per_stream", 1),
+        claim.queue, claim.limit, claim.consumer, token, claim.started, claim.max_per_stream
     )
 
 
-def _check_request(core: Core, request_id: str | None) -> bytes | None:
+def _check_request_id(core: Core, request_id: str | None) -> bytes | None:
     if request_id is None:
         return None
     raw_id = find_id(request_id)
@@ -248,7 +268,7 @@ def _check_request(core: Core, request_id: str | None) -> bytes | None:
     return raw_id
 
 
-def _check_answered(answered: Sequence[str], raw_request: bytes | None) -> list[bytes]:
+def _check_answered(answered: Sequence[str], request_id: bytes | None) -> list[bytes]:
     if (
         not isinstance(answered, Sequence)
         or isinstance(answered, (str, bytes))
@@ -256,9 +276,9 @@ def _check_answered(answered: Sequence[str], raw_request: bytes | None) -> list[
     ):
         raise InvalidRequest("answered", f"a list of at most {MAX_ANSWERED} request ids", answered)
     received: dict[bytes, None] = {}
-    for request_id in answered:
-        raw_id = find_id(request_id)
-        if raw_id is None or raw_id[6] >> 4 != 7 or raw_id == raw_request:
-            raise InvalidRequest("answered", "UUIDv7 ids of other requests than this one", request_id)
+    for name in answered:
+        raw_id = find_id(name)
+        if raw_id is None or raw_id[6] >> 4 != 7 or raw_id == request_id:
+            raise InvalidRequest("answered", "UUIDv7 ids of other requests than this one", name)
         received[raw_id] = None
     return list(received)

@@ -61,7 +61,8 @@ class KeyRing:
         milliseconds.
         """
         check_text(name, "name", MAX_KEY_NAME_BYTES)
-        wanted, expires_ms = read_grants(grants), self._expiry(expires_in, expires_at)
+        wanted = read_grants(grants)
+        expires_ms = self._expiry(expires_in, "expires_in", expires_at)
         secret = make_token()
         key_id, digest = read_token(secret)
         with self._core.lock:
@@ -129,7 +130,7 @@ class KeyRing:
         only_if: Condition | None = None,
     ) -> NewKey:
         """A new key with the same name, rights and end; the old one is good for `keep` more, or ends now."""
-        keep_until_ms = self._expiry(keep)
+        keep_until_ms = self._expiry(keep, "keep")
         secret = make_token()
         new_id, digest = read_token(secret)
         with self._core.lock:
@@ -263,7 +264,8 @@ class KeyRing:
                     # costs a reload of the engine, which must not come with every call.
                     self._note_uses_from_ms = now_ms + _USE_LAG_MS
 
-    def _expiry(self, expires_in: Duration | None, expires_at: int | None = None) -> int:
+    def _expiry(self, expires_in: Duration | None, field: str, expires_at: int | None = None) -> int:
+        """`field` is what the caller calls the duration."""
         now_ms = self._core.clock.now_ms()
         if expires_at is not None:
             if expires_in is not None:
@@ -273,9 +275,9 @@ class KeyRing:
             return expires_at
         if expires_in is None:
             return 0
-        duration_ms = to_ms(expires_in, "expires_in")
+        duration_ms = to_ms(expires_in, field)
         if duration_ms <= 0:
-            raise InvalidRequest("expires_in", "longer than 0", expires_in)
+            raise InvalidRequest(field, "longer than 0", expires_in)
         return now_ms + duration_ms
 
 

@@ -37,7 +37,14 @@ from fairlead.model.lane import (
     row_size,
 )
 from fairlead.model.lease import Lease
-from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES, MAX_DEDUP_KEY_BYTES, MAX_KEY_BYTES, SCAN_LIMIT
+from fairlead.model.limits import (
+    COUNT_LIMIT,
+    HOLD_MESSAGES,
+    MAX_DEDUP_KEY_BYTES,
+    MAX_KEY_BYTES,
+    MAX_PAGE,
+    SCAN_LIMIT,
+)
 from fairlead.model.message import (
     HELD,
     Message,
@@ -144,7 +151,7 @@ def peek(
     `after` is the id of the last one seen. A page may be shorter than `limit`: all looks share
     MAX_LOOK_BYTES.
     """
-    check_count(limit, "limit", most=10_000)
+    check_count(limit, "limit", most=MAX_PAGE)
     if where not in ("ready", "waiting", "leased", "done"):
         raise InvalidRequest("where", '"ready", "waiting", "leased" or "done"', where)
     prefix = b"" if key is None else key_prefix(check_text(key, "key", MAX_KEY_BYTES))

@@ -42,7 +42,7 @@ from fairlead.model.facts import InDone, InLease, InReady, InStream, InWaiting, 
 from fairlead.model.failure import FailureReason, FailureRecord
 from fairlead.model.ids import show_id
 from fairlead.model.lane import row_id, row_size
-from fairlead.model.limits import HOLD_MESSAGES, MAX_KEY_BYTES, SCAN_LIMIT, STEP_MESSAGES
+from fairlead.model.limits import HOLD_MESSAGES, MAX_KEY_BYTES, MAX_PAGE, SCAN_LIMIT, STEP_MESSAGES
 from fairlead.model.message import HELD, Message, MessageState, record_bytes, with_failure
 from fairlead.model.views import MessageInfo, OperatorResult
 
@@ -443,7 +443,7 @@ def drain(core: Core, name: str, *, limit: int) -> list[MessageInfo]:
     Removed in commits of one hold each. When one of them fails, what was removed before is returned: it
     exists nowhere else.
     """
-    check_count(limit, "limit", most=10_000)
+    check_count(limit, "limit", most=MAX_PAGE)
     with core.lock:
         queue_id = core.queue(name).queue_id
     spots = first_ready(core, queue_id, b"", None, limit)

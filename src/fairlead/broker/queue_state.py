@@ -37,6 +37,7 @@ class QueueState:
         "next_expiry_ms",
         "next_retention_ms",
         "purging",
+        "queue_id",
         "record",
         "scheduler",
         "waiters",
@@ -44,6 +45,7 @@ class QueueState:
 
     def __init__(self, record: QueueRecord, scheduler: QueueScheduler) -> None:
         self.record = record
+        self.queue_id = record.queue_id
         self.scheduler = scheduler
         self.waiters: deque[Waiter] = deque()
         self.next_due_ms = NEVER_MS
@@ -53,10 +55,6 @@ class QueueState:
         self.next_done_ms = NEVER_MS
         #: A purge is under way: nothing is handed out until its rows are gone.
         self.purging = False
-
-    @property
-    def queue_id(self) -> int:
-        return self.record.queue_id
 
     @property
     def name(self) -> str:

@@ -21,7 +21,6 @@ from fairlead.model.settle import SettleResult
 from fairlead.model.staging import StagedWrite
 from fairlead.model.views import (
     BlockedStream,
-    ExchangeResult,
     FailureMetrics,
     MessageInfo,
     PoisonCandidate,
@@ -42,7 +41,6 @@ TIMES: dict[type, _Fields] = {
     FailureRecord: _Fields(("at_ms", "due_ms")),
     Delivery: _Fields(("lease_until",), ("message", "state")),
     SettleResult: _Fields(("due_ms", "lease_until")),
-    ExchangeResult: _Fields((), ("settled", "deliveries")),
     MessageInfo: _Fields(
         ("enqueued_at", "due_at", "expires_at", "lease_until", "dead_since", "done_at"), ("failures",)
     ),

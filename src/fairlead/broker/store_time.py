@@ -32,7 +32,7 @@ class StoreTime:
         #: Commits that were not synced may be missing: the machine restarted while the store was open.
         self.may_lack_commits = may_lack_commits(mark, origin=self._origin, life=self._life)
         self._from_steady_ms = began_ms - steady_ms
-        self._wall_ahead_ms = wall_ms - began_ms
+        self._set_ahead(wall_ms - began_ms)
         self._next_mark_ms = steady_ms
 
     def now_ms(self) -> int:
@@ -44,20 +44,20 @@ class StoreTime:
     def to_steady(self, store_ms: int) -> int:
         return store_ms - self._from_steady_ms
 
-    @property
-    def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of the store's time; 0 until a step was noticed."""
-        return self._wall_ahead_ms if abs(self._wall_ahead_ms) >= MIN_STEP_MS else 0
-
     def notice_step(self) -> int:
         """By how much the wall clock was stepped since the last call; 0: it was not."""
         ahead_ms = self._clock.now_ms() - self.now_ms()
         step_ms = ahead_ms - self._wall_ahead_ms
         if abs(step_ms) < MIN_STEP_MS:
             return 0
-        self._wall_ahead_ms = ahead_ms
+        self._set_ahead(ahead_ms)
         self._next_mark_ms = 0
         return step_ms
+
+    def _set_ahead(self, wall_ahead_ms: int) -> None:
+        self._wall_ahead_ms = wall_ahead_ms
+        #: How far the wall clock is ahead of the store's time; 0 until a step was noticed.
+        self.ahead_ms = wall_ahead_ms if abs(wall_ahead_ms) >= MIN_STEP_MS else 0
 
     def mark_due(self) -> bool:
         return self._clock.monotonic_ms() >= self._next_mark_ms

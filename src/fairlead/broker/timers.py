@@ -249,7 +249,7 @@ def _end_windows(core: Core, queue: QueueState, now_ms: int) -> bool:
 
 
 def _forget_requests(core: Core) -> bool:
-    """Outcomes of exchanges too old to be asked for again; looked at once a minute, and not soon after a step
+    """Outcomes of requests too old to be asked for again; looked at once a minute, and not soon after a step
     of the clock.
 
     By the wall clock, because an id carries that of its caller. An id from ahead, of a clock that was set

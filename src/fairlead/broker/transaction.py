@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from fairlead.broker.core import Core
 from fairlead.decide.access import rights_on
@@ -10,7 +10,7 @@ from fairlead.model.access import KeyRecord
 from fairlead.request import Caller
 
 
-class Transaction(NamedTuple):
+class Transaction(msgspec.Struct, frozen=True, gc=False):
     """One request at work: the engine it runs on, and who asks."""
 
     core: Core

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from fairlead.cli.chosen import in_project, wrong_usage
-from fairlead.cli.output import clean, show, table, unless_piped
-from fairlead.cli.target import Target, nearest, open_target
-from fairlead.errors import ConfigKeyNotFound
+from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.output import clean, table, unless_piped
 from fairlead.model.config_keys import WEIGHT
 
 
@@ -19,85 +19,53 @@ def _meant(key: str) -> str:
     return f"{WEIGHT}{in_project(queue)}{colon}{rest}" if key.startswith(WEIGHT) and queue else key
 
 
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY",
-        help="throttle:KEY:rate, throttle:KEY:burst, throttle.KEY for both, weight:QUEUE:KEY, or your own.",
-        callback=_meant,
-    ),
-]
-
-
-def register(app: typer.Typer) -> None:
-    config = typer.Typer(
-        no_args_is_help=True, help="Runtime configuration: throttles, weights, values for hooks."
-    )
-    # A value may begin with a minus sign, and is no option then.
-    config.command("set", context_settings={"ignore_unknown_options": True})(set_value)
-    for name, command in (("get", get_value), ("list", list_all), ("unset", unset)):
-        config.command(name)(command)
-    app.add_typer(config, name="config")
-
-
-def set_value(
-    key: Key,
-    value: Annotated[
-        str,
-        typer.Argument(
-            metavar="VALUE", help="Text; a number for throttles and weights, RATE,BURST for throttle.KEY."
-        ),
-    ],
-) -> None:
-    """Set a value; it holds from the next message on."""
-    with open_target(create=True) as target:
-        target.config.set(key, value)
-    show({"key": key, "value": value}, f"{clean(key)} = {clean(value)}")
-
-
-def get_value(key: Key) -> None:
-    """Print a value."""
-    with open_target() as target:
-        try:
-            value = target.config.get(key)
-        except ConfigKeyNotFound as unknown:
-            _suggest(target, unknown)
-            raise
-    show({"key": key, "value": value}, clean(value))
-
-
-def list_all(
+def _read_prefix(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Only keys that begin with it.", callback=_meant)
     ] = "",
     also_prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="The same as an option.", callback=_meant)
     ] = "",
-) -> None:
-    """List keys and values."""
+) -> str:
     if prefix and also_prefix:
         wrong_usage("expected one prefix, as an argument or with --prefix, got both")
-    prefix = prefix or also_prefix
-    with open_target() as target:
-        found = target.config.list(prefix)
+    return prefix or also_prefix
+
+
+def _listed(request: Any, found: dict[str, str]) -> tuple[object, RenderableType]:
     lines = table("key", "value")
     for key, value in sorted(found.items()):
         lines.add_row(clean(key), clean(value, most=unless_piped(200)))
-    show(found, lines if found else "nothing is set" + (f" under {clean(prefix)!r}" if prefix else ""))
+    under = f" under {clean(request.prefix)!r}" if request.prefix else ""
+    return found, lines if found else f"nothing is set{under}"
 
 
-def unset(key: Key) -> None:
-    """Remove a key; a throttle that is gone lets everything pass."""
-    with open_target() as target:
-        try:
-            target.config.delete(key)
-        except ConfigKeyNotFound as unknown:
-            _suggest(target, unknown)
-            raise
-    show({"key": key, "value": None}, f"{clean(key)} is not set any more")
+def register(app: typer.Typer) -> None:
+    def key() -> dict[str, Any]:
+        return {"key": typer.Argument(callback=_meant)}
 
-
-def _suggest(target: Target, unknown: ConfigKeyNotFound) -> None:
-    near = nearest(unknown.key, list(target.config.list()))
-    if near:
-        unknown.add_note(f"did you mean {near}?")
+    commands = (
+        Command(
+            "set",
+            "config.set",
+            lambda made, _: (
+                {"key": made.key, "value": made.value},
+                f"{clean(made.key)} = {clean(made.value)}",
+            ),
+            key(),
+            creates=True,
+            # A value may begin with a minus sign, and is no option then.
+            settings={"ignore_unknown_options": True},
+        ),
+        Command(
+            "get", "config.get", lambda made, value: ({"key": made.key, "value": value}, clean(value)), key()
+        ),
+        Command("list", "config.list", _listed, readers={"prefix": _read_prefix}),
+        Command(
+            "unset",
+            "config.delete",
+            lambda made, _: ({"key": made.key, "value": None}, f"{clean(made.key)} is not set any more"),
+            key(),
+        ),
+    )
+    add_group(app, "config", "Runtime configuration: throttles, weights, values for hooks.", commands)

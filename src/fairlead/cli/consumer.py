@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Any
 
 import typer
+from rich.console import RenderableType
 
-from fairlead.cli.arguments import QueueName, completing
+from fairlead.cli.arguments import completing
 from fairlead.cli.chosen import in_project
-from fairlead.cli.confirm import Yes, confirm
-from fairlead.cli.output import age, clean, count_of, cut, pairs, show, table, when
-from fairlead.cli.target import Target, nearest, open_target
-from fairlead.errors import ConsumerNotFound
+from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.output import age, clean, count_of, cut, pairs, table, when
+from fairlead.cli.target import Target
 from fairlead.model.consumer import ConsumerInfo
 from fairlead.model.durations import show_ms
 
@@ -23,14 +24,6 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONSUMER", help="Its name, as `consumer list` shows it.", autocompletion=_complete
-    ),
-]
-
-
 _UNSPOKEN = {
     "complete": "complete: a message it does not speak of is done when its claim is closed",
     "release": "release: a message it does not speak of goes back to its place when its claim is closed",
@@ -38,19 +31,21 @@ _UNSPOKEN = {
 
 
 def register(app: typer.Typer) -> None:
-    consumer = typer.Typer(
-        no_args_is_help=True,
-        help="Durable consumers, such as Spark queries and workers, and the claims they hold.",
+    def name() -> dict[str, Any]:
+        help = "Its name, as `consumer list` shows it."
+        return {"name": typer.Argument(metavar="CONSUMER", help=help, autocompletion=_complete)}
+
+    commands = (
+        Command("list", "consumers.list", _listed),
+        Command("show", "consumers.show", lambda _, info: (info, lambda: pairs(_rows(info))), name()),
+        Command("release", "consumers.release", _released, name(), asks=_what_is_released),
+        Command("drop", "consumers.drop", _dropped, name(), asks=_what_is_dropped),
     )
-    for name, command in (("list", list_all), ("show", show_one), ("release", release), ("drop", drop)):
-        consumer.command(name)(command)
-    app.add_typer(consumer, name="consumer")
+    help = "Durable consumers, such as Spark queries and workers, and the claims they hold."
+    add_group(app, "consumer", help, commands)
 
 
-def list_all() -> None:
-    """List durable consumers, with the claim that each holds open."""
-    with open_target() as target:
-        found = target.consumers.list()
+def _listed(_: Any, found: Sequence[ConsumerInfo]) -> tuple[object, RenderableType]:
     numbers = ("closed", "open", "messages", "bytes")
     lines = table(
         "consumer",
@@ -66,52 +61,28 @@ def list_all() -> None:
         claim = (f"{info.open}", f"{info.messages:,}", f"{info.bytes:,}") if info.open else ("-", "-", "-")
         known = (info.unspoken, age(info.seen_at), age(info.expires_at))
         lines.add_row(cut(clean(info.name)), info.queue, f"{info.last_closed:,}", *claim, *known)
-    show(found, lines if found else "there is no durable consumer")
+    return found, lines if found else "there is no durable consumer"
 
 
-def show_one(queue: QueueName, name: Name) -> None:
-    """Show one: what it has finished, what it holds, when it is given up."""
-    with open_target() as target:
-        info = _find(target, queue, name)
-    show(info, lambda: pairs(_rows(info)))
+def _what_is_released(target: Target, asked: Any) -> str:
+    info = target.consumers.show(asked.name, asked.queue)
+    return f"{_what_goes_back(info)} of consumer {asked.name!r} of {asked.queue}"
 
 
-def release(queue: QueueName, name: Name, yes: Yes = False) -> None:
-    """Let go of the claim a consumer holds open: its messages go back in order, with no attempt counted.
-
-    Whoever still works on them finds out with the next call; what they have done by then may be done again.
-    """
-    with open_target() as target:
-        info = _find(target, queue, name)
-        confirm(f"{_what_goes_back(info)} of consumer {name!r} of {queue}", yes=yes)
-        released = target.consumers.release(name, queue)
-    told = f"released {count_of(released, 'message')} of consumer {clean(name)!r} of {queue}"
-    show({"queue": queue, "consumer": name, "released": released}, told)
+def _released(asked: Any, released: int) -> tuple[object, RenderableType]:
+    told = f"released {count_of(released, 'message')} of consumer {clean(asked.name)!r} of {asked.queue}"
+    return {"queue": asked.queue, "consumer": asked.name, "released": released}, told
 
 
-def drop(queue: QueueName, name: Name, yes: Yes = False) -> None:
-    """Release what a consumer holds, and forget it: whoever uses the name for this queue next begins with
-    claim 1.
-    """
-    with open_target() as target:
-        info = _find(target, queue, name)
-        finished = count_of(info.last_closed, "finished claim")
-        confirm(
-            f"{_what_goes_back(info)} and forget consumer {name!r} of {queue} with its {finished}", yes=yes
-        )
-        target.consumers.drop(name, queue)
-    show({"queue": queue, "consumer": name, "dropped": True}, f"forgot consumer {clean(name)!r} of {queue}")
+def _what_is_dropped(target: Target, asked: Any) -> str:
+    info = target.consumers.show(asked.name, asked.queue)
+    finished = count_of(info.last_closed, "finished claim")
+    return f"{_what_goes_back(info)} and forget consumer {asked.name!r} of {asked.queue} with its {finished}"
 
 
-def _find(target: Target, queue: str, name: str) -> ConsumerInfo:
-    try:
-        return target.consumers.show(name, queue)
-    except ConsumerNotFound as unknown:
-        near = nearest(name, _names(target, queue))
-        unknown.add_note(
-            f"did you mean {near}?" if near else "see which there are with: fairlead consumer list"
-        )
-        raise
+def _dropped(asked: Any, _: None) -> tuple[object, RenderableType]:
+    told = f"forgot consumer {clean(asked.name)!r} of {asked.queue}"
+    return {"queue": asked.queue, "consumer": asked.name, "dropped": True}, told
 
 
 def _names(target: Target, queue: str) -> list[str]:

@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import Any
 
 import typer
 
 from fairlead import DeadFilter
 from fairlead.cli.arguments import check_reason, complete_reason
 from fairlead.cli.chosen import wrong_usage
+from fairlead.cli.from_table import parameter_of
+from fairlead.cli.splice import with_parameters
+from fairlead.fields import fields_of
 
 
-def read_filter(
-    reason: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REASON",
-            help="The reason of the last failure.",
-            callback=check_reason,
-            autocompletion=complete_reason,
-        ),
-    ] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Found in the last error.")] = None,
-    error_regex: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="A regular expression (RE2) found in the last error."),
-    ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="The fairness key.")] = None,
-    header: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="A header.")] = None,
-    older_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Dead for at least so long.")
-    ] = None,
-    newer_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Dead for at most so long.")
-    ] = None,
-    min_attempts: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Failed at least so often.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Failed at most so often.")
-    ] = None,
-) -> DeadFilter | None:
+def read_filter(**given: Any) -> DeadFilter | None:
     """None when no option was given."""
-    found = DeadFilter(
-        reason,
-        error,
-        error_regex,
-        key,
-        read_header(header),
-        older_than,
-        newer_than,
-        min_attempts,
-        max_attempts,
-    )
+    found = DeadFilter(**given | {"header": read_header(given["header"])})
     return None if found == DeadFilter() else found
+
+
+def _parameters() -> list[inspect.Parameter]:
+    reason = typer.Option(callback=check_reason, autocompletion=complete_reason)
+    params = {
+        "reason": reason,
+        "error": typer.Option(metavar="TEXT"),
+        "error_regex": typer.Option(metavar="PATTERN"),
+        "header": typer.Option(metavar="NAME=VALUE"),
+    }
+    return [parameter_of(field, params.get(field.name)) for field in fields_of(DeadFilter)]
+
+
+with_parameters(read_filter, _parameters(), name="read_filter", doc=read_filter.__doc__)
 
 
 def read_header(text: str | None) -> tuple[str, str] | None:

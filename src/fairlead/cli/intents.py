@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Any
 
 import typer
+from rich.console import RenderableType
 
 from fairlead.cli.chosen import wrong_usage
-from fairlead.cli.output import age, show, table
-from fairlead.cli.target import open_target
+from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.output import age, table
+from fairlead.model.facts import Intent
 
 
 def register(app: typer.Typer) -> None:
-    intent = typer.Typer(
-        no_args_is_help=True, help="Long operations that are under way: redrives, purges, deletes."
+    commands = (
+        Command("list", "intents", _listed),
+        Command("cancel", "cancel_intent", _cancelled, {"intent_id": typer.Argument(metavar="INTENT")}),
     )
-    intent.command("list")(list_all)
-    intent.command("cancel")(cancel)
-    app.add_typer(intent, name="intent")
+    add_group(app, "intent", "Long operations that are under way: redrives, purges, deletes.", commands)
 
 
-def list_all() -> None:
-    """List what is under way, and how far it has come."""
-    with open_target() as target:
-        found = target.intents()
-    lines = table(
-        "intent",
-        "kind",
-        "done",
-        "of at most",
-        "rate/s",
-        "since",
-        right=("intent", "done", "of at most", "rate/s"),
-    )
+def _listed(_: Any, found: Sequence[Intent]) -> tuple[object, RenderableType]:
+    numbers = ("done", "of at most", "rate/s")
+    lines = table("intent", "kind", *numbers, "since", right=("intent", *numbers))
     for intent in found:
-        most, rate = (
-            (f"{intent.limit:,}" if intent.limit else "-"),
-            (f"{intent.rate:g}" if intent.rate else "-"),
-        )
+        most = f"{intent.limit:,}" if intent.limit else "-"
+        rate = f"{intent.rate:g}" if intent.rate else "-"
         lines.add_row(
             str(intent.intent_id), intent.kind, f"{intent.done:,}", most, rate, age(intent.created_ms)
         )
-    show(found, lines if found else "nothing is under way")
+    return found, lines if found else "nothing is under way"
 
 
-def cancel(
-    number: Annotated[int, typer.Argument(metavar="INTENT", help="The number that `intent list` shows.")],
-) -> None:
-    """Stop a redrive where it is; what was moved stays moved."""
-    with open_target() as target:
-        cancelled = target.cancel_intent(number)
+def _cancelled(request: Any, cancelled: bool) -> tuple[object, RenderableType]:
+    number = request.intent_id
     if not cancelled:
         wrong_usage(f"there is no redrive {number} under way; see: fairlead intent list")
-    show({"intent_id": number, "cancelled": True}, f"stopped redrive {number}")
+    return {"intent_id": number, "cancelled": True}, f"stopped redrive {number}"

@@ -8,17 +8,18 @@ are touched.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import RenderableType
 
 from fairlead import DeadFilter
 from fairlead.cli.arguments import As, Ids, QueueName
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
+from fairlead.cli.from_table import Command, add_commands, help_of
 from fairlead.cli.ids import find_message, full_ids
 from fairlead.cli.message_view import status_of_message
 from fairlead.cli.output import clean, count_of, short, show
@@ -45,7 +46,7 @@ def register(queue: typer.Typer) -> None:
         if verb.name != "retry":
             queue.command(verb.name)(_command(verb))
     queue.command("prune")(prune)
-    queue.command("release-stream")(release_stream)
+    add_commands(queue, [Command("release-stream", "release_stream", _stream_released)])
 
 
 def operations() -> list[Verb]:
@@ -85,7 +86,8 @@ def _command(verb: Verb) -> Callable[..., None]:
         _act(verb.name, queue, ids, filter, yes=yes, dry_run=dry_run, **details)
 
     chosen = recording_command if "reason" in verb.fields else command
-    chosen.__name__, chosen.__doc__ = verb.name, inspect.getdoc(verb.request)
+    chosen.__name__, chosen.__doc__ = verb.name, help_of(verb)
+    chosen.verb_name = verb.name  # type: ignore[union-attr]
     return splice(filter=read_filter)(chosen)
 
 
@@ -166,18 +168,12 @@ def prune(
     _report("drop", queue, result)
 
 
-def release_stream(
-    queue: QueueName, stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of a stream.")]
-) -> None:
-    """Let the later messages of a stream pass the one that waits at its head."""
-    with open_target() as target:
-        released = target.release_stream(queue, stream)
-    said = (
-        f"stream {clean(stream)!r} of queue {queue!r} goes on"
-        if released
-        else f"nothing waits at the head of stream {clean(stream)!r}"
-    )
-    show({"queue": queue, "stream": stream, "released": released}, said)
+def _stream_released(asked: Any, released: bool) -> tuple[object, RenderableType]:
+    stream = clean(asked.stream)
+    said = f"nothing waits at the head of stream {stream!r}"
+    if released:
+        said = f"stream {stream!r} of queue {asked.queue!r} goes on"
+    return {"queue": asked.queue, "stream": asked.stream, "released": released}, said
 
 
 # What they have in common

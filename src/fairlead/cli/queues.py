@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from fairlead.cli import messages, operators, queue_show
-from fairlead.cli.arguments import QueueName, meant
+from fairlead.cli.arguments import meant
 from fairlead.cli.chosen import wrong_usage
-from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.from_table import Command, add_commands
 from fairlead.cli.options import read_queue_options
 from fairlead.cli.output import clean, count_of, plain, show, table
 from fairlead.cli.queue_show import options_text
-from fairlead.cli.splice import splice
 from fairlead.cli.target import Target, open_target
 from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import QueueInfo, QueueStats
@@ -21,46 +21,44 @@ from fairlead.model.views import QueueInfo, QueueStats
 
 def register(app: typer.Typer) -> None:
     queue = typer.Typer(no_args_is_help=True, help="Queues, and the messages in them.")
-    for name, command in (("create", create), ("update", update), ("list", list_all)):
-        queue.command(name)(command)
+    new_name = typer.Argument(metavar="NAME", help="[project/]name of the new queue.", callback=meant)
+    options = {"options": read_queue_options}
+    add_commands(
+        queue,
+        (
+            Command("create", "create_queue", _created, {"name": new_name}, options, creates=True),
+            Command("update", "update_queue", _updated, readers=options, find=_need_options),
+        ),
+    )
+    queue.command("list")(list_all)
     queue_show.register(queue)
-    for name, command in (("pause", pause), ("resume", resume), ("purge", purge), ("delete", delete)):
-        queue.command(name)(command)
+    add_commands(
+        queue,
+        (
+            Command("pause", "pause", _paused),
+            Command("resume", "resume", _resumed),
+            Command("purge", "purge", _purged, asks=_what_is_purged),
+            Command("delete", "delete_queue", _deleted, asks=_what_goes),
+        ),
+    )
     messages.register(queue)
     operators.register(queue)
     app.add_typer(queue, name="queue")
 
 
-@splice(options=read_queue_options)
-def create(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="[project/]name of the new queue.", callback=meant)
-    ],
-    options: dict[str, Any],
-) -> None:
-    """Make a queue and its dead letters, NAME.dlq.
-
-    With --data, the data directory is made too if there is none.
-    """
-    with open_target(create=True) as target:
-        info = target.create_queue(name, **options)
-    show(
-        info,
-        f"created queue {info.name!r} with dead letters in {info.dead_letter_queue!r}\n{options_text(info.config)}",
-    )
+def _created(_: Any, info: QueueInfo) -> tuple[object, RenderableType]:
+    made = f"created queue {info.name!r} with dead letters in {info.dead_letter_queue!r}"
+    return info, f"{made}\n{options_text(info.config)}"
 
 
-@splice(options=read_queue_options)
-def update(queue: QueueName, options: dict[str, Any]) -> None:
-    """Change the options that are given, and keep the others.
-
-    Later failures, claims and enqueues follow the new options; what is under way does not change.
-    """
-    if not options:
+def _need_options(_: Target, request: Any) -> Any:
+    if not request.options:
         wrong_usage("expected at least one option to change; see: fairlead queue update --help")
-    with open_target() as target:
-        info = target.update_queue(queue, **options)
-    show(info, f"updated queue {info.name!r}\n{options_text(info.config)}")
+    return request
+
+
+def _updated(_: Any, info: QueueInfo) -> tuple[object, RenderableType]:
+    return info, f"updated queue {info.name!r}\n{options_text(info.config)}"
 
 
 def list_all(
@@ -106,40 +104,33 @@ def as_record(info: QueueInfo, stats: QueueStats) -> dict[str, Any]:
     return {**plain(info), "stats": plain(stats)}
 
 
-def pause(queue: QueueName) -> None:
-    """Hand nothing out until `resume`; the queue still takes messages and settles."""
-    with open_target() as target:
-        target.pause(queue)
-    show({"queue": queue, "paused": True}, f"paused queue {queue!r}")
+def _paused(request: Any, _: None) -> tuple[object, RenderableType]:
+    return {"queue": request.name, "paused": True}, f"paused queue {request.name!r}"
 
 
-def resume(queue: QueueName) -> None:
-    """Hand out again."""
-    with open_target() as target:
-        target.resume(queue)
-    show({"queue": queue, "paused": False}, f"resumed queue {queue!r}")
+def _resumed(request: Any, _: None) -> tuple[object, RenderableType]:
+    return {"queue": request.name, "paused": False}, f"resumed queue {request.name!r}"
 
 
-def purge(queue: QueueName, yes: Yes = False) -> None:
-    """Drop everything that is ready or waiting; what is leased stays."""
-    with open_target() as target:
-        stats = target.stats(queue)
-        what = f"drop {count_of(stats.ready + stats.waiting, 'message')} of queue {queue!r} ({stats.ready:,} ready, {stats.waiting:,} waiting)"
-        confirm(f"{what} for good; {stats.leased:,} leased stay", yes=yes)
-        gone = target.purge(queue)
-    show({"queue": queue, "dropped": gone}, f"dropped {count_of(gone, 'message')} of queue {queue!r}")
+def _what_is_purged(target: Target, request: Any) -> str:
+    stats = target.stats(request.name)
+    counts = f"({stats.ready:,} ready, {stats.waiting:,} waiting)"
+    what = f"drop {count_of(stats.ready + stats.waiting, 'message')} of queue {request.name!r} {counts}"
+    return f"{what} for good; {stats.leased:,} leased stay"
 
 
-def delete(queue: QueueName, yes: Yes = False) -> None:
-    """Delete a queue, its dead letters and all their messages."""
-    with open_target() as target:
-        confirm(_what_goes(target, queue), yes=yes)
-        target.delete_queue(queue)
-    show({"queue": queue, "deleted": True}, f"deleted queue {queue!r}")
+def _purged(request: Any, gone: int) -> tuple[object, RenderableType]:
+    told = f"dropped {count_of(gone, 'message')} of queue {request.name!r}"
+    return {"queue": request.name, "dropped": gone}, told
 
 
-def _what_goes(target: Target, queue: str) -> str:
+def _what_goes(target: Target, request: Any) -> str:
+    queue = request.name
     stats = target.stats(queue)
     live = stats.ready + stats.waiting + stats.leased
     held = f" ({stats.ready:,} ready, {stats.waiting:,} waiting, {stats.leased:,} leased)" if live else ""
     return f"delete queue {queue!r} with {count_of(live, 'message')}{held} and {count_of(stats.dead, 'dead letter')} for good"
+
+
+def _deleted(request: Any, _: None) -> tuple[object, RenderableType]:
+    return {"queue": request.name, "deleted": True}, f"deleted queue {request.name!r}"

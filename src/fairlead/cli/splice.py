@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 Command = Callable[..., None]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
@@ -27,16 +28,18 @@ def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
                 given[name] = reader(**{part.name: given.pop(part.name) for part in _parameters(reader)})
             command(**given)
 
-        spliced.__name__, spliced.__doc__, spliced.__module__ = (
-            command.__name__,
-            command.__doc__,
-            command.__module__,
-        )
-        spliced.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        spliced.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return spliced
+        spliced.__dict__.update(command.__dict__)
+        return with_parameters(spliced, parameters, name=command.__name__, doc=command.__doc__)
 
     return decorate
+
+
+def with_parameters(command: F, parameters: Sequence[inspect.Parameter], *, name: str, doc: str | None) -> F:
+    """The function as if it had been written with these parameters, which is what Typer reads."""
+    command.__name__, command.__doc__ = name, doc
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

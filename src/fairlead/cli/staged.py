@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Any
 
 import typer
+from rich.console import RenderableType
 
-from fairlead.cli.arguments import QueueName
-from fairlead.cli.confirm import Yes, confirm
-from fairlead.cli.output import age, clean, count_of, cut, show, table
-from fairlead.cli.target import open_target
+from fairlead.cli.from_table import Command, add_group
+from fairlead.cli.output import age, clean, count_of, cut, table
+from fairlead.cli.target import Target
+from fairlead.model.staging import StagedWrite
 
 
 def register(app: typer.Typer) -> None:
-    staged = typer.Typer(
-        no_args_is_help=True,
-        help="Writes that are prepared and not published yet, and those published lately.",
+    commands = (
+        Command("list", "staging.list", _listed),
+        Command("discard", "staging.discard", _discarded, asks=_what_goes),
     )
-    staged.command("list")(list_all)
-    staged.command("discard")(discard)
-    app.add_typer(staged, name="staged")
+    add_group(
+        app, "staged", "Writes that are prepared and not published yet, and those published lately.", commands
+    )
 
 
-def list_all() -> None:
-    """List staged writes: how much each holds, and when it goes by itself."""
-    with open_target() as target:
-        found = target.staging.list()
+def _listed(_: Any, found: Sequence[StagedWrite]) -> tuple[object, RenderableType]:
     numbers = ("chunks", "messages", "bytes")
     lines = table(
         "token", "queue", "state", *numbers, "since", "goes", right=numbers, flexible=("token", "queue")
@@ -36,17 +35,13 @@ def list_all() -> None:
         lines.add_row(
             cut(clean(write.token)), write.queue, state, *counts, age(write.staged_at), age(write.expires_at)
         )
-    show(found, lines if found else "nothing is staged")
+    return found, lines if found else "nothing is staged"
 
 
-def discard(
-    queue: QueueName,
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="As `staged list` shows it.")],
-    yes: Yes = False,
-) -> None:
-    """Drop a write that is not published; what is published stays."""
-    with open_target() as target:
-        confirm(f"drop all that is staged for {queue} under {token!r}", yes=yes)
-        chunks = target.staging.discard(token, queue)
-    told = f"dropped {count_of(chunks, 'chunk')} of {clean(token)!r} for {queue}"
-    show({"queue": queue, "token": token, "chunks": chunks}, told)
+def _what_goes(_: Target, request: Any) -> str:
+    return f"drop all that is staged for {request.queue} under {request.token!r}"
+
+
+def _discarded(request: Any, chunks: int) -> tuple[object, RenderableType]:
+    told = f"dropped {count_of(chunks, 'chunk')} of {clean(request.token)!r} for {request.queue}"
+    return {"queue": request.queue, "token": request.token, "chunks": chunks}, told

@@ -19,7 +19,15 @@ from fairlead.cli import credentials
 from fairlead.cli.arrow import import_arrow_alone
 from fairlead.cli.chosen import PATIENCE, chosen, in_project, wrong_usage
 from fairlead.config.load import load_redaction
-from fairlead.errors import FairleadError, QueueNotFound, ServerUnreachable, StoreLocked, TlsFailed
+from fairlead.errors import (
+    ConfigKeyNotFound,
+    ConsumerNotFound,
+    FairleadError,
+    QueueNotFound,
+    ServerUnreachable,
+    StoreLocked,
+    TlsFailed,
+)
 from fairlead.model.durations import to_ms
 from fairlead.request import Caller
 
@@ -58,6 +66,9 @@ def open_target(*, create: bool = False, patience: str = "", runs_steps: bool = 
             yield target
         except QueueNotFound as unknown:
             _suggest(target, unknown)
+            raise
+        except (ConfigKeyNotFound, ConsumerNotFound) as unknown:
+            _suggest_name(target, unknown)
             raise
 
 
@@ -144,6 +155,16 @@ def _suggest(target: Target, unknown: QueueNotFound) -> None:
     else:
         there = f" in project {chosen().project!r}" if chosen().project else ""
         unknown.add_note(f"there is no queue{there} yet; make it with: fairlead queue create {unknown.queue}")
+
+
+def _suggest_name(target: Target, unknown: ConfigKeyNotFound | ConsumerNotFound) -> None:
+    if isinstance(unknown, ConfigKeyNotFound):
+        near, otherwise = nearest(unknown.key, list(target.config.list())), ""
+    else:
+        names = [info.name for info in target.consumers.list() if info.queue == unknown.queue]
+        near, otherwise = nearest(unknown.name, names), "see which there are with: fairlead consumer list"
+    if near or otherwise:
+        unknown.add_note(f"did you mean {near}?" if near else otherwise)
 
 
 def queue_names(target: Target) -> list[str]:

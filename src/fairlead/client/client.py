@@ -102,6 +102,12 @@ class Client(Surface):
         self._core.check()
         return self._requests.do(request)
 
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Answer:
+        self._core.check()
+        return self._requests.once(request, request_id, answered)
+
     def consume(
         self,
         queue: str | Sequence[str],

@@ -5,10 +5,11 @@ Most requests travel as records. The verbs that move many messages have channels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -25,19 +26,18 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
 from fairlead.model.settle import Extend, Settlement, SettleResult
-from fairlead.model.views import ExchangeResult
 from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
-from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.exchange import Exchange, check_remembered, check_requests
 from fairlead.verbs.settle import Settle
 from fairlead.verbs.staging import StagingStage
 from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall, encode, encode_call
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
-from fairlead.wire.records import decode_result, encode_request
+from fairlead.wire.records import decode_result, encode_request, plain
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import (
@@ -170,48 +170,49 @@ class Requests:
             lambda: self.deliveries(core.ask("claim", metadata, wait_ms=poll.left_ms)), found=bool
         )
 
-    def exchange(self, request: Exchange) -> ExchangeResult:
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, answered: Sequence[str] = ()
+    ) -> Answer:
+        """Under the caller's own id, alone: it is not gathered with other calls."""
+        check_remembered(request)
+        if isinstance(request, Exchange):
+            return cast(Answer, self.exchange(request, request_id, answered))
+        (answer,) = self.exchange(Exchange([request]), request_id, answered)
+        return cast(Answer, answer)
+
+    def exchange(
+        self, request: Exchange, request_id: str | None = None, answered: Sequence[str] = ()
+    ) -> list[Any]:
         """Without a request id it gets one, so that it too may be repeated after a lost answer."""
-        extend, claim, answered = request.extend, request.claim, request.answered
-        enqueue = {} if request.enqueue is None else self.traces.carried(request.enqueue)
-        items = [*_check_items(extend, "extend"), *_check_items(request.settle, "settle")]
-        if any(not isinstance(item, Extend) for item in extend):
-            raise InvalidRequest(
-                "extend", "a list of Extend", sorted({type(item).__name__ for item in extend})
-            )
-        if not isinstance(enqueue, Mapping):
-            raise InvalidRequest("enqueue", "a mapping of queue name to a list of NewMessage", type(enqueue))
-        puts = [Put.of(queue, messages) for queue, messages in enqueue.items()]
-        settling = Settling(self.heartbeat, items)
+        requests = check_requests(request.requests)
+        settles = [_check_items(one.items, "items") for one in requests if isinstance(one, Settle)]
+        puts = [Put.of(queue, messages) for queue, messages in self.traces.carried(_enqueues(requests))]
+        claim = next((self._claim_fields(one) for one in requests if isinstance(one, Claim)), None)
+        settling = Settling(self.heartbeat, [item for items in settles for item in items])
         rows, messages = settling.said.rows, [message for put in puts for message in put.messages]
-        extends = sum(1 for at in range(len(extend)) if at not in settling.refused)
 
         def metadata(own_id: str, own_answered: Sequence[str]) -> bytes:
-            return encode_call(
-                ExchangeCall(
-                    request.consumer,
-                    extends,
-                    len(rows) - extends,
-                    [(put.queue, put.items) for put in puts],
-                    dict(claim) if isinstance(claim, Mapping) else claim,
-                    own_id,
-                    [*answered, *own_answered],
-                )
-            )
+            queues = [(put.queue, put.items) for put in puts]
+            told = [*answered, *own_answered] if own_answered else answered
+            return encode_call(ExchangeCall(len(rows), queues, claim, own_id, told))
 
         batch = _exchange_batch(rows, messages)
         try:
-            if request.request_id is None:
+            if request_id is None:
                 answer, body = self._exchange_once.ask(metadata, batch, room=MAX_ANSWERED - len(answered))
             else:
-                answer, body = self.core.ask(
-                    "exchange", metadata(request.request_id, ()), batch, repeat="by id"
-                )
+                answer, body = self.core.ask("exchange", metadata(request_id, ()), batch, repeat="by id")
         except BaseException:
             settling.undo()
             raise
-        settled = settling.finish((read_results(answer.settled), answer.now_ms))
-        return ExchangeResult(tuple(settled), answer.enqueued, self.deliveries((answer, body)))
+        settled = iter(settling.finish((read_results(answer.settled), answer.now_ms)))
+        ids, deliveries = iter(answer.ids), self.deliveries((answer, body))
+        return [_part_of(one, settled, ids, deliveries) for one in requests]
+
+    def _claim_fields(self, request: Claim) -> dict[str, object]:
+        consumer = request.consumer or self.core.options.consumer
+        named = msgspec.structs.replace(request, queue=_plain_names(request.queue), consumer=consumer)
+        return {field: plain(value) for field, value in msgspec.structs.asdict(named).items()}
 
     def deliveries(self, asked: Asked) -> list[Delivery]:
         """From now on they are kept alive."""
@@ -372,6 +373,28 @@ def _exchange_batch(rows: Sequence[Row], messages: Sequence[CheckedMessage]) -> 
     }
     assert set(columns) <= {*SETTLEMENTS.names, *MESSAGES.names}
     return make_batch(EXCHANGE, len(rows) + len(messages), columns)
+
+
+def _enqueues(requests: Sequence[Request[Any]]) -> list[tuple[str, Sequence[NewMessage]]]:
+    """The queue and the messages of each request that enqueues."""
+    found: list[tuple[str, Sequence[NewMessage]]] = []
+    for one in requests:
+        if isinstance(one, EnqueueMany):
+            found.append((one.queue, one.messages))
+        elif isinstance(one, Enqueue):
+            found.append((one.queue, [one.message()]))
+    return found
+
+
+def _part_of(
+    request: Request[Any], settled: Iterator[SettleResult], ids: Iterator[str], deliveries: list[Delivery]
+) -> object:
+    """The part of an exchange's answer that belongs to this request."""
+    if isinstance(request, Settle):
+        return list(islice(settled, len(request.items)))
+    if isinstance(request, EnqueueMany):
+        return list(islice(ids, len(request.messages)))
+    return next(ids) if isinstance(request, Enqueue) else deliveries
 
 
 def _plain_names(queue: str | Sequence[str]) -> object:

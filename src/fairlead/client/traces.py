@@ -31,22 +31,17 @@ class Traces:
             return nullcontext(messages)
         return self._tracing.enqueue_span(queue, messages)
 
-    def carried(self, enqueue: Mapping[str, Sequence[NewMessage]]) -> Mapping[str, Sequence[NewMessage]]:
-        """The messages of an exchange, which carry the span that is current."""
+    def carried(
+        self, enqueues: list[tuple[str, Sequence[NewMessage]]]
+    ) -> list[tuple[str, Sequence[NewMessage]]]:
+        """The messages of an exchange, by queue, which carry the span that is current."""
         tracing = self._tracing
-        if (
-            tracing is None
-            or not isinstance(enqueue, Mapping)
-            or not all(_are_messages(messages) for messages in enqueue.values())
-        ):
-            return enqueue
-        return {
-            queue: [
-                msgspec.structs.replace(message, headers=tracing.inject(message.headers))
-                for message in messages
-            ]
-            for queue, messages in enqueue.items()
-        }
+        if tracing is None or not all(_are_messages(messages) for _, messages in enqueues):
+            return enqueues
+        return [
+            (queue, [msgspec.structs.replace(one, headers=tracing.inject(one.headers)) for one in messages])
+            for queue, messages in enqueues
+        ]
 
     def processing(self, delivery: Delivery) -> AbstractContextManager[None]:
         return nullcontext() if self._tracing is None else self._tracing.process_span(delivery)

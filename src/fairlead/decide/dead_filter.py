@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from fairlead.decide.error_pattern import ErrorPattern, PatternRefused
 from fairlead.errors import InvalidRequest
@@ -26,15 +28,19 @@ class DeadFilter:
     select dead letters only.
     """
 
-    reason: FailureReason | str | int | None = None
-    error: str | None = None
-    error_regex: str | None = None
-    key: str | None = None
-    header: tuple[str, str] | None = None
-    older_than: Duration | None = None
-    newer_than: Duration | None = None
-    min_attempts: int | None = None
-    max_attempts: int | None = None
+    reason: Annotated[
+        FailureReason | str | int | None, Meta(description="The reason of the last failure.")
+    ] = None
+    error: Annotated[str | None, Meta(description="Found in the last error.")] = None
+    error_regex: Annotated[
+        str | None, Meta(description="A regular expression (RE2) found in the last error.")
+    ] = None
+    key: Annotated[str | None, Meta(description="The fairness key.")] = None
+    header: Annotated[tuple[str, str] | None, Meta(description="A header.")] = None
+    older_than: Annotated[Duration | None, Meta(description="Dead for at least so long.")] = None
+    newer_than: Annotated[Duration | None, Meta(description="Dead for at most so long.")] = None
+    min_attempts: Annotated[int | None, Meta(description="Failed at least so often.", ge=0)] = None
+    max_attempts: Annotated[int | None, Meta(description="Failed at most so often.", ge=0)] = None
 
 
 class Traits(NamedTuple):

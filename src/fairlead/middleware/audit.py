@@ -55,8 +55,7 @@ class Audit:
             return answer
         if not request.is_audited():
             return self._inner(request, caller)
-        queue = request.audit_queue(Rights(self._broker, caller))
-        details = request.audit_details()
+        queue, details = request.audit_queue(), request.audit_details()
         with recorded(self._broker.audit_trail, caller, request.verb_name, queue, details) as entry:
             answer = self._inner(request, caller)
             entry.count, entry.details = request.audit_count(answer), request.audit_result(answer)

@@ -20,7 +20,5 @@ class Authorize:
         if caller.key_id is None and not request.audited:
             return self._inner(request, caller)
         rights = Rights(self._broker, caller)
-        # A revoked key is refused even where no right is needed.
-        rights.grants()
         allowed = request.authorize(rights)
         return request.visible(self._inner(allowed, caller), rights)

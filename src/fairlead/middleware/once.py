@@ -1,22 +1,20 @@
-"""Keeps the request ids of different keys apart.
+"""Carries out a request under an id once, and keeps the request ids of different keys apart.
 
-The engine remembers the answer to a request id, and returns it when the id comes again (`Exchange`). The same
-id from another key is another request.
+The engine remembers the answer in the commit of the effect, and returns it when the id comes again. This
+layer stands behind the check of rights, so that a remembered answer is given only to a caller that may still
+make the request. The same id from another key is another request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from fairlead.errors import RequestExpired
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.limits import MAX_ANSWERED
 from fairlead.request import Answer, Caller, Handler, Request
-from fairlead.verbs.exchange import Exchange
 
 
 class Once:
@@ -25,20 +23,19 @@ class Once:
 
     @staticmethod
     def concerns(kind: type[Request[Any]]) -> bool:
-        return kind is Exchange
+        return kind.remembered
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
-        if not isinstance(request, Exchange) or caller.key_id is None:
+        if caller.key_id is None or not caller.is_once:
             return self._inner(request, caller)
-        scoped = msgspec.structs.replace(
-            request,
-            request_id=request.request_id and scoped_id(caller.key_id, request.request_id),
-            answered=_scoped_ids(caller.key_id, request.answered),
+        scoped = caller._replace(
+            request_id=caller.request_id and scoped_id(caller.key_id, caller.request_id),
+            answered=_scoped_ids(caller.key_id, caller.answered),
         )
         try:
-            return cast(Answer, self._inner(scoped, caller))
+            return self._inner(request, scoped)
         except RequestExpired as expired:
-            raise RequestExpired(str(request.request_id), expired.age_ms) from None
+            raise RequestExpired(str(caller.request_id), expired.age_ms) from None
 
 
 def scoped_id(key_id: str, request_id: str) -> str:

@@ -1,22 +1,27 @@
 """The stack of layers around a broker, built in one place.
 
-A server adds three more outside of it, at its doors: limits (how much is in hand), authentication (who
-calls) and the counting of errors, because these also concern bytes that never become a request.
+What a door refuses before there is a request (a connection too many, bytes that are no call, a stranger's
+key) the door refuses and counts itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from fairlead.clock import Clock
 from fairlead.decide.redact import Redaction
 from fairlead.middleware.audit import Audit
+from fairlead.middleware.authenticate import Authenticate, Credentials
 from fairlead.middleware.authorize import Authorize
+from fairlead.middleware.limits import Limits, Places
+from fairlead.middleware.metrics import Metrics, RequestCounts
 from fairlead.middleware.once import Once
 from fairlead.middleware.redact import Redact
 from fairlead.middleware.rights import Rights
+from fairlead.middleware.trace import Trace
 from fairlead.model.delivery import Delivery
 from fairlead.model.views import MessageInfo
 from fairlead.request import Answer, Caller, Handler, Request
@@ -25,20 +30,51 @@ from fairlead.verbs.browse import Browse
 
 if TYPE_CHECKING:
     from fairlead.broker.broker import Broker
+    from fairlead.wire.tracing import Tracing
 
 _PAGE = 10_000
 
 
 class Layers:
-    """Authorize, once, audit and redact around the broker, the first outermost.
+    """Limits, authenticate, authorize, once, audit, redact, trace and metrics around the broker, the first
+    outermost. One for a server, shared by its doors.
 
-    Each verb gets the layers that concern it, so that an enqueue passes no audit.
+    Each verb gets the layers that concern it, so that an enqueue passes no audit. With `keys` off every
+    caller may do everything, and acts are still audited. `on_refused` is called for credentials that are
+    refused.
     """
 
-    def __init__(self, broker: Broker, redaction: Redaction | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        redaction: Redaction | None = None,
+        *,
+        keys: bool = False,
+        limits: Places | None = None,
+        tracing: Tracing | None = None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self.broker = broker
+        #: What was asked of the engine, by verb.
+        self.requests: dict[str, RequestCounts] = {}
+        self._credentials = Credentials(broker.key_ring if keys else None, on_refused)
+        self._limits = limits
         self._redaction = redaction
+        self._tracing = tracing
+        self._engine: Handler = broker.do
         self._stacks: dict[type[Request[Any]], Handler] = {}
+
+    def around(self, engine: Handler) -> Layers:
+        """The same layers around a handler that stands in for the broker, such as one that gathers requests
+        of several callers into one.
+        """
+        changed = copy(self)
+        changed._engine, changed._stacks = engine, {}
+        return changed
+
+    def admit(self, authorization: str | None, source: str, size: int = 0) -> AdmittedCaller:
+        """`authorization` is the header of that name. Raises `Unauthenticated` before anything is looked at."""
+        return AdmittedCaller(self, self._credentials.caller(authorization, source, size))
 
     def handle(self, request: Request[Answer], caller: Caller) -> Answer:
         kind = type(request)
@@ -49,14 +85,18 @@ class Layers:
 
     def stack(self, kind: type[Request[Any]], *, audited: bool = True) -> Handler:
         """`audited=False` is for the later pages of one look."""
-        handler: Handler = self.broker.do
+        counts = self.requests.setdefault(kind.verb_name, RequestCounts())
+        handler: Handler = Metrics(self._engine, counts)
+        if self._tracing is not None and Trace.concerns(kind):
+            handler = Trace(handler, self._tracing)
         if self._redaction is not None and Redact.concerns(kind):
             handler = Redact(handler, self.broker, self._redaction)
         if audited and Audit.concerns(kind):
             handler = Audit(handler, self.broker)
         if Once.concerns(kind):
             handler = Once(handler)
-        return Authorize(handler, self.broker)
+        handler = Authenticate(Authorize(handler, self.broker), self.broker.key_ring)
+        return handler if self._limits is None else Limits(handler, self._limits)
 
 
 class AdmittedCaller(Surface):
@@ -70,6 +110,11 @@ class AdmittedCaller(Surface):
 
     def do(self, request: Request[Answer]) -> Answer:
         return self._layers.handle(request, self.caller)
+
+    def once(
+        self, request: Request[Answer], request_id: str | None = None, *, answered: Sequence[str] = ()
+    ) -> Answer:
+        return self._layers.handle(request, self.caller._replace(request_id=request_id, answered=answered))
 
     @property
     def clock(self) -> Clock:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
-from fairlead.model.views import ExchangeResult
-from fairlead.request import LOCAL, Answer, Caller, Handler, Request
-from fairlead.surface import Surface
+from fairlead.request import Answer, Caller, Handler, Request
 from fairlead.verbs.claim import Claim
 from fairlead.verbs.enqueue import Enqueue, EnqueueMany
 from fairlead.verbs.exchange import Exchange
-from fairlead.verbs.settle import Settle
+from fairlead.verbs.settle import Ack, Nack, Settle
 from fairlead.wire.tracing import OperationType, Tracing
 
-if TYPE_CHECKING:
-    from fairlead.broker.broker import Broker
-
 _log = logging.getLogger("fairlead.tracing")
+
+_TRACED = (Enqueue, EnqueueMany, Claim, Settle, Ack, Nack, Exchange)
 
 
 class Span(NamedTuple):
@@ -34,30 +31,15 @@ class Span(NamedTuple):
     parent: Mapping[str, str] | None = None
 
 
-def traced(broker: Broker, tracing: Tracing | None) -> Broker:
-    """The broker to give to doors: the broker itself when tracing is off."""
-    return broker if tracing is None else cast("Broker", _TracedBroker(broker, tracing))
-
-
-class _TracedBroker(Surface):
-    """Everything but `do` is the broker's own."""
-
-    def __init__(self, broker: Broker, tracing: Tracing) -> None:
-        self._broker = broker
-        self._handler = Trace(broker.do, tracing)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._broker, name)
-
-    def do(self, request: Request[Answer], caller: Caller = LOCAL) -> Answer:
-        return self._handler(request, caller)
-
-
 class Trace:
     def __init__(self, inner: Handler, tracing: Tracing) -> None:
         self._inner = inner
         self._tracing = tracing
         self._in_trouble = False
+
+    @staticmethod
+    def concerns(kind: type[Request[Any]]) -> bool:
+        return kind in _TRACED
 
     def __call__(self, request: Request[Answer], caller: Caller) -> Answer:
         span = _span_of(request)
@@ -71,7 +53,7 @@ class Trace:
             raise
         count, linked = _moved(span, answer)
         # A claim that found nothing leaves no span: consumers ask all day. Nor does an empty exchange.
-        if count or isinstance(request, (Enqueue, EnqueueMany, Settle)):
+        if count or not isinstance(request, (Claim, Exchange)):
             self._write(span, began_ns, count=count, linked=linked)
         return answer
 
@@ -103,26 +85,19 @@ def _span_of(request: Request[Any]) -> Span | None:
             return Span("claim", "receive", request.queue if isinstance(request.queue, str) else None)
         case Settle():
             return Span("settle", "settle", messages=_size(request.items))
+        case Ack() | Nack():
+            return Span("settle", "settle", messages=1)
         case Exchange():
-            return _span_of_exchange(request)
+            return Span("exchange", "settle")
     return None
-
-
-def _span_of_exchange(request: Exchange) -> Span:
-    """An exchange that is only an enqueue or only a settle, under a request id, is shown as such."""
-    settles, sent = request.settle or request.extend, request.enqueue
-    if sent and isinstance(sent, Mapping) and not settles and not request.claim:
-        queue = next(iter(sent)) if len(sent) == 1 else None
-        return Span("enqueue", "send", queue, parent=_first_headers(next(iter(sent.values()))))
-    return Span("settle" if settles and not sent and not request.claim else "exchange", "settle")
 
 
 def _moved(span: Span, answer: Any) -> tuple[int, Iterable[Mapping[str, str]]]:
     """How many messages moved, and the headers of those that were delivered."""
-    if isinstance(answer, ExchangeResult):
-        enqueued = sum(len(ids) for ids in answer.enqueued.values())
-        count = len(answer.settled) + enqueued + len(answer.deliveries)
-        return count, _carried(answer.deliveries)
+    if span.verb == "exchange":
+        parts = [part if isinstance(part, list) else [part] for part in answer]
+        moved = [one for part in parts for one in part]
+        return len(moved), _carried([one for one in moved if isinstance(one, Delivery)])
     if span.operation == "receive":
         return len(answer), _carried(answer)
     return span.messages, ()

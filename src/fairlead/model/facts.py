@@ -250,7 +250,7 @@ class QueueCleared(msgspec.Struct, frozen=True):
 
 
 class RequestRemembered(msgspec.Struct, frozen=True):
-    """What an exchange answered, kept in the same commit as its effects."""
+    """The answer to a request under an id, kept in the same commit as its effects."""
 
     request_id: bytes
     outcome: bytes

@@ -69,6 +69,15 @@ HOLD_MESSAGES = 100
 HOLD_BYTES = 256 * 1024
 #: A hold that changes messages takes no more of them after this time; what it has taken it still commits.
 HOLD_MS = 5
+#: Messages of one `peek`, `browse` or `drain`, entries of one reading of the audit.
+MAX_PAGE = 10_000
+#: Ranges that `browse_splits` makes.
+MAX_SPLITS = 10_000
+#: The number of a claim of a durable consumer, or of an entry of the audit.
+MAX_NUMBER = (1 << 62) - 1
+#: A redrive: messages a second, and in all.
+MAX_REDRIVE_RATE = 1_000_000
+MAX_REDRIVE_COUNT = 1 << 40
 #: Counting on request stops here and says "more".
 COUNT_LIMIT = 10_000
 #: How many messages of a queue one call walks through: a filter, failure metrics, the tail of an id, what

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.model.delivery import Delivery
 from fairlead.model.failure import FailureReason, FailureRecord, Progress
 from fairlead.model.queue import QueueConfig
-from fairlead.model.settle import SettleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +154,6 @@ class OperatorResult:
     changed: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
     more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeResult:
-    """`settled` has a result per item, extends first; `enqueued` the ids by queue."""
-
-    settled: tuple[SettleResult, ...]
-    enqueued: dict[str, list[str]]
-    deliveries: list[Delivery]
 
 
 @dataclass(frozen=True, slots=True)

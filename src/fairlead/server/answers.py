@@ -16,6 +16,11 @@ from fairlead.errors import InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
 from fairlead.model.message import NewMessage
+from fairlead.request import Request
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.exchange import Exchange
+from fairlead.verbs.settle import Settle
 from fairlead.wire.calls import (
     Answer,
     ClaimCall,
@@ -51,27 +56,20 @@ Answered = tuple[Answer, pa.RecordBatch | None, list[Delivery]]
 
 def enqueue(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, EnqueueCall)
-    parts = _by_queue(
-        decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows), call.queues
-    )
-    if call.request_id is None and not call.answered and len(parts) == 1:
-        ((queue, messages),) = parts.items()
-        ids = broker.enqueue_many(queue, messages)
+    messages = decode_messages(_rows(batch)) if call.rows is None else read_message_rows(call.rows)
+    requests = _by_queue(messages, call.queues)
+    if len(requests) == 1:
+        ids = broker.once(requests[0], call.request_id, answered=call.answered)
     else:
-        done = broker.exchange("", enqueue=parts, request_id=call.request_id, answered=call.answered)
-        ids = [message_id for queue in parts for message_id in done.enqueued[queue]]
+        done = broker.once(Exchange(requests), call.request_id, answered=call.answered)
+        ids = [message_id for part in done for message_id in part]
     return (Answer(), encode_ids(ids), []) if call.rows is None else (Answer(ids=ids), None, [])
 
 
 def settle(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, SettleCall)
     items = decode_settlements(_rows(batch)) if call.rows is None else read_settlement_rows(call.rows)
-    if call.request_id is None and not call.answered:
-        results = broker.settle(items)
-    else:
-        results = list(
-            broker.exchange("", settle=items, request_id=call.request_id, answered=call.answered).settled
-        )
+    results = broker.once(Settle(items), call.request_id, answered=call.answered)
     now_ms = broker.now_ms()
     if call.rows is not None:
         return Answer(now_ms=now_ms, settled=[astuple(result) for result in results]), None, []
@@ -81,33 +79,27 @@ def settle(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None
 def exchange(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     call = decode(metadata, ExchangeCall)
     rows = _rows(batch)
-    split = call.extends + call.settles
-    if (
-        min(call.extends, call.settles) < 0
-        or split > rows.num_rows
-        or (split < rows.num_rows and not call.queues)
-    ):
+    split = call.settles
+    if not 0 <= split <= rows.num_rows or (split < rows.num_rows and not call.queues):
         raise InvalidRequest(
-            "extends, settles and queues",
-            f"{rows.num_rows} rows in all",
-            [call.extends, call.settles, call.queues],
+            "settles and queues", f"{rows.num_rows} rows in all", [call.settles, call.queues]
         )
     items = read_settlements(Columns(rows.slice(0, split), EXCHANGE)) if split else []
     messages = read_messages(Columns(rows.slice(split), EXCHANGE)) if call.queues else []
-    done = broker.exchange(
-        call.consumer,
-        extend=items[: call.extends],  # type: ignore[arg-type]  # what is none is refused there
-        settle=items[call.extends :],
-        enqueue=_by_queue(messages, call.queues),
-        claim=call.claim,
-        request_id=call.request_id,
-        answered=call.answered,
-    )
-    return (
-        Answer(settled=[astuple(result) for result in done.settled], enqueued=done.enqueued),
-        None,
-        done.deliveries,
-    )
+    requests: list[Request[Any]] = [Settle(items), *_by_queue(messages, call.queues)]
+    if call.claim is not None:
+        requests.append(read_claim(call.claim))
+    settled, *parts = broker.once(Exchange(requests), call.request_id, answered=call.answered)
+    deliveries = parts.pop() if call.claim is not None else []
+    ids = [message_id for part in parts for message_id in part]
+    return Answer(settled=[astuple(result) for result in settled], ids=ids), None, deliveries
+
+
+def read_claim(fields: object) -> Claim:
+    try:
+        return Claim(**fields)  # type: ignore[arg-type]
+    except TypeError as wrong:
+        raise InvalidRequest("claim", "the fields of a claim", str(wrong)) from None
 
 
 def claim(broker: AdmittedCaller, call: ClaimCall, limit: int, wait_ms: float) -> list[Delivery]:
@@ -201,14 +193,14 @@ def _rows(batch: pa.RecordBatch | None) -> pa.RecordBatch:
     return batch
 
 
-def _by_queue(messages: list[NewMessage], queues: list[tuple[Any, int]]) -> dict[Any, list[NewMessage]]:
-    parts: dict[Any, list[NewMessage]] = {}
+def _by_queue(messages: list[NewMessage], queues: list[tuple[Any, int]]) -> list[EnqueueMany]:
+    parts = []
     at = 0
     for queue, count in queues:
-        if not isinstance(queue, str) or queue in parts or not 0 <= count <= len(messages) - at:
-            raise InvalidRequest("queues", f"names, each once, of {len(messages)} rows in all", queues)
-        parts[queue] = messages[at : at + count]
+        if not isinstance(queue, str) or not 0 <= count <= len(messages) - at:
+            raise InvalidRequest("queues", f"names of {len(messages)} rows in all", queues)
+        parts.append(EnqueueMany(queue, messages[at : at + count]))
         at += count
     if at != len(messages):
-        raise InvalidRequest("queues", f"names, each once, of {len(messages)} rows in all", queues)
+        raise InvalidRequest("queues", f"names of {len(messages)} rows in all", queues)
     return parts

@@ -24,11 +24,10 @@ from fairlead.errors import (
     ProtocolMismatch,
     Unauthenticated,
 )
-from fairlead.middleware.stack import AdmittedCaller
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_REQUEST_BYTES
 from fairlead.server import answers
-from fairlead.server.access import Access
 from fairlead.server.flight_listener import FlightListener
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
@@ -60,13 +59,13 @@ class FlightDoor:
         limits: Limits | None = None,
         *,
         certificates: Certificates | None = None,
-        access: Access | None = None,
+        layers: Layers | None = None,
     ) -> None:
         self.address = address
         self._limits = limits = limits or Limits()
-        admission = access or Access(broker)
+        layers = layers or Layers(broker, limits=limits)
         self._listener = FlightListener(
-            lambda where, **tls: _FlightServer(where, admission, limits, **tls), address, certificates
+            lambda where, **tls: _FlightServer(where, layers, limits, **tls), address, certificates
         )
 
     def start(self) -> None:
@@ -90,9 +89,9 @@ class _Authorization(flight.ServerMiddleware):  # type: ignore[misc]
 class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses a stranger at the first header, whatever is called, before anything of the call is read."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, layers: Layers) -> None:
         super().__init__()
-        self._access = access
+        self._layers = layers
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Authorization:
         given = [
@@ -100,20 +99,20 @@ class _ReadsAuthorization(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         ]
         authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
         try:
-            self._access.admit(authorization, "")
+            self._layers.admit(authorization, "")
         except FairleadError as refused:
             raise _in_flight_words(refused) from None
         return _Authorization(authorization)
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, location: str, access: Access, limits: Limits, **tls: Any) -> None:
+    def __init__(self, location: str, layers: Layers, limits: Limits, **tls: Any) -> None:
         super().__init__(
             location,
-            middleware={_AUTHORIZATION: _ReadsAuthorization(access), "channels": _ChannelGate(limits)},
+            middleware={_AUTHORIZATION: _ReadsAuthorization(layers), "channels": _ChannelGate(limits)},
             **tls,
         )
-        self._access = access
+        self._layers = layers
         self._limits = limits
 
     def do_exchange(
@@ -124,7 +123,7 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         try:
-            broker = self._access.admit(context.get_middleware(_AUTHORIZATION).value, context.peer())
+            broker = self._layers.admit(context.get_middleware(_AUTHORIZATION).value, context.peer())
             verb = _read_verb(descriptor.command or b"")
             with self._limits.channel(connection_of(context.peer())) as opened:
                 writer.begin(CHANNELS[verb][1])
@@ -278,28 +277,26 @@ class _Channel:
         if size > MAX_REQUEST_BYTES:
             raise LimitReached("bytes in one request", MAX_REQUEST_BYTES)
         metadata, batch = unpack(request)
+        self._broker.caller = self._broker.caller._replace(size=size)
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
             return
         if self._verb == "claim_numbered":
-            with self._limits.waiting_call():
-                answer = answers.claim_numbered(self._broker, decode(metadata, NumberedCall))
-            self._write(answer)
+            self._write(answers.claim_numbered(self._broker, decode(metadata, NumberedCall)))
             return
         if self._verb in STREAMED:
             self._stream(STREAMED[self._verb](self._broker, metadata))
             return
         # What an operator looks at is in memory until the answer is written.
         with self._broker.answering() if self._verb == "request" else nullcontext():
-            with self._limits.call(size):
-                answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
+            answer, body, deliveries = answers.ANSWERS[self._verb](self._broker, metadata, batch)
             if self._verb == "exchange":
                 self._hand_out(deliveries, answer)
             else:
                 self._write(answer, body)
 
     def _claim(self, call: ClaimCall) -> None:
-        with self._limits.waiting_call():
+        with self._limits.handing_out():
             if not call.credit:
                 self._hand_out(
                     answers.claim(self._broker, call, call.limit, call.wait_ms),
@@ -314,15 +311,13 @@ class _Channel:
             self._write(Answer(now_ms=self._broker.now_ms(), credit=left))
 
     def _stream(self, parts: Iterator[Part]) -> None:
-        """Each part is a call of its own: a client that is slow to read holds up no stop, and hears of it
+        """Each page is a call of its own: a client that is slow to read holds up no stop, and hears of it
         between two parts.
         """
         with self._limits.unread() as hold:
             hold(MOST_BYTES)
             while True:
-                with self._limits.call():
-                    self._broker.rights.grants()
-                    part = next(parts, None)
+                part = next(parts, None)
                 if part is None:
                     self._write(Answer())
                     return

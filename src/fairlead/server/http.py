@@ -23,8 +23,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 import fairlead
 from fairlead.broker.broker import Broker
 from fairlead.errors import FairleadError, ServerStopping
+from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import join_address, split_address
-from fairlead.server.access import Access
 from fairlead.server.limits import Limit, Limits
 from fairlead.server.metrics import Metrics
 from fairlead.wire.statuses import status_of
@@ -84,12 +84,12 @@ class HttpDoor:
         max_connections: int = MAX_CONNECTIONS,
         timeout_s: float = TIMEOUT_S,
         certificates: Certificates | None = None,
-        access: Access | None = None,
+        layers: Layers | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.address = address
         self._limits = limits = limits or Limits()
-        self._access = access or Access(broker)
+        self._layers = layers or Layers(broker)
         self._broker = broker
         self._metrics = metrics
         self._certificates = certificates
@@ -161,7 +161,7 @@ class HttpDoor:
             path, query, unreadable = "", "", str(wrong)
         try:
             # Before it is known whether there is such a page.
-            caller = self._access.admit(headers.get("Authorization"), source) if path not in _OPEN else None
+            caller = self._layers.admit(headers.get("Authorization"), source) if path not in _OPEN else None
             if unreadable:
                 return _problem(HTTPStatus.BAD_REQUEST, "bad_request", unreadable)
             page = self._pages.get(path)

@@ -1,10 +1,10 @@
 """What all doors together have in hand: refuses what would be too much, counts what was refused, knows when
 nothing is in flight.
 
-One `Limits` for a server. A door wraps every call in `with limits.call(size):` or `waiting_call()`, and what
-a client keeps open in `channel()` (Flight) or `stream()` (gRPC); they raise before anything was carried out.
-Errors that a door answers with are told to `count_error`, and whatever else is refused to `refused`, so that
-every limit shows in the metrics.
+One `Limits` for a server. The layer `middleware.limits` wraps every request in `call(size)` or
+`waiting_call()`; a door wraps what a client keeps open in `channel()` (Flight) or `stream()` (gRPC). All of
+these raise before anything was carried out. A door tells `count_error` the errors that it answers with, and
+`refused` whatever else is refused, so that every limit shows in the metrics.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
@@ -168,6 +168,7 @@ class Limits:
         self._changed = threading.Condition()
         self._calls = 0
         self._waiting = 0
+        self._of_thread = threading.local()
         self._bytes = 0
         self._unread = 0
         self._opened = 0
@@ -213,6 +214,24 @@ class Limits:
         """
         with self._changed:
             self._check_open()
+        with nullcontext() if getattr(self._of_thread, "hands_out", False) else self._waits():
+            yield
+
+    @contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """For a claim until its answer is written. The layers are done with it before that, but a stop must not
+        cut it off. The `waiting_call` of this thread inside it is the same call.
+        """
+        self._of_thread.hands_out = True
+        try:
+            with self._waits():
+                yield
+        finally:
+            self._of_thread.hands_out = False
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        with self._changed:
             self._waiting += 1
         try:
             yield

@@ -8,13 +8,13 @@ in the same millisecond are one observation with a weight, and so are leases of 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.model import facts as f
+from fairlead.model.distribution import Distribution
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import Flag
 from fairlead.model.timings import Timing
@@ -69,23 +69,6 @@ BOOKKEEPING: frozenset[type] = frozenset(
 _BY_QUEUE = frozenset(definition.name for definition in names.METRICS if definition.labels[:1] == ("queue",))
 _REASONS = {int(reason): reason.word for reason in FailureReason}
 _STATE = Flag.STATE
-
-
-class Distribution:
-    """A histogram that takes many equal values at once. `counts` has one more entry than `bounds`, for what
-    is above all.
-    """
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
 
 
 class _Granted:

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from fairlead.middleware.metrics import REQUEST_SECONDS as REQUEST_BOUNDS
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 #: The label of all queues beyond the bound.
@@ -132,6 +134,12 @@ COMMIT_SECONDS = _histogram(
 SYNC_SECONDS = _histogram(
     "sync_seconds", "", WORK_SECONDS, "Time a call waited until its commit was synced to disk."
 )
+REQUEST_SECONDS = _histogram(
+    "request_seconds",
+    "verb",
+    REQUEST_BOUNDS,
+    "Time a request took in the engine, hooks, syncs and the wait of a claim included.",
+)
 
 BUILD_INFO = _gauge("build_info", "version python", "Always 1.")
 BROKER_UP = _gauge("broker_up", "", "1 while the broker is open and its store works.")
@@ -199,6 +207,11 @@ CALLS = _gauge(
 )
 CHANNELS = _gauge("channels_open", "", "Channels and streams that clients hold open.")
 CALL_BYTES = _gauge("calls_in_flight_bytes", "", "What the requests in flight hold in memory.")
+REQUESTS = _counter(
+    "requests",
+    "verb outcome",
+    "Requests that reached the engine: ok, the code of the error, or failed. Refusals before that, such as forbidden or overloaded, are not.",
+)
 CALLS_REFUSED = _counter(
     "calls_refused", "", "Calls, channels and streams refused because there were too many: Overloaded."
 )

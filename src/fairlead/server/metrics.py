@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from math import inf
 from pathlib import Path
@@ -22,10 +22,12 @@ from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
 from fairlead.config import MetricSettings
 from fairlead.errors import FairleadError
+from fairlead.middleware.metrics import RequestCounts
+from fairlead.model.distribution import Distribution
 from fairlead.model.measures import Measures, QueueMeasures
 from fairlead.server import metric_names as names
 from fairlead.server.limits import Limit, Limits
-from fairlead.server.metric_counts import Counts, Distribution
+from fairlead.server.metric_counts import Counts
 from fairlead.server.metric_labels import QueueLabels
 from fairlead.server.metric_names import Definition
 
@@ -50,6 +52,7 @@ class Metrics:
         limits: Limits | None = None,
         settings: MetricSettings | None = None,
         certificate_ends: Callable[[], datetime] | None = None,
+        requests: Mapping[str, RequestCounts] | None = None,
     ) -> None:
         chosen = settings or MetricSettings()
         self.registry = CollectorRegistry()
@@ -57,6 +60,7 @@ class Metrics:
         self._data = data
         self._limits = limits
         self._certificate_ends = certificate_ends
+        self._requests = {} if requests is None else requests
         self._labels = QueueLabels(chosen.max_queues)
         self._counts = Counts(clock or SystemClock(), self._labels)
         self._throttles = _Bounded(chosen.max_throttle_keys)
@@ -76,6 +80,10 @@ class Metrics:
         distributions: dict[str, list[tuple[tuple[str, ...], Distribution]]] = {}
         for (name, values), found in list(self._counts.distributions.items()):
             distributions.setdefault(name, []).append((values, found))
+        for verb, requests in sorted(self._requests.items()):
+            for outcome, count in sorted(requests.outcomes.items()):
+                counters.setdefault(names.REQUESTS.name, []).append(((verb, outcome), count))
+            distributions.setdefault(names.REQUEST_SECONDS.name, []).append(((verb,), requests.seconds))
         measured = {definition.name: samples for definition, samples in self._measured()}
         for definition in names.METRICS:
             family = _family(definition)

@@ -25,9 +25,8 @@ from fairlead.broker.broker import Broker
 from fairlead.config import ServerSettings
 from fairlead.decide.redact import Redaction
 from fairlead.errors import AddressUnavailable, BrokenInvariant, FairleadError
-from fairlead.middleware.trace import traced
+from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import split_address
-from fairlead.server.access import Access
 from fairlead.server.arrow_memory import limit_arrow_memory
 from fairlead.server.bootstrap import BOOTSTRAP_FILE, Prepared, prepare_bootstrap_key
 from fairlead.server.doors import Door
@@ -69,7 +68,7 @@ class Server:
         self.certificates: Certificates | None = None
         self._make_doors = make_doors or (
             lambda broker, settings, limits: open_doors(
-                broker, settings, limits, self.certificates, self._access(broker)
+                broker, settings, limits, self.certificates, self._layers(broker)
             )
         )
         self._broker: Broker | None = None
@@ -119,7 +118,7 @@ class Server:
                 )
             if self.settings.auth.mode == "keys":
                 self._prepare_bootstrap_key(broker)
-            for door in self._make_doors(traced(broker, self._tracing), self.settings, self.limits):
+            for door in self._make_doors(broker, self.settings, self.limits):
                 try:
                     door.start()
                 except FairleadError:
@@ -150,12 +149,13 @@ class Server:
             **where,
         )
 
-    def _access(self, broker: Broker) -> Access:
-        redaction = Redaction(self.settings.redact.headers, self.settings.redact.json_paths)
-        return Access(
+    def _layers(self, broker: Broker) -> Layers:
+        return Layers(
             broker,
+            Redaction(self.settings.redact.headers, self.settings.redact.json_paths),
             keys=self.settings.auth.mode == "keys",
-            redaction=redaction,
+            limits=self.limits,
+            tracing=self._tracing,
             on_refused=lambda: self.limits.refused(Limit.AUTHENTICATION),
         )
 
@@ -298,7 +298,7 @@ def open_doors(
     settings: ServerSettings,
     limits: Limits,
     certificates: Certificates | None,
-    access: Access,
+    layers: Layers,
 ) -> list[Door]:
     """Those that are not off. Each brings its own library, which need not be installed for the others."""
     addresses, doors = settings.addresses(), list[Door]()
@@ -307,7 +307,7 @@ def open_doors(
         from fairlead.server.flight import FlightDoor
 
         doors.append(
-            FlightDoor(broker, addresses["flight"], limits, certificates=certificates, access=access)
+            FlightDoor(broker, addresses["flight"], limits, certificates=certificates, layers=layers)
         )
     if "grpc" in addresses:
         from fairlead.server.fila.door import FilaDoor
@@ -321,7 +321,7 @@ def open_doors(
                 grace_s=grace_s,
                 trace_headers=carries_traces,
                 certificates=certificates,
-                access=access,
+                layers=layers,
             )
         )
     if "http" in addresses:
@@ -330,11 +330,16 @@ def open_doors(
 
         ends = None if certificates is None else lambda: certificates.current.ends
         metrics = Metrics(
-            broker, data=settings.data, limits=limits, settings=settings.metrics, certificate_ends=ends
+            broker,
+            data=settings.data,
+            limits=limits,
+            settings=settings.metrics,
+            certificate_ends=ends,
+            requests=layers.requests,
         )
         doors.append(
             HttpDoor(
-                broker, addresses["http"], metrics, certificates=certificates, access=access, limits=limits
+                broker, addresses["http"], metrics, certificates=certificates, layers=layers, limits=limits
             )
         )
     return doors

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
+
+from fairlead.fields import PageLimit
 from fairlead.model.access import AuditRecord, Right
+from fairlead.model.limits import MAX_NUMBER
 from fairlead.request import Request, verb
 
 if TYPE_CHECKING:
@@ -22,13 +26,18 @@ class AuditRead(Request[list[AuditRecord]], frozen=True):
 
     repeatable = True
     queue_field = ""
+    slow = True
 
-    limit: int = 100
-    before: int | None = None
-    who: str | None = None
-    verb: str | None = None
-    queue: str | None = None
-    since: int | None = None
+    limit: PageLimit = 100
+    before: Annotated[
+        int | None, Meta(description="Only entries before the one of this number.", ge=1, le=MAX_NUMBER)
+    ] = None
+    who: Annotated[str | None, Meta(description="Only what this key did, by its id or name.")] = None
+    verb: Annotated[str | None, Meta(description="Only this act, such as `purge` or `keys.create`.")] = None
+    queue: Annotated[str | None, Meta(description="Only what was done to this queue.")] = None
+    since: Annotated[
+        int | None, Meta(description="Only entries from this time on, in epoch milliseconds.")
+    ] = None
 
     def run(self, tx: Transaction) -> list[AuditRecord]:
         return tx.core.audit.read(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
+
+from fairlead.fields import PageLimit, QueueName, View
+from fairlead.model.limits import MAX_SPLITS
 from fairlead.model.views import MessageInfo
 from fairlead.request import Request, verb
 
@@ -23,13 +27,16 @@ class Browse(Request[list[MessageInfo]], frozen=True):
 
     repeatable = True
     shows_messages = True
+    slow = True
 
-    queue: str
-    view: Literal["messages", "dead"] = "messages"
-    low: str = ""
-    high: str = ""
-    limit: int = 1000
-    after: str = ""
+    queue: QueueName
+    view: View = "messages"
+    low: Annotated[str, Meta(description="The first id; empty: no bound.")] = ""
+    high: Annotated[str, Meta(description="The id behind the last; empty: no bound.")] = ""
+    limit: PageLimit = 1000
+    after: Annotated[
+        str, Meta(description="The id of the last message of the page before; empty: from the start.")
+    ] = ""
 
     def run(self, tx: Transaction) -> list[MessageInfo]:
         from fairlead.broker.browse import browse
@@ -53,10 +60,11 @@ class BrowseSplits(Request[list[tuple[str, str]]], frozen=True):
     """Up to `n` ranges (low, high) for `browse`, about even, that together cover the queue; "" is no bound."""
 
     repeatable = True
+    slow = True
 
-    queue: str
-    view: Literal["messages", "dead"] = "messages"
-    n: int = 1
+    queue: QueueName
+    view: View = "messages"
+    n: Annotated[int, Meta(description="How many ranges at most.", ge=1, le=MAX_SPLITS)] = 1
 
     def run(self, tx: Transaction) -> list[tuple[str, str]]:
         from fairlead.broker.browse import browse_splits

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
+from fairlead.fields import Consumer, MaxPerStream, Wait
 from fairlead.model.access import Right
 from fairlead.model.delivery import Delivery
-from fairlead.model.durations import Duration
-from fairlead.request import Request, Room, verb
+from fairlead.model.limits import MAX_CLAIM, MAX_CLAIM_TOKEN_BYTES
+from fairlead.request import Request, Room, patience_of, verb
 
 if TYPE_CHECKING:
     from fairlead.broker.transaction import Transaction
@@ -29,19 +31,24 @@ class Claim(Request[list[Delivery]], frozen=True):
     bulk = True
     right = Right.CONSUME
     room = Room.LEASES
+    # A claim that a power cut undoes is delivered again.
+    durable = False
 
-    queue: str | Sequence[str]
-    limit: int = 1
-    wait: Duration | None = None
-    consumer: str = ""
-    max_per_stream: int = 1
-    token: str | None = None
-    started: bool = True
+    queue: Annotated[str | Sequence[str], Meta(description="One queue, or several that take turns.")]
+    limit: Annotated[int, Meta(description="Most messages.", ge=1, le=MAX_CLAIM)] = 1
+    wait: Wait = None
+    consumer: Consumer = ""
+    max_per_stream: MaxPerStream = 1
+    token: Annotated[
+        str | None,
+        Meta(description="Makes the claim idempotent.", min_length=1, max_length=MAX_CLAIM_TOKEN_BYTES),
+    ] = None
+    started: Annotated[bool, Meta(description="Whether work begins at once.")] = True
 
     def run(self, tx: Transaction) -> list[Delivery]:
-        from fairlead.broker.claim import claim
+        import fairlead.broker.claim as engine
 
-        return claim(
+        return engine.claim(
             tx.core,
             self.queue,
             limit=self.limit,
@@ -51,6 +58,9 @@ class Claim(Request[list[Delivery]], frozen=True):
             started=self.started,
             max_per_stream=self.max_per_stream,
         )
+
+    def patience_ms(self) -> int:
+        return patience_of(self.wait)
 
     def queues(self) -> Sequence[str]:
         return names_of(self.queue)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from fairlead.errors import InvalidRequest
+from fairlead.fields import ConfigKey
 from fairlead.model.access import EVERYTHING, Right
 from fairlead.model.config_keys import WEIGHT
+from fairlead.model.limits import MAX_CONFIG_KEY_BYTES, MAX_CONFIG_VALUE_BYTES
 from fairlead.model.names import check_queue_name
 from fairlead.request import Answer, Request, Room, verb
 
@@ -30,7 +34,7 @@ class ConfigGet(ConfigRequest[str], frozen=True):
 
     repeatable = True
 
-    key: str
+    key: ConfigKey
 
     def run(self, tx: Transaction) -> str:
         from fairlead.broker.runtime_config import get_value
@@ -46,8 +50,14 @@ class ConfigSet(ConfigRequest[None], frozen=True):
     repeatable = True
     room = Room.GROWS
 
-    key: str
-    value: str | float
+    key: ConfigKey
+    value: Annotated[
+        str | float,
+        Meta(
+            description="Text; a number for throttles and weights, RATE,BURST for throttle.KEY.",
+            max_length=MAX_CONFIG_VALUE_BYTES,
+        ),
+    ]
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.runtime_config import set_value
@@ -66,7 +76,7 @@ class ConfigDelete(ConfigRequest[None], frozen=True):
     audited = True
     room = Room.FITS
 
-    key: str
+    key: ConfigKey
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.runtime_config import delete_value
@@ -80,7 +90,9 @@ class ConfigList(Request[dict[str, str]], frozen=True):
 
     repeatable = True
 
-    prefix: str = ""
+    prefix: Annotated[
+        str, Meta(description="Only keys that begin with it.", max_length=MAX_CONFIG_KEY_BYTES)
+    ] = ""
 
     def run(self, tx: Transaction) -> dict[str, str]:
         from fairlead.broker.runtime_config import list_values

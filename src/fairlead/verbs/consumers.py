@@ -8,15 +8,36 @@ chosen and closed is synced before the answer, whatever the durability of the br
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
+
+from fairlead.fields import (
+    ClaimNumber,
+    ConsumerName,
+    Generation,
+    MaxPerStream,
+    NextNumber,
+    QueueName,
+    Slice,
+    Slices,
+    Wait,
+    lasting,
+)
 from fairlead.model.access import Right
 from fairlead.model.consumer import CloseResult, ConsumerInfo, NumberedClaim, TakenUp, Unspoken
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
-from fairlead.model.limits import MAX_CLAIM
+from fairlead.model.limits import (
+    MAX_ANSWER_BYTES,
+    MAX_BATCH_MESSAGES,
+    MAX_CLAIM,
+    MAX_CONSUMER_TTL_MS,
+    MAX_PART_BYTES,
+    MIN_CONSUMER_TTL_MS,
+)
 from fairlead.model.settle import Complete, Extend, Fail, Release, Start
-from fairlead.request import Request, Room, verb
+from fairlead.request import Request, Room, patience_of, verb
 
 if TYPE_CHECKING:
     from fairlead.broker.transaction import Transaction
@@ -35,10 +56,19 @@ class ConsumersRegister(Request[ConsumerInfo], frozen=True):
     repeatable = True
     room = Room.WEIGHS
 
-    name: str
-    queue: str
-    ttl: Duration = "7d"
-    unspoken: Unspoken = "complete"
+    name: ConsumerName
+    queue: QueueName
+    ttl: Annotated[
+        Duration,
+        lasting(
+            "How long the consumer may be silent before its claim is let go.",
+            at_least_ms=MIN_CONSUMER_TTL_MS,
+            at_most_ms=MAX_CONSUMER_TTL_MS,
+        ),
+    ] = "7d"
+    unspoken: Annotated[
+        Unspoken, Meta(description="What a close does with messages that have no outcome.")
+    ] = "complete"
 
     def run(self, tx: Transaction) -> ConsumerInfo:
         from fairlead.broker import consumers
@@ -61,16 +91,21 @@ class ConsumersClaim(Request[NumberedClaim], frozen=True):
     right = Right.CONSUME
     room = Room.LEASES
     repeatable = True
+    slow = True
 
-    name: str
-    queue: str
-    generation: int
-    number: int
-    limit: int = 10_000
-    max_bytes: int = 64 * 1024 * 1024
-    wait: Duration | None = None
-    up_to: int | None = None
-    max_per_stream: int = MAX_CLAIM
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    number: NextNumber
+    limit: Annotated[int, Meta(description="Most messages.", ge=1, le=MAX_CLAIM)] = 10_000
+    max_bytes: Annotated[
+        int, Meta(description="Most bytes, exceeded by a few messages at most.", ge=1, le=MAX_ANSWER_BYTES)
+    ] = 64 * 1024 * 1024
+    wait: Wait = None
+    up_to: Annotated[
+        int | None, Meta(description="A place, as `ceiling` returns it: nothing behind it is taken.", ge=0)
+    ] = None
+    max_per_stream: MaxPerStream = MAX_CLAIM
 
     def run(self, tx: Transaction) -> NumberedClaim:
         from fairlead.broker import consumers
@@ -87,6 +122,9 @@ class ConsumersClaim(Request[NumberedClaim], frozen=True):
             up_to=self.up_to,
             max_per_stream=self.max_per_stream,
         )
+
+    def patience_ms(self) -> int:
+        return patience_of(self.wait)
 
     def visible(self, answer: NumberedClaim, rights: Rights) -> NumberedClaim:
         """A caller that lost its right while it waited learns nothing; the claim stays with its consumer."""
@@ -107,15 +145,17 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
 
     bulk = True
     right = Right.CONSUME
+    slow = True
+    paged = True
 
-    name: str
-    queue: str
-    generation: int
-    number: int
-    slice: int = 0
-    slices: int = 1
-    unsettled: bool = False
-    after: bytes = b""
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    number: ClaimNumber
+    slice: Slice = 0
+    slices: Slices = 1
+    unsettled: Annotated[bool, Meta(description="Leave out messages that have an outcome.")] = False
+    after: Annotated[bytes, Meta(description="The id of the last message that was read before.")] = b""
 
     def run(self, tx: Transaction) -> Iterator[Sequence[Delivery]]:
         from fairlead.broker import consumers
@@ -155,12 +195,21 @@ class ConsumersRecord(Request[None], frozen=True):
     repeatable = True
     room = Room.WEIGHS
 
-    name: str
-    queue: str
-    generation: int
-    number: int
-    items: Sequence[Complete | Fail | Release | Start | Extend]
-    part: str = ""
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    number: ClaimNumber
+    items: Annotated[
+        Sequence[Complete | Fail | Release | Start | Extend],
+        Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES),
+    ]
+    part: Annotated[
+        str,
+        Meta(
+            description="The part under which they are recorded; empty: they count in any case.",
+            max_length=MAX_PART_BYTES,
+        ),
+    ] = ""
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker import consumers
@@ -183,12 +232,12 @@ class ConsumersTakeUp(Request[TakenUp], frozen=True):
     repeatable = True
     room = Room.FITS
 
-    name: str
-    queue: str
-    generation: int
-    number: int
-    slice: int = 0
-    slices: int = 1
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    number: ClaimNumber
+    slice: Slice = 0
+    slices: Slices = 1
 
     def run(self, tx: Transaction) -> TakenUp:
         from fairlead.broker import consumers
@@ -216,12 +265,14 @@ class ConsumersChoose(Request[None], frozen=True):
     # A claim cannot be closed without its choice.
     room = Room.LEASES
 
-    name: str
-    queue: str
-    generation: int
-    number: int
-    parts: Sequence[str]
-    add: bool = False
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    number: ClaimNumber
+    parts: Annotated[
+        Sequence[str], Meta(description="The parts whose outcomes count.", max_length=MAX_BATCH_MESSAGES)
+    ]
+    add: Annotated[bool, Meta(description="Whether parts that were chosen before count too.")] = False
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker import consumers
@@ -242,11 +293,12 @@ class ConsumersClose(Request[CloseResult], frozen=True):
     right = Right.CONSUME
     repeatable = True
     room = Room.FITS
+    slow = True
 
-    name: str
-    queue: str
-    generation: int
-    up_to: int
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
+    up_to: Annotated[int, Meta(description="Number of the claim in hand.", ge=0)]
 
     def run(self, tx: Transaction) -> CloseResult:
         from fairlead.broker import consumers
@@ -261,10 +313,12 @@ class ConsumersHeartbeat(Request[ConsumerInfo], frozen=True):
     right = Right.CONSUME
     repeatable = True
     room = Room.FITS
+    # A lost heartbeat only brings the end of the time to live nearer.
+    durable = False
 
-    name: str
-    queue: str
-    generation: int
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
 
     def run(self, tx: Transaction) -> ConsumerInfo:
         from fairlead.broker import consumers
@@ -281,9 +335,9 @@ class ConsumersCeiling(Request[int], frozen=True):
     right = Right.CONSUME
     repeatable = True
 
-    name: str
-    queue: str
-    generation: int
+    name: ConsumerName
+    queue: QueueName
+    generation: Generation
 
     def run(self, tx: Transaction) -> int:
         from fairlead.broker import consumers
@@ -302,9 +356,10 @@ class ConsumersRelease(Request[int], frozen=True):
     right = Right.ADMIN
     audited = True
     room = Room.FITS
+    slow = True
 
-    name: str
-    queue: str
+    name: ConsumerName
+    queue: QueueName
 
     def run(self, tx: Transaction) -> int:
         from fairlead.broker import consumers
@@ -322,9 +377,10 @@ class ConsumersDrop(Request[None], frozen=True):
     right = Right.ADMIN
     audited = True
     room = Room.FITS
+    slow = True
 
-    name: str
-    queue: str
+    name: ConsumerName
+    queue: QueueName
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker import consumers
@@ -356,8 +412,8 @@ class ConsumersShow(Request[ConsumerInfo], frozen=True):
 
     repeatable = True
 
-    name: str
-    queue: str
+    name: ConsumerName
+    queue: QueueName
 
     def run(self, tx: Transaction) -> ConsumerInfo:
         from fairlead.broker import consumers

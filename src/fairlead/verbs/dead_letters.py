@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
-from fairlead.decide.dead_filter import DeadFilter
+from fairlead.fields import DryRun, Filter, Ids, QueueName
 from fairlead.model.access import EVERYTHING, Right
 from fairlead.model.facts import Intent
+from fairlead.model.limits import MAX_REDRIVE_COUNT, MAX_REDRIVE_RATE
 from fairlead.model.views import RedriveResult
 from fairlead.request import Request, Room, verb
 from fairlead.verbs.operate import Operation
@@ -30,13 +32,17 @@ class Redrive(Operation[RedriveResult], frozen=True):
     right = Right.REDRIVE
     room = Room.WEIGHS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    count: int | None = None
-    dry_run: bool = False
-    rate: float | None = None
-    clear_progress: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    count: Annotated[
+        int | None, Meta(description="At most so many, the longest dead first.", ge=1, le=MAX_REDRIVE_COUNT)
+    ] = None
+    dry_run: DryRun = False
+    rate: Annotated[
+        float | None, Meta(description="So many a second, in the background.", gt=0, le=MAX_REDRIVE_RATE)
+    ] = None
+    clear_progress: Annotated[bool, Meta(description="Forget which steps were already done.")] = False
 
     def run(self, tx: Transaction) -> RedriveResult:
         from fairlead.broker.dead_letters import redrive
@@ -81,7 +87,7 @@ class CancelIntent(Request[bool], frozen=True):
     audited = True
     room = Room.FITS
 
-    intent_id: int
+    intent_id: Annotated[int, Meta(description="The number that the list of intents shows.")]
 
     def run(self, tx: Transaction) -> bool:
         from fairlead.broker.intents import cancel_intent
@@ -94,16 +100,23 @@ class CancelIntent(Request[bool], frozen=True):
         if queue is None:
             return msgspec.structs.replace(self, intent_id=-1)
         rights.need_pattern(Right.REDRIVE, queue)
-        return self
+        return _CancelFoundIntent(self.intent_id, queue)
 
     def is_audited(self) -> bool:
         return self.intent_id != -1
 
-    def audit_queue(self, rights: Rights) -> str:
-        return rights.queue_of_intent(self.intent_id) or ""
-
     def audit_details(self) -> Mapping[str, object]:
         return {"intent": self.intent_id}
+
+
+class _CancelFoundIntent(CancelIntent, frozen=True):
+    """Carries the queue of the operation from the check of the right to the audit: the operation may end in
+    between, and its queue cannot be looked up again.
+    """
+
+    queue_field = "queue"
+
+    queue: str
 
 
 def _without_header(intent: Intent) -> Intent:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta
+
+from fairlead.fields import DedupKey, ErrorText, Messages, QueueName, Reason, lasting
 from fairlead.model.access import Right
 from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureReason
 from fairlead.model.lane import DEFAULT_KEY
+from fairlead.model.limits import (
+    MAX_DEDUP_KEY_BYTES,
+    MAX_KEY_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_THROTTLE_KEYS,
+    MAX_WEIGHT,
+)
 from fairlead.model.message import NewMessage
 from fairlead.request import Request, Room, verb
 
@@ -21,19 +31,40 @@ class Enqueue(Request[str], frozen=True):
     """Put one message into a queue. Returns its id; for a duplicate, the id of the first."""
 
     bulk = True
+    remembered = True
     right = Right.PRODUCE
     room = Room.WEIGHS
 
-    queue: str
-    payload: bytes
-    headers: Mapping[str, str] | None = None
-    fairness_key: str = DEFAULT_KEY
-    weight: int = 1
-    throttle_keys: Sequence[str] = ()
-    stream: str | None = None
-    delay: Duration | None = None
-    dedup_key: str | None = None
-    ttl: Duration | None = None
+    queue: QueueName
+    payload: Annotated[
+        bytes, Meta(description="The body, which fairlead does not look into.", max_length=MAX_PAYLOAD_BYTES)
+    ]
+    headers: Annotated[Mapping[str, str] | None, Meta(description="Names and values beside the body.")] = None
+    fairness_key: Annotated[
+        str, Meta(description="Whom the message belongs to: keys take turns.", max_length=MAX_KEY_BYTES)
+    ] = DEFAULT_KEY
+    weight: Annotated[
+        int, Meta(description=f"The share of the key, 1 to {MAX_WEIGHT}; beyond, the nearer of the two.")
+    ] = 1
+    throttle_keys: Annotated[
+        Sequence[str], Meta(description="Throttles that hold the message back.", max_length=MAX_THROTTLE_KEYS)
+    ] = ()
+    stream: Annotated[
+        str | None,
+        Meta(
+            description="Messages of one stream are worked in order.", min_length=1, max_length=MAX_KEY_BYTES
+        ),
+    ] = None
+    delay: Annotated[Duration | None, lasting("Deliver only after this time.")] = None
+    dedup_key: Annotated[
+        str | None,
+        Meta(
+            description="A second message with this key is the first one.",
+            min_length=1,
+            max_length=MAX_DEDUP_KEY_BYTES,
+        ),
+    ] = None
+    ttl: Annotated[Duration | None, lasting("Time to live, instead of the time to live of the queue.")] = None
 
     def message(self) -> NewMessage:
         return NewMessage(
@@ -49,9 +80,9 @@ class Enqueue(Request[str], frozen=True):
         )
 
     def run(self, tx: Transaction) -> str:
-        from fairlead.broker.enqueue import enqueue_many
+        import fairlead.broker.enqueue as engine
 
-        return enqueue_many(tx.core, self.queue, [self.message()])[0]
+        return engine.enqueue_many(tx.core, self.queue, [self.message()])[0]
 
 
 @verb("enqueue_many")
@@ -59,16 +90,17 @@ class EnqueueMany(Request[list[str]], frozen=True):
     """Put messages into a queue, all or none, in the order given, in one commit. Returns their ids."""
 
     bulk = True
+    remembered = True
     right = Right.PRODUCE
     room = Room.WEIGHS
 
-    queue: str
-    messages: Sequence[NewMessage]
+    queue: QueueName
+    messages: Messages
 
     def run(self, tx: Transaction) -> list[str]:
-        from fairlead.broker.enqueue import enqueue_many
+        import fairlead.broker.enqueue as engine
 
-        return enqueue_many(tx.core, self.queue, self.messages)
+        return engine.enqueue_many(tx.core, self.queue, self.messages)
 
 
 @verb("quarantine")
@@ -79,10 +111,10 @@ class Quarantine(Request[list[str]], frozen=True):
     audited = True
     room = Room.WEIGHS
 
-    queue: str
-    messages: Sequence[NewMessage]
-    reason: FailureReason | str | int = FailureReason.UNKNOWN
-    error: str = ""
+    queue: QueueName
+    messages: Messages
+    reason: Reason = FailureReason.UNKNOWN
+    error: ErrorText = ""
 
     def run(self, tx: Transaction) -> list[str]:
         from fairlead.broker.enqueue import quarantine
@@ -97,8 +129,8 @@ class Twin(Request[str | None], frozen=True):
     right = Right.PRODUCE
     repeatable = True
 
-    queue: str
-    dedup_key: str
+    queue: QueueName
+    dedup_key: DedupKey
 
     def run(self, tx: Transaction) -> str | None:
         from fairlead.broker.looking import twin

@@ -1,75 +1,73 @@
-"""A whole turn of work in one call."""
+"""Several requests in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.model.access import Right
-from fairlead.model.message import NewMessage
-from fairlead.model.settle import Extend, Settlement
-from fairlead.model.views import ExchangeResult
-from fairlead.request import Request, Room, verb
-from fairlead.verbs.claim import names_of
+from fairlead.errors import InvalidRequest
+from fairlead.request import VERBS, Request, Room, verb
+from fairlead.verbs.claim import Claim
+from fairlead.verbs.enqueue import Enqueue, EnqueueMany
+from fairlead.verbs.settle import Settle
 
 if TYPE_CHECKING:
     from fairlead.broker.transaction import Transaction
     from fairlead.middleware.rights import Rights
 
+#: What an exchange may contain, and at most one `Claim`. None of these is audited.
+ACCEPTED = (Settle, Enqueue, EnqueueMany, Claim)
+
+
+def check_remembered(request: Request[Any]) -> None:
+    """Refuse a request whose answer cannot be remembered under an id."""
+    if not request.remembered:
+        names = ", ".join(name for name, verb in VERBS.items() if verb.request.remembered)
+        raise InvalidRequest("request_id", f"none, except with {names}", request.verb_name)
+
+
+def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany | Claim]:
+    """The requests of an exchange. Raises `InvalidRequest` for anything else."""
+    expected = f"a list of {', '.join(kind.__name__ for kind in ACCEPTED)}, with at most one Claim"
+    if not isinstance(requests, Sequence) or isinstance(requests, (str, bytes)):
+        raise InvalidRequest("requests", expected, type(requests))
+    for request in requests:
+        if not isinstance(request, ACCEPTED):
+            raise InvalidRequest("requests", expected, type(request))
+    if sum(isinstance(request, Claim) for request in requests) > 1:
+        raise InvalidRequest("requests", expected, "several claims")
+    return requests
+
 
 @verb("exchange")
-class Exchange(Request[ExchangeResult], frozen=True):
-    """Extend, complete, fail, release and enqueue in one commit, then claim.
+class Exchange(Request[list[Any]], frozen=True):
+    """Carry out several requests in one call: settles and enqueues in one commit, then a claim.
 
-    The same `request_id` (a UUIDv7) within ten minutes gives the same answers with no second effect, and of
-    the claim what is still leased. `claim` has the fields of `claim`: queue, limit, max_per_stream, started.
-    `answered` are the ids of earlier requests whose answers have arrived: the broker forgets them, and they
-    must not be sent again.
+    The answers are in the order of the requests. Effects are in a fixed order: extends, completes, fails,
+    releases, enqueues, claim. A request that is refused as a whole spoils the whole call before any of it
+    runs. The claim does not wait.
     """
 
     bulk = True
+    remembered = True
     room = Room.WEIGHS
 
-    consumer: str
-    extend: Sequence[Extend] = ()
-    settle: Sequence[Settlement] = ()
-    enqueue: Mapping[str, Sequence[NewMessage]] | None = None
-    claim: Mapping[str, Any] | None = None
-    request_id: str | None = None
-    answered: Sequence[str] = ()
+    requests: Sequence[Request[Any]]
 
-    def run(self, tx: Transaction) -> ExchangeResult:
-        from fairlead.broker.exchange import exchange
+    def run(self, tx: Transaction) -> list[Any]:
+        import fairlead.broker.exchange as engine
 
-        return exchange(
-            tx.core,
-            self.consumer,
-            extend=self.extend,
-            settle=self.settle,
-            enqueue={} if self.enqueue is None else self.enqueue,
-            claim=self.claim,
-            request_id=self.request_id,
-            answered=self.answered,
-        )
+        return engine.carry_out(tx.core, self.requests, tx.caller.request_id, tx.caller.answered)
 
     def authorize(self, rights: Rights) -> Exchange:
-        for queue in self.enqueue or {}:
-            rights.need(Right.PRODUCE, queue)
-        claim = self.claim
-        for queue in names_of(claim.get("queue", ())) if isinstance(claim, Mapping) else ():
-            rights.need(Right.CONSUME, queue)
-        return msgspec.structs.replace(
-            self,
-            consumer=rights.scoped(self.consumer),
-            extend=rights.own_items(self.extend),
-            settle=rights.own_items(self.settle),
-        )
+        """Each request needs its own right, before any of them runs."""
+        given: object = self.requests
+        if not isinstance(given, Sequence) or not all(isinstance(one, ACCEPTED) for one in given):
+            # The engine refuses it in its own words.
+            return self
+        return msgspec.structs.replace(self, requests=[one.authorize(rights) for one in given])
 
-    def visible(self, answer: ExchangeResult, rights: Rights) -> ExchangeResult:
-        with rights.releasing(answer.deliveries):
-            deliveries = rights.still_own(answer.deliveries)
-        settled = rights.with_given_ids([*self.extend, *self.settle], answer.settled)
-        return replace(answer, settled=tuple(settled), deliveries=deliveries)
+    def visible(self, answer: list[Any], rights: Rights) -> list[Any]:
+        return [one.visible(part, rights) for one, part in zip(self.requests, answer, strict=True)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
+from fairlead.fields import AnyMessageId, PageLimit, QueueName
+from fairlead.model.limits import COUNT_LIMIT, MAX_KEY_BYTES, SCAN_LIMIT
 from fairlead.model.views import Explanation, FailureMetrics, MessageInfo, QueueStats
 from fairlead.request import Request, verb
 
@@ -20,10 +23,11 @@ class Stats(Request[QueueStats], frozen=True):
     """Exact counts. `keys=True` adds weight, deficit and pending of up to `key_limit` active keys."""
 
     repeatable = True
+    slow = True
 
-    queue: str
-    keys: bool = False
-    key_limit: int = 1000
+    queue: QueueName
+    keys: Annotated[bool, Meta(description="Add the fairness keys that are active.")] = False
+    key_limit: Annotated[int, Meta(description="Most keys.", ge=1, le=COUNT_LIMIT)] = 1000
 
     def run(self, tx: Transaction) -> QueueStats:
         from fairlead.broker.looking import stats
@@ -43,9 +47,10 @@ class Find(Request[MessageInfo], frozen=True):
 
     repeatable = True
     shows_messages = True
+    slow = True
 
-    message_id: str
-    queue: str | None = None
+    message_id: AnyMessageId
+    queue: Annotated[str | None, Meta(description="Look only in this queue.")] = None
 
     def run(self, tx: Transaction) -> MessageInfo:
         from fairlead.broker.looking import find
@@ -68,12 +73,16 @@ class Peek(Request[list[MessageInfo]], frozen=True):
 
     repeatable = True
     shows_messages = True
+    slow = True
 
-    queue: str
-    limit: int = 10
-    where: str = "ready"
-    key: str | None = None
-    after: str | None = None
+    queue: QueueName
+    limit: PageLimit = 10
+    where: Annotated[str, Meta(description="Which messages: ready, waiting, leased or done.")] = "ready"
+    key: Annotated[
+        str | None,
+        Meta(description="Only messages of this fairness key.", min_length=1, max_length=MAX_KEY_BYTES),
+    ] = None
+    after: Annotated[str | None, Meta(description="Go on behind this message.")] = None
 
     def run(self, tx: Transaction) -> list[MessageInfo]:
         from fairlead.broker.looking import peek
@@ -93,9 +102,10 @@ class GetFailureMetrics(Request[FailureMetrics], frozen=True):
     """Attempts, reasons, the scheduled backlog, poison candidates, and up to `streams` blocked streams."""
 
     repeatable = True
+    slow = True
 
-    queue: str
-    streams: int = 100
+    queue: QueueName
+    streams: Annotated[int, Meta(description="How many blocked streams to list.", ge=1, le=SCAN_LIMIT)] = 100
 
     def run(self, tx: Transaction) -> FailureMetrics:
         from fairlead.broker.failure_metrics import failure_metrics
@@ -108,9 +118,10 @@ class Explain(Request[Explanation], frozen=True):
     """Explain why a message is not being delivered."""
 
     repeatable = True
+    slow = True
 
-    message_id: str
-    queue: str | None = None
+    message_id: AnyMessageId
+    queue: Annotated[str | None, Meta(description="Look only in this queue.")] = None
 
     def run(self, tx: Transaction) -> Explanation:
         from fairlead.broker.explain import explain_message
@@ -127,8 +138,9 @@ class ExplainQueue(Request[Explanation], frozen=True):
 
     repeatable = True
     queue_field = "name"
+    slow = True
 
-    name: str
+    name: QueueName
 
     def run(self, tx: Transaction) -> Explanation:
         from fairlead.broker.explain import explain_queue

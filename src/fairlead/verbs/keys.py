@@ -7,14 +7,17 @@ changes only keys that lie inside its own rights; every other key is answered as
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fairlead.decide.access import covers, may_change, may_grant
 from fairlead.errors import Forbidden, InvalidRequest, KeyNotFound
+from fairlead.fields import Grants, KeyId, lasting
 from fairlead.model.access import EVERYTHING, Grant, KeyInfo, KeyRecord, NewKey, Right, read_grants
 from fairlead.model.durations import Duration, to_ms
+from fairlead.model.limits import MAX_GRANTS, MAX_KEY_NAME_BYTES
 from fairlead.request import Request, Room, verb
 
 if TYPE_CHECKING:
@@ -29,10 +32,19 @@ class KeysCreate(Request[NewKey], frozen=True):
     audited = True
     room = Room.GROWS
 
-    name: str
-    grants: Sequence[Grant | str] = ()
-    expires_in: Duration | None = None
-    expires_at: int | None = None
+    name: Annotated[
+        str,
+        Meta(
+            description="For people: whose it is, or what for.", min_length=1, max_length=MAX_KEY_NAME_BYTES
+        ),
+    ]
+    grants: Grants = ()
+    expires_in: Annotated[
+        Duration | None, lasting("How long the key is valid; None: for ever.", at_least_ms=1)
+    ] = None
+    expires_at: Annotated[
+        int | None, Meta(description="When it ends, in epoch milliseconds, instead of `expires_in`.")
+    ] = None
 
     def run(self, tx: Transaction) -> NewKey:
         return tx.core.keys.create(
@@ -81,7 +93,7 @@ class KeysShow(Request[KeyInfo], frozen=True):
 
     repeatable = True
 
-    key_id: str = ""
+    key_id: KeyId = ""
 
     def run(self, tx: Transaction) -> KeyInfo:
         own = tx.caller.key_id
@@ -102,8 +114,8 @@ class KeysSetGrants(Request[KeyInfo], frozen=True):
     repeatable = True
     room = Room.GROWS
 
-    key_id: str
-    grants: Sequence[Grant | str]
+    key_id: KeyId
+    grants: Grants
 
     def run(self, tx: Transaction) -> KeyInfo:
         return tx.core.keys.set_grants(self.key_id, self.grants, only_if=_may_change(tx.own_key()))
@@ -128,9 +140,12 @@ class KeysChangeGrants(Request[KeyInfo], frozen=True):
     audited = True
     room = Room.GROWS
 
-    key_id: str
-    add: Sequence[Grant | str] = ()
-    remove: Sequence[Grant | str] = ()
+    key_id: KeyId
+    add: Grants = ()
+    remove: Annotated[
+        Sequence[Grant | str],
+        Meta(description="Take these rights away; the key must have them.", max_length=MAX_GRANTS),
+    ] = ()
 
     def run(self, tx: Transaction) -> KeyInfo:
         return tx.core.keys.change_grants(
@@ -155,7 +170,7 @@ class KeysRevoke(Request[None], frozen=True):
     audited = True
     room = Room.FITS
 
-    key_id: str
+    key_id: KeyId
 
     def run(self, tx: Transaction) -> None:
         tx.core.keys.revoke(self.key_id, only_if=_may_change(tx.own_key()))
@@ -180,8 +195,10 @@ class KeysRotate(Request[NewKey], frozen=True):
     audited = True
     room = Room.GROWS
 
-    key_id: str
-    keep: Duration | None = None
+    key_id: KeyId
+    keep: Annotated[
+        Duration | None, lasting("How much longer the old key is good; None: it ends now.", at_least_ms=1)
+    ] = None
 
     def run(self, tx: Transaction) -> NewKey:
         own = tx.own_key()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from fairlead.model.access import Right
 from fairlead.request import Request, Room, verb
@@ -23,8 +25,11 @@ class Checkpoint(Request[None], frozen=True):
 
     audited = True
     room = Room.WEIGHS
+    # It changes nothing in the data directory.
+    durable = False
+    slow = True
 
-    path: str | Path
+    path: Annotated[str | Path, Meta(description="Where the copy goes; must not exist.")]
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.checkpoints import checkpoint

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from fairlead.decide.dead_filter import DeadFilter
+from msgspec import Meta
+
+from fairlead.fields import (
+    DryRun,
+    ErrorText,
+    Filter,
+    Ids,
+    OptionalReason,
+    PageLimit,
+    QueueName,
+    Reason,
+    StreamName,
+    lasting,
+)
 from fairlead.model.access import Right
 from fairlead.model.durations import Duration
 from fairlead.model.failure import FailureReason
@@ -24,6 +36,7 @@ class Operation(Request[Answer], frozen=True):
     """
 
     audited = True
+    slow = True
     #: What happened to a message, and what a message must be for it, in the words of the command line.
     past: ClassVar[str] = ""
     applies_to: ClassVar[str] = "in this queue"
@@ -49,11 +62,13 @@ class Retry(Operation[OperatorResult], frozen=True):
     right = Right.REDRIVE
     room = Room.WEIGHS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    keep_count: bool = False
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    keep_count: Annotated[
+        bool, Meta(description="Only messages that wait; their count of failures stays.")
+    ] = False
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker.operators import retry
@@ -72,10 +87,10 @@ class Reset(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.FITS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -100,10 +115,10 @@ class Drop(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.FITS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -121,10 +136,10 @@ class Done(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.FITS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -141,12 +156,12 @@ class Bury(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.WEIGHS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    error: str = "buried by an operator"
-    reason: FailureReason | str | int = FailureReason.UNKNOWN
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    error: ErrorText = "buried by an operator"
+    reason: Reason = FailureReason.UNKNOWN
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -171,12 +186,12 @@ class Hold(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.WEIGHS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    error: str = ""
-    reason: FailureReason | str | int | None = None
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    error: ErrorText = ""
+    reason: OptionalReason = None
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -200,10 +215,10 @@ class Unhold(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.WEIGHS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -229,12 +244,12 @@ class FailLeased(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.FITS
 
-    queue: str
-    ids: Sequence[str] | None = None
-    filter: DeadFilter | None = None
-    error: str = "failed by an operator"
-    reason: FailureReason | str | int = FailureReason.UNKNOWN
-    dry_run: bool = False
+    queue: QueueName
+    ids: Ids = None
+    filter: Filter = None
+    error: ErrorText = "failed by an operator"
+    reason: Reason = FailureReason.UNKNOWN
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker import operators
@@ -252,8 +267,8 @@ class Drain(Operation[list[MessageInfo]], frozen=True):
     also_right = Right.READ_PAYLOAD
     room = Room.FITS
 
-    queue: str
-    limit: int = 10_000
+    queue: QueueName
+    limit: PageLimit = 10_000
 
     def run(self, tx: Transaction) -> list[MessageInfo]:
         from fairlead.broker.operators import drain
@@ -268,10 +283,13 @@ class Prune(Operation[OperatorResult], frozen=True):
     right = Right.ADMIN
     room = Room.FITS
 
-    queue: str
-    older_than: Duration = "0s"
-    which: Literal["all", "done", "dead"] = "all"
-    dry_run: bool = False
+    queue: QueueName
+    older_than: Annotated[Duration, lasting("Only messages that have been dead or done for so long.")] = "0s"
+    which: Annotated[
+        Literal["all", "done", "dead"],
+        Meta(description="Dead letters, completed messages that are kept, or both."),
+    ] = "all"
+    dry_run: DryRun = False
 
     def run(self, tx: Transaction) -> OperatorResult:
         from fairlead.broker.operators import prune
@@ -288,9 +306,10 @@ class ReleaseStream(Operation[bool], frozen=True):
 
     right = Right.ADMIN
     room = Room.GROWS
+    slow = False
 
-    queue: str
-    stream: str
+    queue: QueueName
+    stream: StreamName
 
     def run(self, tx: Transaction) -> bool:
         from fairlead.broker.operators import release_stream

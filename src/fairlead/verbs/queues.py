@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Meta
+
+from fairlead.fields import NewQueueName, QueueName, QueuePrefix
 from fairlead.model.access import Right
 from fairlead.model.views import QueueInfo
 from fairlead.request import Request, Room, details_of, verb
@@ -22,9 +25,10 @@ class CreateQueue(Request[QueueInfo], frozen=True):
     audited = True
     room = Room.GROWS
     queue_field = "name"
+    slow = True
 
-    name: str
-    options: Mapping[str, Any] = {}
+    name: NewQueueName
+    options: Annotated[Mapping[str, Any], Meta(description="See [queue options](queue-options.md).")] = {}
 
     def run(self, tx: Transaction) -> QueueInfo:
         from fairlead.broker.queues import create_queue
@@ -44,9 +48,10 @@ class UpdateQueue(Request[QueueInfo], frozen=True):
     repeatable = True
     room = Room.GROWS
     queue_field = "name"
+    slow = True
 
-    name: str
-    options: Mapping[str, Any] = {}
+    name: QueueName
+    options: Annotated[Mapping[str, Any], Meta(description="See [queue options](queue-options.md).")] = {}
 
     def run(self, tx: Transaction) -> QueueInfo:
         from fairlead.broker.queues import update_queue
@@ -67,7 +72,7 @@ class Pause(Request[None], frozen=True):
     room = Room.FITS
     queue_field = "name"
 
-    name: str
+    name: QueueName
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.queues import set_paused
@@ -85,7 +90,7 @@ class Resume(Request[None], frozen=True):
     room = Room.FITS
     queue_field = "name"
 
-    name: str
+    name: QueueName
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.queues import set_paused
@@ -101,8 +106,9 @@ class Purge(Request[int], frozen=True):
     audited = True
     room = Room.FITS
     queue_field = "name"
+    slow = True
 
-    name: str
+    name: QueueName
 
     def run(self, tx: Transaction) -> int:
         from fairlead.broker.queues import purge
@@ -118,8 +124,9 @@ class DeleteQueue(Request[None], frozen=True):
     audited = True
     room = Room.FITS
     queue_field = "name"
+    slow = True
 
-    name: str
+    name: QueueName
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.queues import delete_queue
@@ -133,7 +140,7 @@ class ListQueues(Request[list[QueueInfo]], frozen=True):
 
     repeatable = True
 
-    prefix: str = ""
+    prefix: QueuePrefix = ""
 
     def run(self, tx: Transaction) -> list[QueueInfo]:
         from fairlead.broker.queues import list_queues

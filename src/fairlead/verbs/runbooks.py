@@ -5,11 +5,15 @@ because workers and producers read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from fairlead.decide.access import covers
 from fairlead.errors import Forbidden
+from fairlead.fields import Project
 from fairlead.model.access import EVERYTHING, Grant, Right
+from fairlead.model.limits import MAX_RUNBOOK_BYTES
 from fairlead.model.names import check_project
 from fairlead.request import Request, Room, verb
 
@@ -27,9 +31,12 @@ class RunbooksSave(Request[None], frozen=True):
     audited = True
     repeatable = True
     room = Room.GROWS
+    slow = True
 
-    project: str
-    text: str
+    project: Project
+    text: Annotated[
+        str, Meta(description="The runbook in its stored form.", min_length=1, max_length=MAX_RUNBOOK_BYTES)
+    ]
 
     def run(self, tx: Transaction) -> None:
         from fairlead.broker.runbooks import save_runbook
@@ -52,7 +59,7 @@ class RunbooksGet(Request[str], frozen=True):
 
     repeatable = True
 
-    project: str
+    project: Project
 
     def run(self, tx: Transaction) -> str:
         from fairlead.broker.runbooks import get_runbook

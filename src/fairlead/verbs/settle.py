@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
+from fairlead.fields import Consumer, ErrorText, MessageId, QueueName, Reason
 from fairlead.model.access import Right
 from fairlead.model.failure import FailureReason
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
 from fairlead.request import Request, Room, verb
 
@@ -24,14 +27,15 @@ class Settle(Request[list[SettleResult]], frozen=True):
     """
 
     bulk = True
+    remembered = True
     room = Room.WEIGHS
 
-    items: Sequence[Settlement]
+    items: Annotated[Sequence[Settlement], Meta(description="The outcomes.", max_length=MAX_BATCH_MESSAGES)]
 
     def run(self, tx: Transaction) -> list[SettleResult]:
-        from fairlead.broker.settle import settle
+        import fairlead.broker.settle as engine
 
-        return settle(tx.core, self.items)
+        return engine.settle(tx.core, self.items)
 
     def authorize(self, rights: Rights) -> Settle:
         return msgspec.structs.replace(self, items=rights.own_items(self.items))
@@ -49,8 +53,8 @@ class Ack(Request[SettleResult], frozen=True):
     right = Right.CONSUME
     room = Room.FITS
 
-    queue: str
-    message_id: str
+    queue: QueueName
+    message_id: MessageId
 
     def run(self, tx: Transaction) -> SettleResult:
         from fairlead.broker.settle import settle_current
@@ -65,10 +69,10 @@ class Nack(Request[SettleResult], frozen=True):
     right = Right.CONSUME
     room = Room.FITS
 
-    queue: str
-    message_id: str
-    error: str = ""
-    reason: FailureReason | str | int = FailureReason.UNKNOWN
+    queue: QueueName
+    message_id: MessageId
+    error: ErrorText = ""
+    reason: Reason = FailureReason.UNKNOWN
 
     def run(self, tx: Transaction) -> SettleResult:
         from fairlead.broker.settle import settle_current
@@ -84,7 +88,7 @@ class Goodbye(Request[int], frozen=True):
 
     room = Room.FITS
 
-    consumer: str
+    consumer: Consumer
 
     def run(self, tx: Transaction) -> int:
         from fairlead.broker.settle import goodbye

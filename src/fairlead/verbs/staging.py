@@ -8,12 +8,15 @@ letters takes the right to quarantine, everything else the right to produce.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from fairlead.errors import Forbidden
+from fairlead.fields import Messages, QueueName, WriteToken, lasting
 from fairlead.model.access import Right
 from fairlead.model.durations import Duration
-from fairlead.model.message import NewMessage
+from fairlead.model.limits import MAX_STAGING_NAME_BYTES, MAX_WRITE_CHUNKS
 from fairlead.model.names import check_queue_name
 from fairlead.model.staging import Dead, PublishResult, StagedWrite, StageResult
 from fairlead.request import Request, Room, verb
@@ -38,13 +41,24 @@ class StagingStage(Request[StageResult], frozen=True):
     room = Room.WEIGHS
     repeatable = True
 
-    token: str
-    chunk: str
-    queue: str
-    messages: Sequence[NewMessage]
-    ttl: Duration = "1d"
-    skip_invalid: bool = False
-    dead: Dead | Sequence[Dead] | None = None
+    token: WriteToken
+    chunk: Annotated[
+        str,
+        Meta(description="Names the chunk, in its write.", min_length=1, max_length=MAX_STAGING_NAME_BYTES),
+    ]
+    queue: QueueName
+    messages: Messages
+    ttl: Annotated[
+        Duration,
+        lasting("How long the write is kept after its last chunk, unless it is published.", at_least_ms=1),
+    ] = "1d"
+    skip_invalid: Annotated[
+        bool, Meta(description="Leave bad messages out instead of refusing the chunk.")
+    ] = False
+    dead: Annotated[
+        Dead | Sequence[Dead] | None,
+        Meta(description="(reason, error) of dead letters, for all messages or for each."),
+    ] = None
 
     def run(self, tx: Transaction) -> StageResult:
         from fairlead.broker import staging
@@ -78,10 +92,11 @@ class StagingPublish(Request[PublishResult], frozen=True):
 
     repeatable = True
     room = Room.WEIGHS
+    slow = True
 
-    token: str
-    queue: str
-    chunks: Sequence[str]
+    token: WriteToken
+    queue: QueueName
+    chunks: Annotated[Sequence[str], Meta(description="The chunks, in order.", max_length=MAX_WRITE_CHUNKS)]
 
     def run(self, tx: Transaction) -> PublishResult:
         from fairlead.broker import staging
@@ -100,9 +115,10 @@ class StagingDiscard(Request[int], frozen=True):
     audited = True
     repeatable = True
     room = Room.FITS
+    slow = True
 
-    token: str
-    queue: str
+    token: WriteToken
+    queue: QueueName
 
     def run(self, tx: Transaction) -> int:
         from fairlead.broker import staging

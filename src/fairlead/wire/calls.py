@@ -72,10 +72,10 @@ class ClaimCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The batch has `extends` extensions, then `settles` settlements, then the messages of `queues`."""
+    """The batch has `settles` settlements, then the messages of `queues`, where a queue may come again.
+    `claim` has the fields of the verb.
+    """
 
-    consumer: Any
-    extends: int = 0
     settles: int = 0
     queues: Annotated[list[tuple[Any, int]], _FEW] = []
     claim: Any = None
@@ -144,7 +144,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     own.
 
     `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer
-    follow; the last one says how much `credit` was not used. `settled` and `enqueued` are those of an
+    follow; the last one says how much `credit` was not used. `settled` and `ids` are those of an
     exchange; `settled`, `ids` and `rows` take the place of the batch when results, ids or deliveries were
     asked for in rows. `claimed` and `staged` are what a numbered claim and a stage give. `result` is
     the answer to a request that travels as a record.
@@ -156,7 +156,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     done: bool = True
     credit: int = 0
     settled: list[tuple[bytes, str, str, int, int, str]] = []
-    enqueued: dict[str, list[str]] = {}
     ids: list[str] = []
     rows: list[DeliveryRow] = []
     claimed: NumberedClaim | None = None

@@ -20,11 +20,11 @@ from fairlead import Broker
 from fairlead.config import ServerSettings
 from fairlead.config.load import load_settings
 from fairlead.errors import ServerStopping
+from fairlead.middleware.stack import Layers
 from fairlead.model.handles import read_handle
 from fairlead.model.ids import show_id
 from fairlead.request import LOCAL, Caller, Request
 from fairlead.server import logs
-from fairlead.server.access import Access
 from fairlead.server.doors import Door
 from fairlead.server.limits import Limits
 from fairlead.server.serve import Server, open_doors, run
@@ -51,7 +51,7 @@ def main(directory: str) -> None:
 
     def make_doors(broker: Broker, settings: ServerSettings, limits: Limits) -> list[Door]:
         watch(broker, switch, ledger)
-        return open_doors(broker, settings, limits, None, Access(broker))
+        return open_doors(broker, settings, limits, None, Layers(broker, limits=limits))
 
     server = Server(settings, make_doors)
     code = 1

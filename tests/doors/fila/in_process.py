@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlead.server.access import Access
+from fairlead.middleware.stack import Layers
 from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
 from fairlead.server.fila.service import FilaService
@@ -47,9 +47,9 @@ class Workbench:
         self.starter = Starter(self.broker)
         self.starter.open()
         self.stopping = False
-        self.guard = Access(self.broker).admit(None, "a test")
+        self.layers = Layers(self.broker)
         self.service = FilaService(
-            self.broker,
+            self.layers,
             Consumers(),
             self.starter,
             clock=self.clock,
@@ -64,15 +64,15 @@ class Workbench:
         return [self.broker.enqueue("q", payload) for payload in payloads]
 
     def consume(self, caller: Caller) -> Iterator[pb.ConsumeResponse]:
-        with acting_as(self.guard):
+        with acting_as(self.layers.admit(None, caller.peer())):
             return self.service.Consume(pb.ConsumeRequest(queue="q"), caller)  # type: ignore[arg-type]
 
     def ack(self, message_id: str, caller: Caller) -> None:
-        with acting_as(self.guard):
+        with acting_as(self.layers.admit(None, caller.peer())):
             self.service.Ack(pb.AckRequest(queue="q", message_id=message_id), caller)  # type: ignore[arg-type]
 
     def nack(self, message_id: str, caller: Caller) -> None:
-        with acting_as(self.guard):
+        with acting_as(self.layers.admit(None, caller.peer())):
             self.service.Nack(pb.NackRequest(queue="q", message_id=message_id, error="e"), caller)  # type: ignore[arg-type]
 
     def attempts(self) -> list[int]:

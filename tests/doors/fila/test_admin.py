@@ -9,8 +9,8 @@ import grpc
 import pytest
 from fila.v1 import admin_pb2, messages_pb2, service_pb2
 
+from fairlead.middleware.stack import Layers
 from fairlead.model.queue import QueueConfig
-from fairlead.server.access import Access
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import acting_as
 from fairlead.server.fila.consumers import Consumers
@@ -145,7 +145,7 @@ def test_a_visibility_timeout_has_the_bounds_of_every_door_and_0_is_the_default(
 ) -> None:
     broker = open_in_memory()
     config = pb.QueueConfig(visibility_timeout_ms=given_ms)
-    with acting_as(Access(broker).admit(None, "a test")):
+    with acting_as(Layers(broker).admit(None, "a test")):
         FilaAdmin(Consumers()).CreateQueue(pb.CreateQueueRequest(name="q", config=config), None)  # type: ignore[arg-type]
     assert broker.queues("q")[0].config.visibility_timeout_ms == taken_ms
     broker.close()

@@ -123,7 +123,6 @@ def test_a_refusal_is_an_answer_and_the_channel_goes_on(rig: Rig) -> None:
         encode({"queues": "q"}),
         encode({"queues": [["q", 3]], "more": 1}),
         encode({"queues": [["q", 2]]}),
-        encode({"queues": [["q", 1], ["q", 2]]}),
         encode({"queues": [["q", 4]]}),
         encode({"queues": [["q", -1], ["q", 4]]}),
         encode({"queues": [[7, 3]]}),

@@ -10,7 +10,7 @@ import pytest
 from fairlead import Complete, Extend, Fail, NewMessage, Release, Start
 from fairlead.decide.lifecycle import TRANSITIONS
 from fairlead.server.metric_counts import BOOKKEEPING, COUNTED, MOVES
-from fairlead.server.metric_names import CALLS_REFUSED, INVALID, METRICS, REFUSED
+from fairlead.server.metric_names import CALLS_REFUSED, INVALID, METRICS, REFUSED, REQUESTS
 from fairlead.server.metrics import Metrics
 from fairlead.testing.inside import facts
 from tests.doors.http.shown import grown, show
@@ -256,7 +256,7 @@ def test_every_kind_of_fact_is_counted_or_named_as_bookkeeping() -> None:
 
 
 def test_every_counter_is_moved_by_some_case() -> None:
-    """But for the one that the doors move."""
+    """But for those that the doors and the layers move."""
     moved = {
         "fairlead_" + series.partition("{")[0] for _, _, expected in CASES.values() for series in expected
     }
@@ -264,4 +264,5 @@ def test_every_counter_is_moved_by_some_case() -> None:
         CALLS_REFUSED.name,
         REFUSED.name,
         INVALID.name,
+        REQUESTS.name,
     }

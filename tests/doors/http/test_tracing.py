@@ -11,12 +11,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from fairlead import Broker, Complete, NewMessage
+from fairlead import Complete, NewMessage
 from fairlead.errors import InvalidRequest, QueueNotFound
-from fairlead.middleware.trace import traced
+from fairlead.middleware.stack import AdmittedCaller, Layers
+from fairlead.verbs.enqueue import EnqueueMany
+from fairlead.verbs.settle import Settle
 from fairlead.wire.tracing import MOST_LINKS, Tracing, ambient, setup
 from tests.doors.http.collector import running_collector
 from tests.integration.world import World
+from tests.turns import new_id, turn
 
 SECRET = "the payload of somebody's life"
 
@@ -30,6 +33,9 @@ class Traced:
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracing = Tracing(provider)
         self.tracer = provider.get_tracer("a user of fairlead")
+
+    def spans_of(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
     def spans(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self._exporter.get_finished_spans()}
@@ -51,17 +57,17 @@ def consumer() -> Traced:
 
 
 @pytest.fixture
-def broker(world: World, server: Traced) -> Broker:
-    return traced(world.broker, server.tracing)
+def broker(world: World, server: Traced) -> AdmittedCaller:
+    return Layers(world.broker, tracing=server.tracing).admit(None, "a test")
 
 
-def _send(producer: Traced, broker: Broker, count: int = 1, **fields: Any) -> None:
+def _send(producer: Traced, broker: AdmittedCaller, count: int = 1, **fields: Any) -> None:
     with producer.tracing.enqueue_span("q", [NewMessage(SECRET.encode(), **fields)] * count) as messages:
         broker.enqueue_many("q", messages)
 
 
 def test_a_trace_goes_from_producer_through_the_server_to_the_consumer(
-    producer: Traced, broker: Broker, server: Traced, consumer: Traced
+    producer: Traced, broker: AdmittedCaller, server: Traced, consumer: Traced
 ) -> None:
     with producer.tracer.start_as_current_span("a web request"):
         _send(producer, broker, headers={"kind": "order"})
@@ -94,7 +100,7 @@ def test_a_trace_goes_from_producer_through_the_server_to_the_consumer(
 
 
 def test_spans_speak_the_words_of_opentelemetry(
-    producer: Traced, broker: Broker, server: Traced, consumer: Traced
+    producer: Traced, broker: AdmittedCaller, server: Traced, consumer: Traced
 ) -> None:
     _send(producer, broker, count=3)
     deliveries = broker.claim("q", limit=3)
@@ -127,7 +133,7 @@ def test_spans_speak_the_words_of_opentelemetry(
 
 
 def test_a_batch_of_many_traces_has_a_bounded_number_of_links(
-    world: World, broker: Broker, producer: Traced, server: Traced
+    world: World, broker: AdmittedCaller, producer: Traced, server: Traced
 ) -> None:
     for _ in range(MOST_LINKS + 5):
         _send(producer, world.broker)
@@ -135,31 +141,31 @@ def test_a_batch_of_many_traces_has_a_bounded_number_of_links(
     assert len(server.spans()["claim q"].links) == MOST_LINKS
 
 
-def test_an_exchange_is_one_span_with_all_it_moved(broker: Broker, server: Traced) -> None:
-    result = broker.exchange("worker", enqueue={"q": [NewMessage(b"")] * 3}, claim={"queue": "q", "limit": 2})
+def test_an_exchange_is_one_span_with_all_it_moved(broker: AdmittedCaller, server: Traced) -> None:
+    result = turn(broker, "worker", enqueue={"q": [NewMessage(b"")] * 3}, claim={"queue": "q", "limit": 2})
     assert len(result.deliveries) == 2
     assert (server.spans()["exchange"].attributes or {})["messaging.batch.message_count"] == 5
 
 
-def test_an_exchange_that_is_only_an_enqueue_or_a_settle_is_shown_as_such(
-    broker: Broker, producer: Traced, server: Traced
+def test_an_enqueue_and_a_settle_under_an_id_have_the_same_spans_as_without(
+    broker: AdmittedCaller, producer: Traced, server: Traced
 ) -> None:
     with producer.tracing.enqueue_span("q", [NewMessage(b"")]) as messages:
-        broker.exchange("", enqueue={"q": messages})
-    broker.exchange("", settle=[Complete(delivery) for delivery in broker.claim("q")])
+        broker.once(EnqueueMany("q", messages), new_id(broker))
+    broker.once(Settle([Complete(delivery) for delivery in broker.claim("q")]), new_id(broker))
     taken, sent = server.spans()["enqueue q"], producer.spans()["enqueue q"]
     assert taken.parent is not None
     assert taken.parent.span_id == sent.context.span_id
     assert server.spans().keys() == {"enqueue q", "claim q", "settle"}
 
 
-def test_a_claim_that_finds_nothing_leaves_no_span(broker: Broker, server: Traced) -> None:
+def test_a_claim_that_finds_nothing_leaves_no_span(broker: AdmittedCaller, server: Traced) -> None:
     assert broker.claim("q") == []
-    broker.exchange("worker", claim={"queue": "q"})
+    turn(broker, "worker", claim={"queue": "q"})
     assert server.spans() == {}
 
 
-def test_a_call_that_is_refused_says_which_error(broker: Broker, server: Traced) -> None:
+def test_a_call_that_is_refused_says_which_error(broker: AdmittedCaller, server: Traced) -> None:
     with pytest.raises(QueueNotFound):
         broker.enqueue("nowhere", SECRET.encode())
     with pytest.raises(QueueNotFound):
@@ -181,19 +187,28 @@ def test_a_call_that_is_refused_says_which_error(broker: Broker, server: Traced)
         lambda broker: broker.settle(None),
     ],
 )
-def test_what_the_broker_refuses_is_refused_alike(broker: Broker, call: Any) -> None:
+def test_what_the_broker_refuses_is_refused_alike(broker: AdmittedCaller, call: Any) -> None:
     with pytest.raises(InvalidRequest):
         call(broker)
 
 
-def test_everything_else_is_the_brokers_own(world: World, broker: Broker) -> None:
+def test_a_look_leaves_no_span(world: World, broker: AdmittedCaller, server: Traced) -> None:
     world.fill("q", count=2)
     assert broker.stats("q").ready == 2
-    assert broker.clock is world.broker.clock
+    assert server.spans() == {}
+
+
+def test_a_settle_by_id_is_shown_as_a_settle(world: World, broker: AdmittedCaller, server: Traced) -> None:
+    world.fill("q", count=2)
+    first, second = world.broker.claim("q", limit=2)
+    broker.ack("q", first.id)
+    assert (server.spans()["settle"].attributes or {})["messaging.batch.message_count"] == 1
+    broker.nack("q", second.id, "no")
+    assert len(server.spans_of("settle")) == 2
 
 
 def test_work_that_raises_marks_its_span_and_never_quotes(
-    producer: Traced, broker: Broker, server: Traced, consumer: Traced
+    producer: Traced, broker: AdmittedCaller, server: Traced, consumer: Traced
 ) -> None:
     _send(producer, broker)
     (delivery,) = broker.claim("q")
@@ -237,9 +252,8 @@ def test_a_message_with_no_trace_or_a_broken_one_begins_its_own(
     assert [link.context.span_id for link in processed.links] == [around.context.span_id]
 
 
-def test_off_means_the_broker_itself_and_no_opentelemetry(world: World) -> None:
-    assert traced(world.broker, None) is world.broker
-    look = "import sys, fairlead.wire.tracing, fairlead.middleware.trace; print(any(m.startswith('opentelemetry') for m in sys.modules))"
+def test_off_means_no_opentelemetry() -> None:
+    look = "import sys, fairlead.wire.tracing, fairlead.middleware.stack; print(any(m.startswith('opentelemetry') for m in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
     )
@@ -275,7 +289,7 @@ def test_setup_sends_spans_to_a_collector_under_the_name_of_the_service() -> Non
 
 def test_a_call_that_was_carried_out_is_answered_whatever_becomes_of_its_span(
     world: World,
-    broker: Broker,
+    broker: AdmittedCaller,
     server: Traced,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

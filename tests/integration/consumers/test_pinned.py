@@ -11,6 +11,7 @@ from fairlead import Broker, Complete, DeadFilter, Extend, Fail, Release, Start
 from fairlead.model.delivery import Delivery
 from tests.integration.consumers.scene import Reader, shown
 from tests.integration.world import World
+from tests.turns import turn
 
 WHY = "in claim 1 of consumer 'etl': `fairlead consumer release q etl` lets go of it"
 
@@ -29,10 +30,8 @@ def test_a_settle_with_its_lease_changes_nothing_and_says_why(
     seen = shown(taken)
     for result in world.broker.settle([item(delivery) for delivery in taken]):
         assert (result.ok, result.error) == (False, WHY)
-    (result, *_) = world.broker.exchange(
-        "someone", settle=[item(taken[0])] if item is not Extend else [], extend=[Extend(taken[0])]
-    ).settled
-    assert result.error == WHY
+    for result in turn(world.broker, settle=[item(taken[0]), Extend(taken[1])]).settled:
+        assert result.error == WHY
     assert shown(reader.read(1)) == seen
     assert world.counts("q") == (0, 0, 3, 0)
 

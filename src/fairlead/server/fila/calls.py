@@ -13,8 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fairlead.errors import FairleadError, InvalidRequest
-from fairlead.middleware.stack import AdmittedCaller
-from fairlead.server.access import Access
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.server.limits import Limits
 from fairlead.wire.statuses import status_of
 
@@ -35,8 +34,8 @@ class CallGate(grpc.ServerInterceptor):
     Streams run on threads of their own: those of single calls are never theirs to take.
     """
 
-    def __init__(self, access: Access, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
-        self._access = access
+    def __init__(self, layers: Layers, limits: Limits, stream_threads: ThreadPoolExecutor) -> None:
+        self._layers = layers
         self._limits = limits
         self._stream_threads = stream_threads
 
@@ -61,7 +60,7 @@ class CallGate(grpc.ServerInterceptor):
     def _once(self, behaviour: Behaviour, read: Callable[[bytes], Any]) -> Behaviour:
         def answer(raw: bytes, context: grpc.ServicerContext) -> Any:
             try:
-                with acting_as(self._admit(context)), self._limits.call(len(raw)):
+                with acting_as(self._admit(context, len(raw))):
                     return behaviour(_read(read, raw), context)
             except Exception as error:
                 self._limits.count_error(error)
@@ -95,14 +94,13 @@ class CallGate(grpc.ServerInterceptor):
             self._limits.count_error(error)
             return refuse(context, error)
 
-    def _admit(self, context: grpc.ServicerContext) -> AdmittedCaller:
+    def _admit(self, context: grpc.ServicerContext, size: int = 0) -> AdmittedCaller:
         """In the thread of the call, before anything is carried out."""
         if not context.is_active():
             raise _CallerGone()
         given = [value for name, value in context.invocation_metadata() if name == "authorization"]
-        return self._access.admit(
-            given[0] if len(given) == 1 and isinstance(given[0], str) else None, context.peer()
-        )
+        authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
+        return self._layers.admit(authorization, context.peer(), size)
 
 
 @contextmanager

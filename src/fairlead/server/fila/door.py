@@ -12,9 +12,9 @@ from grpc_reflection.v1alpha import reflection
 from fairlead.broker.broker import Broker
 from fairlead.clock import Clock, SystemClock
 from fairlead.errors import AddressUnavailable
+from fairlead.middleware.stack import Layers
 from fairlead.model.addresses import join_address, split_address
 from fairlead.model.limits import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES
-from fairlead.server.access import Access
 from fairlead.server.fila.admin import FilaAdmin
 from fairlead.server.fila.calls import CallGate
 from fairlead.server.fila.consumers import Consumers
@@ -62,13 +62,14 @@ class FilaDoor:
         trace_headers: bool = False,
         grace_s: float = 5.0,
         clock: Clock | None = None,
-        access: Access | None = None,
+        layers: Layers | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         self.address = address
         self._certificates = certificates
         self._grace_s = grace_s
         self._limits = limits = limits or Limits()
+        layers = layers or Layers(broker, limits=limits)
         self._stream_threads = ThreadPoolExecutor(
             limits.max_streams + _REFUSING_THREADS, thread_name_prefix="fila-stream"
         )
@@ -76,7 +77,7 @@ class FilaDoor:
         self._health = health.HealthServicer()
         consumers = Consumers()
         self.service = FilaService(
-            broker,
+            layers,
             consumers,
             self._starter,
             clock=clock or SystemClock(),
@@ -86,7 +87,7 @@ class FilaDoor:
         self._call_threads = ThreadPoolExecutor(call_threads, thread_name_prefix="fila-call")
         self._server = grpc.server(
             self._call_threads,
-            interceptors=[CallGate(access or Access(broker), limits, self._stream_threads)],
+            interceptors=[CallGate(layers, limits, self._stream_threads)],
             options=_options(limits),
             maximum_concurrent_rpcs=limits.max_streams + max_waiting,
         )

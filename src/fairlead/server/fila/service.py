@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 from uuid import UUID
 
 import grpc
+import msgspec
 
-from fairlead.broker.broker import Broker
+from fairlead import verbs
 from fairlead.clock import Clock
 from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest, LostLease, MessageNotFound
-from fairlead.middleware.stack import AdmittedCaller
-from fairlead.model.access import Right
+from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.model.ids import find_id, show_id
 from fairlead.model.message import NewMessage
 from fairlead.model.names import check_queue_name
-from fairlead.model.settle import Complete, Fail, LeaseRef, Settlement, SettleResult
+from fairlead.model.settle import Complete, Fail, Settlement, SettleResult
+from fairlead.request import Answer, Caller, Request
 from fairlead.server.fila.calls import caller
 from fairlead.server.fila.consume import Consumption
 from fairlead.server.fila.consumers import Consumers
@@ -32,13 +34,14 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 class FilaService(service_pb2_grpc.FilaServiceServicer):
     """A single call from each of many callers becomes a few batches of the broker, queue by queue.
 
-    `enqueues` and `settles` are where calls wait for each other; nothing else in here waits but a consumer
-    for messages.
+    Each call passes the layers as the request of its own caller; its batch takes the place of the engine
+    behind them. `enqueues` and `settles` are where calls wait for each other; nothing else in here waits but
+    a consumer for messages.
     """
 
     def __init__(
         self,
-        broker: Broker,
+        layers: Layers,
         consumers: Consumers,
         starter: Starter,
         *,
@@ -46,7 +49,8 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         stopping: Callable[[], bool],
         trace_headers: bool,
     ) -> None:
-        self._broker = broker
+        self._broker = layers.broker
+        self._gathered = layers.around(self._gather)
         self._consumers = consumers
         self._starter = starter
         self._clock = clock
@@ -62,18 +66,13 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
         headers = dict(request.headers)
         if self._trace_headers:
             _add_trace(headers, context)
-        # Here and not in the batch, which has messages of several callers.
-        caller().rights.need(Right.PRODUCE, request.queue)
-        return pb.EnqueueResponse(
-            message_id=self.enqueues.do(request.queue, NewMessage(request.payload, headers))
-        )
+        wanted = verbs.enqueue.Enqueue(check_queue_name(request.queue), request.payload, headers)
+        return pb.EnqueueResponse(message_id=self._gathered.handle(wanted, caller().caller))
 
     def Consume(
         self, request: pb.ConsumeRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ConsumeResponse]:
-        admitted, queue = caller(), check_queue_name(request.queue)
-        admitted.rights.need(Right.CONSUME, queue)
-        return self._consume(admitted, queue, context)
+        return self._consume(caller(), check_queue_name(request.queue), context)
 
     def _consume(
         self, admitted: AdmittedCaller, queue: str, context: grpc.ServicerContext
@@ -89,48 +88,51 @@ class FilaService(service_pb2_grpc.FilaServiceServicer):
             leave()
 
     def Ack(self, request: pb.AckRequest, context: grpc.ServicerContext) -> pb.AckResponse:
-        self._settle_one(request.queue, request.message_id, context, Complete, self._broker.ack)
+        self._settle_one(verbs.settle.Ack(check_queue_name(request.queue), request.message_id))
         return pb.AckResponse()
 
     def Nack(self, request: pb.NackRequest, context: grpc.ServicerContext) -> pb.NackResponse:
         self._settle_one(
-            request.queue,
-            request.message_id,
-            context,
-            lambda delivery: Fail(delivery, request.error),
-            lambda queue, message_id: self._broker.nack(queue, message_id, request.error),
+            verbs.settle.Nack(check_queue_name(request.queue), request.message_id, request.error)
         )
         return pb.NackResponse()
 
-    def _settle_one(
-        self,
-        queue: str,
-        message_id: str,
-        context: grpc.ServicerContext,
-        fenced: Callable[[LeaseRef], Settlement],
-        unfenced: Callable[[str, str], SettleResult],
-    ) -> None:
-        """With the token of what this connection was sent last, or by id alone when it was sent nothing of
-        that message.
-        """
-        caller().rights.need(Right.CONSUME, queue)
-        raw_id = _read_id(message_id)
-        connection = context.peer()
-        delivery = self._sent.find(connection, queue, raw_id)
-        if delivery is None:
-            result = unfenced(queue, show_id(raw_id))
-        else:
-            result = self.settles.do(queue, fenced(delivery))
-            if result.outcome in ("completed", "dead", "not_found"):
-                # Of anything else the message lives on in this queue, and this connection must stay fenced
-                # off from it.
-                self._sent.forget(connection, raw_id)
+    def _settle_one(self, request: verbs.settle.Ack | verbs.settle.Nack) -> None:
+        result = self._gathered.handle(request, caller().caller)
         if result.outcome == "lost_lease":
             raise LostLease(result.id)
         if result.outcome == "not_found":
             raise MessageNotFound(result.id, result.error)
         if not result.ok:
-            raise InvalidRequest("message_id", result.error or "a message that can be settled", message_id)
+            raise InvalidRequest(
+                "message_id", result.error or "a message that can be settled", request.message_id
+            )
+
+    # What stands behind the layers in the place of the engine
+
+    def _gather(self, request: Request[Answer], caller: Caller) -> Answer:
+        if isinstance(request, verbs.enqueue.Enqueue):
+            return cast(Answer, self.enqueues.do(request.queue, request.message()))
+        assert isinstance(request, (verbs.settle.Ack, verbs.settle.Nack))
+        return cast(Answer, self._settle_sent(request, caller.source))
+
+    def _settle_sent(self, request: verbs.settle.Ack | verbs.settle.Nack, connection: str) -> SettleResult:
+        """With the token of what this connection was sent last, or by id alone when it was sent nothing of
+        that message.
+        """
+        raw_id = _read_id(request.message_id)
+        delivery = self._sent.find(connection, request.queue, raw_id)
+        if delivery is None:
+            return self._broker.do(msgspec.structs.replace(request, message_id=show_id(raw_id)))
+        fenced: Settlement = Complete(delivery)
+        if isinstance(request, verbs.settle.Nack):
+            fenced = Fail(delivery, request.error)
+        result = self.settles.do(request.queue, fenced)
+        if result.outcome in ("completed", "dead", "not_found"):
+            # Of anything else the message lives on in this queue, and this connection must stay fenced off
+            # from it.
+            self._sent.forget(connection, raw_id)
+        return result
 
     # What a batch is
 

@@ -21,7 +21,7 @@ Numbers are big-endian, so that keys sort by them; `q` is a queue id in 4 bytes,
 | `dedup_end`    | q, until, dedup key     | nothing; one row per window                                      |
 | `streams`      | q, stream               | key, live count, first message, front, who is let by (msgpack array) |
 | `stream_rows`  | q, stream, seq          | lane and row of a live message behind the first (msgpack array)  |
-| `requests`     | request id              | what an exchange answered, until it arrived or twenty minutes    |
+| `requests`     | request id              | the answer to it, until it has arrived or for twenty minutes      |
 | `queues`       | q                       | the queue's record (msgpack map); an unlinked one has no name    |
 | `counters`     | q                       | ready, waiting, leased, done, bytes: absolute values             |
 | `config`       | configuration key       | its value                                                        |

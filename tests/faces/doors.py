@@ -1,4 +1,6 @@
-"""The same verbs through each door, as the table of rights calls them."""
+"""The faces of a broker, and how each makes the calls of the table: in process with a key, the two clients, fila's
+protocol, the command.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -16,10 +20,31 @@ import fairlead
 import fairlead.aio
 from fairlead.cli.app import app
 from fairlead.errors import FairleadError
+from fairlead.middleware.stack import AdmittedCaller
+from fairlead.server import answers
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
-from tests.security.rights import Outcome, Thing
+from fairlead.wire.calls import ClaimCall
+from tests.faces.table import SECRET, Outcome, Thing
 
 PATIENCE_S = 60
+
+
+class InProcessFace:
+    """The broker behind the layers, as a door uses it."""
+
+    def __init__(self, guard: AdmittedCaller) -> None:
+        self._guard = guard
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._guard, verb)
+
+    def consume_one(self, queue: str) -> int:
+        return sum(
+            len(deliveries) for deliveries in answers.claim_by_credit(self._guard, ClaimCall(queue, credit=1))
+        )
+
+    def close(self) -> None:
+        pass
 
 
 class FlightFace:
@@ -151,7 +176,7 @@ FILA: dict[str, tuple[str, Callable[[FilaFace, Thing], object]]] = {
     ),
     "GetStats": ("stats", lambda x, t: x.ask("GetStats", admin_pb2.GetStatsRequest(queue=t.queue))),
     "Redrive": (
-        "redrive",
+        "redrive: all of the dead letters",
         lambda x, t: x.ask("Redrive", admin_pb2.RedriveRequest(dlq_queue=t.queue + ".dlq")),
     ),
     "ListQueues": (
@@ -198,42 +223,122 @@ class CommandRefused(Exception):
     def __init__(self, code: int, out: str, err: str) -> None:
         super().__init__(code, out, err)
         self.error = json.loads(err)["error"]["code"]
-        self.said = repr((code, out, err))
+        self.said = repr((f"exit_{code}", out, err))
 
 
-#: A good part of the table, as commands.
+def _command(*words: str) -> Callable[[CommandFace, Thing], object]:
+    """`{}` fields in the words are those of the thing."""
+    return lambda x, t: x.run(*(word.format(t=t) for word in words))
+
+
+def _with_runbook(x: CommandFace, t: Thing) -> object:
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "runbook.toml")
+        file.write_text(f'project = "{t.project}"\n[queue.{SECRET}-{t.token}]\n')
+        return x.run("apply", str(file), "--yes")
+
+
+#: Each row that a command makes; the first words are the name of the command.
 COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
-    "enqueue": lambda x, t: x.run("queue", "push", t.queue, "new"),
-    "create_queue": lambda x, t: x.run("queue", "create", t.queue + ".new"),
-    "delete_queue": lambda x, t: x.run("queue", "delete", t.queue, "--yes"),
-    "pause": lambda x, t: x.run("queue", "pause", t.queue),
-    "purge": lambda x, t: x.run("queue", "purge", t.queue, "--yes"),
-    "drop": lambda x, t: x.run("queue", "drop", t.queue, t.ready, "--yes"),
-    "drain": lambda x, t: x.run("queue", "drain", t.queue, "--yes"),
-    "release_stream": lambda x, t: x.run("queue", "release-stream", t.queue, "s"),
-    "retry": lambda x, t: x.run("queue", "retry", t.queue, t.dead, "--yes"),
-    "redrive: dry run": lambda x, t: x.run("redrive", t.queue, "--dry-run"),
-    "cancel_intent": lambda x, t: x.run("intent", "cancel", str(t.intent)),
+    "enqueue": _command("queue", "push", "{t.queue}", "new"),
+    "quarantine": _command("queue", "quarantine", "{t.queue}", SECRET),
+    "create_queue": _command("queue", "create", "{t.queue}.new"),
+    "update_queue": _command("queue", "update", "{t.queue}", "--visibility-timeout", "9s"),
+    "delete_queue": _command("queue", "delete", "{t.queue}", "--yes"),
+    "pause": _command("queue", "pause", "{t.queue}"),
+    "resume": _command("queue", "resume", "{t.queue}"),
+    "purge": _command("queue", "purge", "{t.queue}", "--yes"),
+    "drop": _command("queue", "drop", "{t.queue}", "{t.ready}", "{t.held}", "--yes"),
+    "done": _command("queue", "done", "{t.queue}", "{t.ready}", "--yes"),
+    "bury": _command("queue", "bury", "{t.queue}", "{t.ready}", "--yes"),
+    "hold": _command("queue", "hold", "{t.queue}", "{t.ready}"),
+    "unhold": _command("queue", "unhold", "{t.queue}", "{t.held}"),
+    "fail": _command("queue", "fail", "{t.queue}", "{t.leased.id}", "--yes"),
+    "reset": _command("queue", "reset", "{t.queue}", "{t.ready}", "{t.held}"),
+    "prune": _command("queue", "prune", "{t.queue}", "--all", "--yes"),
+    "drain": _command("queue", "drain", "{t.queue}", "--yes"),
+    "release_stream": _command("queue", "release-stream", "{t.queue}", "s"),
+    "retry": _command("queue", "retry", "{t.queue}", "{t.dead}", "--yes"),
+    "redrive": _command("redrive", "{t.queue}", "--yes"),
+    "redrive: dry run": _command("redrive", "{t.queue}", "--dry-run"),
+    "intents": lambda x, t: [
+        one["intent_id"] for one in x.run("intent", "list") if one["intent_id"] == t.intent
+    ],
+    "cancel_intent": _command("intent", "cancel", "{t.intent}"),
     "queues": lambda x, t: [info["name"] for info in x.run("queue", "list") if info["name"] == t.queue],
     "stats": lambda x, t: x.run("stats", t.queue)["queues"][0]["ready"],
     "peek": lambda x, t: [info["id"] for info in x.run("queue", "peek", t.queue)],
+    "peek: leased": _command("queue", "show", "{t.queue}", "--status", "active"),
+    "find: in a queue": _command("queue", "inspect", "{t.queue}", "{t.ready}"),
     "failure_metrics": lambda x, t: x.run("failures", t.queue)["by_reason"],
     "explain: in a queue": lambda x, t: x.run("explain", t.queue, t.dead)["subject"],
     "explain_queue": lambda x, t: x.run("explain", t.queue)["subject"],
-    "config.get": lambda x, t: x.run("config", "get", t.weight),
-    "config.set": lambda x, t: x.run("config", "set", t.weight, "3"),
-    "config.list": lambda x, t: x.run("config", "list", t.weight),
+    "config.get": _command("config", "get", "{t.weight}"),
+    "config.set": _command("config", "set", "{t.weight}", "3"),
+    "config.delete": _command("config", "unset", "{t.weight}"),
+    "config.list": _command("config", "list", "{t.weight}"),
+    "config.set: of no queue": _command("config", "set", "{t.note}", SECRET),
     "consumers.list": lambda x, t: [
         info["name"] for info in x.run("consumer", "list") if info["name"] == t.consumer
     ],
     "consumers.show": lambda x, t: x.run("consumer", "show", t.queue, t.consumer)["open"],
-    "consumers.release": lambda x, t: x.run("consumer", "release", t.queue, t.consumer, "--yes"),
-    "consumers.drop": lambda x, t: x.run("consumer", "drop", t.queue, t.consumer, "--yes"),
+    "consumers.release": _command("consumer", "release", "{t.queue}", "{t.consumer}", "--yes"),
+    "consumers.drop": _command("consumer", "drop", "{t.queue}", "{t.consumer}", "--yes"),
     "staging.list": lambda x, t: [
         write["token"] for write in x.run("staged", "list") if write["token"] == t.write
     ],
-    "staging.discard": lambda x, t: x.run("staged", "discard", t.queue, t.write, "--yes"),
-    "config.set: of no queue": lambda x, t: x.run("config", "set", "throttle:t:rate", "3"),
+    "staging.discard": _command("staged", "discard", "{t.queue}", "{t.write}", "--yes"),
+    "runbooks.save": _with_runbook,
+    "keys.create": _command("key", "create", "made", "--grant", "consume:{t.queue}"),
+    "keys.list": lambda x, t: [info["id"] for info in x.run("key", "list") if info["id"] == t.key],
+    "keys.show": _command("key", "show", "{t.key}"),
+    "keys.set_grants": _command("key", "grant", "{t.key}", "consume:{t.queue}", "--only"),
+    "keys.change_grants": _command("key", "grant", "{t.key}", "--remove", "consume:{t.queue}"),
+    "keys.rotate": _command("key", "rotate", "{t.key}"),
+    "keys.revoke": _command("key", "revoke", "{t.key}", "--yes"),
+    "audit.read": lambda x, t: len(x.run("audit", "--limit", "1")),
+    "checkpoint": _command("backup", "{t.path}"),
+}
+#: Verbs of programs: no command makes these calls by themselves.
+WITHOUT_COMMAND = {
+    "ack",
+    "browse",
+    "browse_splits",
+    "claim",
+    "consumers.ceiling",
+    "consumers.choose",
+    "consumers.claim",
+    "consumers.close",
+    "consumers.heartbeat",
+    "consumers.read_pages",
+    "consumers.record",
+    "consumers.register",
+    "consumers.take_up",
+    "enqueue_many",
+    "exchange",
+    "goodbye",
+    "nack",
+    "runbooks.get",
+    "runbooks.list",
+    "settle",
+    "staging.publish",
+    "staging.stage",
+    "twin",
+}
+#: Commands that make many calls, or none: on files, on the data directory itself, or for as long as they run.
+OTHER_COMMANDS = {
+    "doctor",
+    "key bootstrap",
+    "repair",
+    "restore",
+    "runbook check",
+    "runbook schema",
+    "runbook show",
+    "serve",
+    "tls init",
+    "top",
+    "verify",
+    "worker run",
 }
 
 
@@ -248,7 +353,7 @@ def outcome_at(face: Any, call: Callable[[Any, Thing], object], thing: Thing) ->
     except grpc.RpcError as failed:
         trailing = dict(failed.trailing_metadata() or ())
         learnt = Outcome(
-            trailing.pop("fairlead-error", ""), repr((failed.code(), failed.details(), sorted(trailing)))
+            trailing.pop("fairlead-error", ""), repr((failed.code().name, failed.details(), sorted(trailing)))
         )
     return Outcome(learnt.error, anonymous(learnt.said, thing))
 

@@ -1,0 +1,135 @@
+"""Commands made from the table of verbs: a command is a line that names its verb and how the answer is shown.
+
+A required field is an argument, the queue first; an optional field is an option. Help, bounds and defaults
+come from the field, the help of the command from the documentation of the verb, errors from the engine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import RenderableType
+
+import fairlead.verbs  # noqa: F401 - fills the table
+from fairlead.cli.arguments import complete_queue, meant
+from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.output import show
+from fairlead.cli.splice import splice, with_parameters
+from fairlead.cli.target import Target, open_target
+from fairlead.fields import Field, fields_of
+from fairlead.request import VERBS, Verb
+
+#: What an answer to a request is shown as: the value of `-o json`, and the text or table for people.
+View = Callable[[Any, Any], tuple[object, RenderableType | Callable[[], RenderableType]]]
+
+_METAVARS: dict[type, str] = {int: "N", float: "N"}
+#: What concerns programs only.
+_FOR_PROGRAMS = re.compile(r"\s*\b(?:Raises|Returns) [^.]*\.")
+
+
+class Command(NamedTuple):
+    name: str
+    verb: str
+    view: View
+    #: Parameters of Typer by field, where the usual ones do not fit; the field fills in what they leave open.
+    params: Mapping[str, Any] = {}
+    #: Functions whose parameters stand for a field, as in `splice`.
+    readers: Mapping[str, Callable[..., Any]] = {}
+    #: Completes the request from what the broker knows, or refuses it as wrong usage.
+    find: Callable[[Target, Any], Any] | None = None
+    #: Says what will be touched; a person is asked before it is.
+    asks: Callable[[Target, Any], str] | None = None
+    #: Whether a data directory is made where there is none.
+    creates: bool = False
+    settings: dict[str, Any] | None = None
+
+
+def add_group(app: typer.Typer, name: str, help: str, commands: Iterable[Command]) -> None:
+    group = typer.Typer(no_args_is_help=True, help=help)
+    add_commands(group, commands)
+    app.add_typer(group, name=name)
+
+
+def add_commands(group: typer.Typer, commands: Iterable[Command]) -> None:
+    for command in commands:
+        group.command(command.name, context_settings=command.settings)(make_command(command))
+
+
+def make_command(command: Command) -> Callable[..., None]:
+    verb = VERBS[command.verb]
+
+    def run(yes: bool = True, **given: Any) -> None:
+        request = verb.request(**given)
+        with open_target(create=command.creates) as target:
+            if command.find is not None:
+                request = command.find(target, request)
+            if command.asks is not None:
+                confirm(command.asks(target, request), yes=yes)
+            answer = target.do(request)
+        show(*command.view(request, answer))
+
+    parameters = [
+        _parameter(verb, field, command.params.get(field.name), spliced=field.name in command.readers)
+        for field in _in_order(verb)
+    ]
+    if command.asks is not None:
+        parameters.append(_keyword("yes", Yes, False))
+    made = with_parameters(run, parameters, name=command.name, doc=help_of(verb))
+    made.verb_name = verb.name  # type: ignore[attr-defined]
+    return splice(**command.readers)(made) if command.readers else made
+
+
+def _in_order(verb: Verb) -> list[Field]:
+    """The queue is the first argument of every command."""
+    return sorted(fields_of(verb.request), key=lambda field: field.name != verb.request.queue_field)
+
+
+def _parameter(verb: Verb, field: Field, given: Any, *, spliced: bool) -> inspect.Parameter:
+    if spliced:
+        return _keyword(field.name, Any, inspect.Parameter.empty)
+    if given is None and field.required and field.name == verb.request.queue_field:
+        given = typer.Argument(metavar="QUEUE", callback=meant, autocompletion=complete_queue)
+    return parameter_of(field, given)
+
+
+def parameter_of(field: Field, given: Any = None) -> inspect.Parameter:
+    """`given` is an argument or option of Typer; the field fills in what it leaves open."""
+    info = given
+    if info is None:
+        info = typer.Argument() if field.required else typer.Option()
+    info.help = info.help or field.description
+    info.min, info.max = field.meta.ge, field.meta.le
+    info.metavar = info.metavar or _metavar(field)
+    default = inspect.Parameter.empty if field.required else field.default
+    return _keyword(field.name, Annotated[_kind(field), info], default)
+
+
+def _metavar(field: Field) -> str | None:
+    if field.is_duration:
+        return "DURATION"
+    if bool in field.kinds:
+        return None
+    return "|".join(field.choices) or _METAVARS.get(field.kinds[0]) or field.name.upper()
+
+
+def _kind(field: Field) -> Any:
+    """The type that Typer reads the value as; what is no number or flag is read by the engine."""
+    kind = next((kind for kind in (bool, int, float) if field.kinds == (kind,)), str)
+    return kind | None if field.default is None else kind
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def help_of(verb: Verb) -> str:
+    """The documentation of the verb, with its fields by the names of their arguments and options."""
+    text = _FOR_PROGRAMS.sub("", inspect.getdoc(verb.request) or "")
+    for field in fields_of(verb.request):
+        shown = field.name.upper() if field.required else "--" + field.name.replace("_", "-")
+        text = text.replace(f"`{field.name}`", shown)
+    return text
