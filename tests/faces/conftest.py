@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fairlead.server.access import Access
 
 import fairlead
 from fairlead import Broker, DeliveryRef, verify
+from fairlead.middleware.stack import Layers
 from fairlead.model.access import AuditRecord, NewKey
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.fila.door import FilaDoor
@@ -104,9 +104,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path = tmp_path_factory.mktemp("faces")
     with ExitStack() as stack:
         broker = stack.enter_context(fairlead.open(path / "data", durability="os"))
-        access = Access(broker, keys=True)
-        flight = FlightDoor(broker, "127.0.0.1:0", access=access)
-        fila = FilaDoor(broker, "127.0.0.1:0", access=access)
+        layers = Layers(broker, keys=True)
+        flight = FlightDoor(broker, "127.0.0.1:0", layers=layers)
+        fila = FilaDoor(broker, "127.0.0.1:0", layers=layers)
         for door in (flight, fila):
             door.start()
             stack.callback(door.stop)
@@ -116,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             path,
             broker,
             {
-                "in process": lambda secret: InProcessFace(access.admit(f"Bearer {secret}", "in process")),
+                "in process": lambda secret: InProcessFace(layers.admit(f"Bearer {secret}", "in process")),
                 "flight": lambda secret: FlightFace(flight.address, secret),
                 "asyncio": lambda secret: AioFace(flight.address, secret),
                 "fila": lambda secret: FilaFace(fila.address, secret),
