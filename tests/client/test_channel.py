@@ -158,6 +158,23 @@ def test_a_pool_reuses_a_channel_and_keeps_only_so_many(watchdog: Watchdog) -> N
     assert pool.take(PATIENCE_MS) in taken[:2]
 
 
+def test_a_channel_that_was_cancelled_while_it_was_idle_is_closed_when_it_is_found(
+    watchdog: Watchdog,
+) -> None:
+    streams: list[FakeStream] = []
+
+    def open_stream(_: int) -> FakeStream:
+        streams.append(FakeStream())
+        return streams[-1]
+
+    pool = Pool(open_stream, watchdog, most_idle=2)
+    channel = pool.take(PATIENCE_MS)
+    pool.give_back(channel)
+    channel.cancel()
+    assert pool.take(PATIENCE_MS) is not channel
+    assert [stream.closed for stream in streams] == [True, False]
+
+
 def test_a_channel_that_sent_a_lot_is_not_kept_because_the_server_would_hold_on_to_it(
     watchdog: Watchdog,
 ) -> None:

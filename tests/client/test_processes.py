@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import pytest
 
 import fairlead
 from fairlead import Complete, NewMessage, errors
+from fairlead.client.core import Core, Options
+from fairlead.client.transport import FlightTransport
 from fairlead.testing import ServerProcess, run_server
 from tests.client.scene import PATIENCE_S, until
 
@@ -149,3 +152,36 @@ def test_a_batch_is_whole_or_absent_after_a_kill(server: ServerProcess) -> None:
             server.restart(kill=True)
             sending.join(PATIENCE_S)
             assert client.stats("q").ready == (round_ + 1) * 1000
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_arrow_prints_nothing_about_an_open_stream_whose_server_is_gone(
+    server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
+) -> None:
+    """Whoever opened it was interrupted, and never closed it."""
+    stream = FlightTransport(server.address).open("claim")
+    _end(server, kill=kill)
+    del stream
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_arrow_prints_nothing_when_a_client_closes_after_an_interrupted_call(
+    server: ServerProcess, capfd: pytest.CaptureFixture[str], *, kill: bool
+) -> None:
+    """An interrupt between an answer and the return of its channel leaves the channel to nobody."""
+    core = Core(Options(server.address, "interrupted"))
+    core.take_channel("claim", 60_000)
+    _end(server, kill=kill)
+    core.close()
+    del core
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def _end(server: ServerProcess, *, kill: bool) -> None:
+    if kill:
+        server.kill()
+    else:
+        server.stop()

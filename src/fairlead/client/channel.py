@@ -210,6 +210,7 @@ class Pool:
                 break
             if not channel.broken:
                 return channel
+            channel.close()
         try:
             return Channel(self._open_stream(within_ms), self._watchdog)
         except BROKEN as error:

@@ -199,9 +199,14 @@ class FlightStream:
 
     def close(self) -> None:
         self._reader.cancel()
-        # Otherwise its destructor writes to stderr that it could not be closed.
         with contextlib.suppress(*BROKEN):
             self._writer.close()
+
+    def __del__(self) -> None:
+        """An interrupt may leave a stream that nobody closes. If its server is gone by then, the destructor
+        of Arrow's writer would print a line to stderr, unless the writer is closed before.
+        """
+        self.close()
 
 
 def refusal_of(error: BaseException) -> FairleadError | None:
