@@ -375,6 +375,8 @@ class Moves:
         its stream.
         """
         stream_facts = self.streams.finish()
+        if not stream_facts:
+            return
         fronts = {row_id(spot.row) for spot in self.streams.promoted}
         straight: set[bytes] = set()
         for at, fact in enumerate(self.facts):
@@ -409,13 +411,8 @@ class Moves:
             held.started, held.row = changed.started, changed.row
             core.leases.extend(held, changed.expires_ms, deadline_ms)
         queues = core.by_id
-        for queue_id in {lease.queue_id for lease in self._ended}:
-            state = queues.get(queue_id)
-            if state is not None and (
-                state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer
-            ):
-                self._make_room(state)
-        core.leases.remove(self._ended)
+        if self._ended:
+            self._end_leases()
         core.bodies.drop(self._gone)
         for spot in self._removed + self.streams.demoted:
             if spot.queue_id in queues:
@@ -446,6 +443,15 @@ class Moves:
         for waiting in self._waiting:
             queues[waiting.queue_id].next_due_ms = min(queues[waiting.queue_id].next_due_ms, waiting.due_ms)
             core.wake_timer(waiting.due_ms)
+
+    def _end_leases(self) -> None:
+        for queue_id in {lease.queue_id for lease in self._ended}:
+            state = self.core.by_id.get(queue_id)
+            if state is not None and (
+                state.config.max_unsettled_per_key or state.config.max_unsettled_per_consumer
+            ):
+                self._make_room(state)
+        self.core.leases.remove(self._ended)
 
     def _make_room(self, queue: QueueState) -> None:
         """Where unsettled messages are limited, each one that ended lets another go out."""

@@ -17,6 +17,7 @@ from fairlead.model.facts import (
     ends_failed_try,
     spot_queue_id,
 )
+from fairlead.model.lease import Lease
 from fairlead.model.views import Totals
 
 _ENQUEUED, _DELIVERED, _COMPLETED, _FAILED = range(4)
@@ -41,12 +42,19 @@ class Tally:
                 leases = fact.leases or fact.followers  # type: ignore[union-attr]
                 self._add(leases[0].queue_id, _DELIVERED, len(fact.leases) + len(fact.followers))  # type: ignore[union-attr]
             elif kind is Completed:
-                for queue_id, count in Counter([lease.queue_id for lease in fact.leases]).items():  # type: ignore[union-attr]
-                    self._add(queue_id, _COMPLETED, count)
+                self._completed(fact.leases)  # type: ignore[union-attr]
             elif kind is Moved:
                 self._moved(fact)  # type: ignore[arg-type]
             elif kind is QueueCleared:
                 self._counts.pop(fact.queue_id, None)  # type: ignore[union-attr]
+
+    def _completed(self, leases: Sequence[Lease]) -> None:
+        if len(leases) == 1:
+            # A counter for one lease would cost more than all else here.
+            self._add(leases[0].queue_id, _COMPLETED, 1)
+            return
+        for queue_id, count in Counter([lease.queue_id for lease in leases]).items():
+            self._add(queue_id, _COMPLETED, count)
 
     def _moved(self, fact: Moved) -> None:
         if fact.kind == "completed":
