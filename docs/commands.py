@@ -34,6 +34,9 @@ EXIT_CODES = {
 }
 
 
+_DO = "fairlead do "
+
+
 def leaf_commands() -> list[tuple[str, Any]]:
     """Every command by its full name, in the order of the help."""
     return list(_leaves("fairlead", typer.main.get_command(app)))
@@ -57,22 +60,42 @@ def shared_options() -> Iterator[str]:
 
 
 def commands_section() -> Iterator[str]:
-    """What every command has in common is left out."""
+    """What every command has in common is left out, and what the reference of verbs says of `fairlead do`."""
     for path, command in leaf_commands():
+        if path.startswith(_DO):
+            continue
         own = [param for param in command.params if param.expose_value]
-        arguments = " ".join(_usage(param) for param in own if param.param_type_name == "argument")
-        yield f"### {path}"
-        yield ""
-        yield f"`{path} {arguments}`".replace(" `", "`")
-        yield ""
-        yield from re.sub(r"(?m)^ +", "", command.help or "").strip().splitlines()
-        yield ""
+        yield from _heading(path, _usage_of(path, command), command.help)
         if own:
             yield "| argument or option | meaning |"
             yield "|---|---|"
             for param in own:
                 yield f"| {_name(param)} | {_cell(param.help)} |"
             yield ""
+
+    yield from _heading("fairlead do", "fairlead do VERB", typer.main.get_command(app).commands["do"].help)
+    yield "| command | verb |"
+    yield "|---|---|"
+    for path, command in leaf_commands():
+        if path.startswith(_DO):
+            verb = path.removeprefix(_DO)
+            usage = _usage_of(path, command).replace("|", "\\|")
+            yield f"| `{usage}` | [`{verb}`](verbs.md#{verb.replace('.', '')}) |"
+    yield ""
+
+
+def _heading(path: str, usage: str, help: str | None) -> Iterator[str]:
+    yield f"### {path}"
+    yield ""
+    yield f"`{usage}`"
+    yield ""
+    yield from re.sub(r"(?m)^ +", "", help or "").strip().splitlines()
+    yield ""
+
+
+def _usage_of(path: str, command: Any) -> str:
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    return " ".join([path, *map(_usage, arguments)])
 
 
 def exit_codes_table() -> Iterator[str]:

@@ -18,7 +18,7 @@ from fairlead.model.access import AuditRecord, NewKey
 from fairlead.model.ids import IdSource, show_id
 from fairlead.server.fila.door import FilaDoor
 from fairlead.server.flight import FlightDoor
-from tests.faces.doors import AioFace, CommandFace, FilaFace, FlightFace, InProcessFace
+from tests.faces.doors import AioFace, CommandFace, DoFace, FilaFace, FlightFace, InProcessFace
 from tests.faces.table import Thing, furnish
 
 _numbers = itertools.count(1)
@@ -121,6 +121,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 "asyncio": lambda secret: AioFace(flight.address, secret),
                 "fila": lambda secret: FilaFace(fila.address, secret),
                 "command": lambda secret: CommandFace(flight.address, secret),
+                "do": lambda secret: DoFace(flight.address, secret),
             },
             furnish(broker, "shop/own.exhibit", str(path / "copy-exhibit"), "token-exhibit"),
         )

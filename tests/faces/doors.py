@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_origin
 
 import grpc
 from typer.testing import CliRunner
@@ -21,10 +22,13 @@ import fairlead.aio
 from fairlead.cli.app import app
 from fairlead.errors import FairleadError
 from fairlead.middleware.stack import AdmittedCaller
+from fairlead.request import VERBS, Request
 from fairlead.server import answers
 from fairlead.server.fila.v1 import admin_pb2, admin_pb2_grpc, service_pb2, service_pb2_grpc
+from fairlead.surface import Surface
 from fairlead.wire.calls import ClaimCall
 from tests.faces.table import SECRET, Outcome, Thing
+from tests.faces.typed import typed
 
 PATIENCE_S = 60
 
@@ -210,13 +214,36 @@ class CommandFace:
         }
 
     def run(self, *args: str) -> Any:
-        ran = CliRunner(env=self._env).invoke(app, [*args, "-o", "json"], catch_exceptions=False)
+        ran = CliRunner(env=self._env).invoke(app, ["-o", "json", *args], catch_exceptions=False)
         if ran.exit_code:
             raise CommandRefused(ran.exit_code, ran.stdout, ran.stderr)
         return json.loads(ran.stdout)
 
     def close(self) -> None:
         pass
+
+
+class DoFace(CommandFace, Surface):
+    """Every verb as `fairlead do VERB`, made from the same calls as those of Python."""
+
+    def do(self, request: Request[Any]) -> Any:
+        kind = VERBS[request.verb_name]
+        answer = self.run("do", *typed(request))
+        if get_origin(kind.answer) is dict:
+            return answer
+        return [_named(answer)] if kind.request.paged else _named(answer)
+
+    def consume_one(self, queue: str) -> int:
+        return len(self.claim(queue))
+
+
+def _named(found: Any) -> Any:
+    """JSON with the fields of objects as attributes."""
+    if isinstance(found, list):
+        return [_named(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return SimpleNamespace(**{name: _named(part) for name, part in found.items()})
 
 
 class CommandRefused(Exception):
@@ -238,7 +265,7 @@ def _with_runbook(x: CommandFace, t: Thing) -> object:
         return x.run("apply", str(file), "--yes")
 
 
-#: Each row that a command makes; the first words are the name of the command.
+#: Rows of commands that are made for people; the first words are the name of the command.
 COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
     "enqueue": _command("queue", "push", "{t.queue}", "new"),
     "quarantine": _command("queue", "quarantine", "{t.queue}", SECRET),
@@ -298,32 +325,6 @@ COMMANDS: dict[str, Callable[[CommandFace, Thing], object]] = {
     "keys.revoke": _command("key", "revoke", "{t.key}", "--yes"),
     "audit.read": lambda x, t: len(x.run("audit", "--limit", "1")),
     "checkpoint": _command("backup", "{t.path}"),
-}
-#: Verbs of programs: no command makes these calls by themselves.
-WITHOUT_COMMAND = {
-    "ack",
-    "browse",
-    "browse_splits",
-    "claim",
-    "consumers.ceiling",
-    "consumers.choose",
-    "consumers.claim",
-    "consumers.close",
-    "consumers.heartbeat",
-    "consumers.read_pages",
-    "consumers.record",
-    "consumers.register",
-    "consumers.take_up",
-    "enqueue_many",
-    "exchange",
-    "goodbye",
-    "nack",
-    "runbooks.get",
-    "runbooks.list",
-    "settle",
-    "staging.publish",
-    "staging.stage",
-    "twin",
 }
 #: Commands that make many calls, or none: on files, on the data directory itself, or for as long as they run.
 OTHER_COMMANDS = {

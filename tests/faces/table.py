@@ -2,7 +2,7 @@
 
 Written from the design and not from the code that keeps it. Each row runs through every face and against every
 right (`test_every_verb.py`, `tests/security/test_rights_table.py`), so a new verb needs one row here, and nothing
-else unless it has a command (`doors.COMMANDS`).
+else unless it has a command beside `fairlead do` (`doors.COMMANDS`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fairlead.model.access import AuditRecord, Right
 from fairlead.request import VERBS
 from fairlead.server.fila.v1 import admin_pb2, service_pb2
 from tests.faces.conftest import Site
-from tests.faces.doors import COMMANDS, FILA, OTHER_COMMANDS, WITHOUT_COMMAND, outcome_at
+from tests.faces.doors import COMMANDS, FILA, OTHER_COMMANDS, outcome_at
 from tests.faces.table import EVERYWHERE, FORBIDDEN, HIDDEN, READ, SECRET, TABLE, Row, Thing
 
 Call = Callable[[Any, Thing], object]
@@ -32,6 +32,7 @@ SOURCES = {
     "asyncio": "ipv4:127.0.0.1:",
     "fila": "ipv4:127.0.0.1:",
     "command": "ipv4:127.0.0.1:",
+    "do": "ipv4:127.0.0.1:",
 }
 FILA_CALLS = dict(FILA.values())
 STRANGERS = {f"{right}:store/*" for right in Right}
@@ -48,11 +49,10 @@ def rows_of(verb: str, rows: dict[str, Any]) -> list[str]:
 def all_cases() -> Iterator[tuple[str, str]]:
     """(face, row); a verb that has no row yet is a case of its own name."""
     for verb in VERBS:
-        for face in ("in process", "flight", "asyncio"):
+        for face in ("in process", "flight", "asyncio", "do"):
             yield from ((face, name) for name in rows_of(verb, TABLE) or [verb])
         yield from (("fila", name) for name in rows_of(verb, FILA_CALLS))
-        if verb not in WITHOUT_COMMAND:
-            yield from (("command", name) for name in rows_of(verb, COMMANDS) or [verb])
+        yield from (("command", name) for name in rows_of(verb, COMMANDS))
 
 
 CASES = list(all_cases())
@@ -64,11 +64,6 @@ def row_and_call(face: str, name: str) -> tuple[Row, Call]:
         pytest.fail(
             f"the verb {name!r} has no row: add it to TABLE in tests/faces/table.py, with the rights it needs, a call"
             " and, if the audit records it, its `entry`"
-        )
-    if face == "command" and name not in COMMANDS:
-        pytest.fail(
-            f"the verb {name!r} has no command: add the one that makes it to COMMANDS in tests/faces/doors.py, or"
-            " the verb to WITHOUT_COMMAND"
         )
     return row, {"fila": FILA_CALLS, "command": COMMANDS}.get(face, {}).get(name, row.call)
 
@@ -156,9 +151,8 @@ def check_entries(entries: list[AuditRecord], face: str, name: str, thing: Thing
 
 
 def test_the_tables_name_only_verbs_and_rows_that_exist() -> None:
-    assert {verb_of(name) for name in TABLE} | WITHOUT_COMMAND == set(VERBS)
+    assert {verb_of(name) for name in TABLE} == set(VERBS)
     assert {*FILA_CALLS, *COMMANDS} <= set(TABLE)
-    assert not {verb_of(name) for name in COMMANDS} & WITHOUT_COMMAND
 
 
 def test_every_call_of_fila_makes_a_row() -> None:
@@ -180,7 +174,7 @@ class NotingFace:
 
 
 def test_every_command_makes_a_row_or_is_known_to_make_none(site: Site) -> None:
-    made = set(OTHER_COMMANDS)
+    made = {*OTHER_COMMANDS, *(f"do {verb}" for verb in VERBS)}
     for call in COMMANDS.values():
         with pytest.raises(Ran) as ran:
             call(NotingFace(), site.exhibit)

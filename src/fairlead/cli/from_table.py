@@ -15,12 +15,14 @@ import typer
 from rich.console import RenderableType
 
 import fairlead.verbs  # noqa: F401 - fills the table
-from fairlead.cli.arguments import complete_queue, meant
+from fairlead.cli.arguments import check_reason, complete_queue, complete_reason, meant
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.output import show
 from fairlead.cli.splice import splice, with_parameters
 from fairlead.cli.target import Target, open_target
+from fairlead.cli.values import is_json, is_text_list, read_value
 from fairlead.fields import Field, fields_of
+from fairlead.model.failure import FailureReason
 from fairlead.request import VERBS, Verb
 
 #: What an answer to a request is shown as: the value of `-o json`, and the text or table for people.
@@ -63,13 +65,15 @@ def make_command(command: Command) -> Callable[..., None]:
     verb = VERBS[command.verb]
 
     def run(yes: bool = True, **given: Any) -> None:
-        request = verb.request(**given)
+        request = verb.request(**_values(verb, given))
         with open_target(create=command.creates) as target:
             if command.find is not None:
                 request = command.find(target, request)
             if command.asks is not None:
                 confirm(command.asks(target, request), yes=yes)
             answer = target.do(request)
+            if verb.request.paged:
+                answer = [one for page in answer for one in page]
         show(*command.view(request, answer))
 
     parameters = [
@@ -83,6 +87,12 @@ def make_command(command: Command) -> Callable[..., None]:
     return splice(**command.readers)(made) if command.readers else made
 
 
+def _values(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that were not given are left to the request."""
+    fields = {field.name: field for field in fields_of(verb.request)}
+    return {name: read_value(fields[name], typed) for name, typed in given.items() if typed is not None}
+
+
 def _in_order(verb: Verb) -> list[Field]:
     """The queue is the first argument of every command."""
     return sorted(fields_of(verb.request), key=lambda field: field.name != verb.request.queue_field)
@@ -91,21 +101,46 @@ def _in_order(verb: Verb) -> list[Field]:
 def _parameter(verb: Verb, field: Field, given: Any, *, spliced: bool) -> inspect.Parameter:
     if spliced:
         return _keyword(field.name, Any, inspect.Parameter.empty)
-    if given is None and field.required and field.name == verb.request.queue_field:
-        given = typer.Argument(metavar="QUEUE", callback=meant, autocompletion=complete_queue)
+    if given is None and field.name == verb.request.queue_field:
+        info = typer.Argument if field.required else typer.Option
+        given = info(metavar="QUEUE", callback=_meant, autocompletion=complete_queue)
     return parameter_of(field, given)
 
 
 def parameter_of(field: Field, given: Any = None) -> inspect.Parameter:
     """`given` is an argument or option of Typer; the field fills in what it leaves open."""
-    info = given
-    if info is None:
-        info = typer.Argument() if field.required else typer.Option()
+    info = given or _usual_parameter(field)
     info.help = info.help or field.description
     info.min, info.max = field.meta.ge, field.meta.le
     info.metavar = info.metavar or _metavar(field)
-    default = inspect.Parameter.empty if field.required else field.default
-    return _keyword(field.name, Annotated[_kind(field), info], default)
+    return _keyword(field.name, Annotated[_kind(field), info], _default(field))
+
+
+def _usual_parameter(field: Field) -> Any:
+    info = typer.Argument if field.required else typer.Option
+    if FailureReason in field.kinds:
+        return info(callback=check_reason, autocompletion=complete_reason)
+    if field.default is False:
+        # Without the opposite, which is the default.
+        return typer.Option("--" + field.name.replace("_", "-"))
+    if is_json(field):
+        return info(help=f"{field.description} As JSON.".lstrip())
+    return info()
+
+
+def _default(field: Field) -> Any:
+    if field.required:
+        return inspect.Parameter.empty
+    if is_text_list(field) or is_json(field):
+        return None
+    return field.default.word if isinstance(field.default, FailureReason) else field.default
+
+
+def _meant(given: str | list[str] | None) -> Any:
+    """Names inside JSON are taken as they are."""
+    if isinstance(given, list):
+        return [name if name.startswith("[") else meant(name) for name in given]
+    return meant(given)
 
 
 def _metavar(field: Field) -> str | None:
@@ -113,13 +148,20 @@ def _metavar(field: Field) -> str | None:
         return "DURATION"
     if bool in field.kinds:
         return None
-    return "|".join(field.choices) or _METAVARS.get(field.kinds[0]) or field.name.upper()
+    name = field.name.upper()
+    if is_json(field) and not field.required:
+        return "JSON"
+    if FailureReason in field.kinds:
+        return "REASON"
+    number = None if field.required else _METAVARS.get(field.kinds[0])
+    return "|".join(field.choices) or number or name
 
 
 def _kind(field: Field) -> Any:
     """The type that Typer reads the value as; what is no number or flag is read by the engine."""
     kind = next((kind for kind in (bool, int, float) if field.kinds == (kind,)), str)
-    return kind | None if field.default is None else kind
+    read_as = list[str] if is_text_list(field) else kind
+    return read_as | None if _default(field) is None else read_as
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -5,7 +5,7 @@ a short call is imports.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -37,30 +37,39 @@ FILES = {
     "verify": "maintenance",
     "repair": "repair",
     "doctor": "doctor",
+    "do": "do",
 }
 
 
-class Groups(Mapping[str, Any]):
+class Lazy(Mapping[str, Any]):
     """Commands by name. Each is made when it is first asked for, and shown to `finish`."""
 
-    def __init__(self, finish: Callable[[str, Any], None]) -> None:
-        self._finish = finish
+    def __init__(
+        self,
+        names: Collection[str],
+        make: Callable[[str], Any],
+        finish: Callable[[str, Any], None] = lambda name, command: None,
+    ) -> None:
+        self._names = names
+        self._make = make
         self._made: dict[str, Any] = {}
+        self.finish = finish
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = command = _load(name)
-            self._finish(name, command)
+            self._made[name] = command = self._make(name)
+            self.finish(name, command)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(FILES)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(FILES)
+        return len(self._names)
 
 
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
+    """A command of `FILES`, from its file."""
     file = FILES[name]  # a KeyError: no such command
     try:
         module = import_module(f"fairlead.cli.{file}")

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from fairlead.cli.chosen import Output, choose, chosen
 from fairlead.cli.faults import tell_error, tell_system_error, tell_wrong_usage
-from fairlead.cli.groups import Groups
+from fairlead.cli.groups import FILES, Lazy, load
 from fairlead.errors import FairleadError
 from fairlead.wire.statuses import status_of
 
@@ -87,10 +87,15 @@ class Root(TyperGroup):
 
 
 def _add_shared_options(name: str, group: Any) -> None:
+    """`name` is the first word of the command. Commands of a lazy group get theirs when they are made."""
+    inner = getattr(group, "commands", None)
+    if isinstance(inner, Lazy):
+        inner.finish = lambda _, command: _add_shared_options(name, command)
+        return
     shared = typer.main.get_command(_shared).params
     for command in _leaves(group):
         own = {option for param in command.params for option in param.opts}
-        if own & _TARGET:
+        if own & _TARGET - {"--wait"}:
             own |= _TARGET  # it says for itself where it acts
         if name not in _NAMES_QUEUES:
             own.add("--project")
@@ -99,7 +104,7 @@ def _add_shared_options(name: str, group: Any) -> None:
         )
 
 
-_groups = Groups(_add_shared_options)
+_groups = Lazy(FILES, load, _add_shared_options)
 
 
 def _leaves(command: Any) -> list[Any]:
@@ -177,6 +182,7 @@ _NAMES_QUEUES = {
     "failures",
     "top",
     "audit",
+    "do",
 }
 _shared = typer.Typer(add_completion=False)
 

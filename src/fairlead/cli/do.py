@@ -1,0 +1,60 @@
+"""`fairlead do VERB`: every verb of the table as a command, without a line of code for any of them.
+
+A verb that people use often has a command of its own besides, with a view made for it and a question before
+messages are gone. Here the request is carried out as it was typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from itertools import groupby
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from fairlead.cli.answers import answer_view
+from fairlead.cli.from_table import Command, add_commands, help_of
+from fairlead.cli.groups import Lazy
+from fairlead.request import VERBS, Verb
+
+_HELP = """Make any request by its verb, exactly as typed: nothing is asked before.
+
+Required fields are arguments, the queue first; the others are options. Lists of texts are given text by text,
+other fields with parts as JSON; JSON and payloads also as @FILE, or - for standard input.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(typer.Typer(cls=VerbGroup, no_args_is_help=True, help=_HELP), name="do")
+
+
+class VerbGroup(TyperGroup):
+    """A command is made when its verb is asked for: to make all of them takes longer than most calls."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast(MutableMapping[str, Any], Lazy(VERBS, _command))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """By feature, in the order of the reference."""
+        for feature, verbs in groupby(VERBS.values(), key=_feature):
+            with formatter.section(feature):
+                formatter.write_dl([(verb.name, _first_sentence(verb)) for verb in verbs])
+
+
+def _command(name: str) -> Any:
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    add_commands(alone, [Command(name, VERBS[name].name, answer_view)])
+    return typer.main.get_command(alone)
+
+
+def _feature(verb: Verb) -> str:
+    return verb.request.__module__.rpartition(".")[2].replace("_", " ").capitalize()
+
+
+def _first_sentence(verb: Verb) -> str:
+    return " ".join(help_of(verb).split()).partition(". ")[0].rstrip(".") + "."
