@@ -138,6 +138,7 @@ def test_an_interrupt_ends_a_program_that_waits(scene: Scene, body: str) -> None
 
 
 def test_a_client_leaves_no_thread_behind(scene: Scene) -> None:
+    before = set(threading.enumerate())
     client, _ = scene.client()
     client.enqueue("q", b"")
     client.claim("q")
@@ -146,6 +147,6 @@ def test_a_client_leaves_no_thread_behind(scene: Scene) -> None:
     client.close()
     ours = ("fairlead-watchdog", "fairlead-heartbeat", "fairlead-reaper", "fairlead-consume")
     until(
-        lambda: not [thread.name for thread in threading.enumerate() if thread.name in ours],
+        lambda: not [one for one in set(threading.enumerate()) - before if one.name in ours],
         "the threads ending",
     )

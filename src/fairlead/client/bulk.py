@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,9 @@ from fairlead.model.consumer import NumberedClaim
 from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
+from fairlead.model.settle import Settlement
 from fairlead.model.staging import Dead, Refusal, StageResult
 from fairlead.surface import ConsumersGroup, StagingGroup
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
@@ -144,8 +146,12 @@ def read_pages(core: Core, request: ConsumersRead) -> Iterator[Sequence[Delivery
 
 def record(core: Core, request: ConsumersRecord) -> None:
     items = request.items
-    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        raise InvalidRequest("items", "a list of Complete, Fail, Release, Start, Extend", type(items))
+    accepted = "Complete, Fail, Release, Start or Extend"
+    if not isinstance(items, Sequence) or isinstance(items, (str, bytes)) or len(items) > MAX_BATCH_MESSAGES:
+        raise InvalidRequest("items", f"a list of at most {MAX_BATCH_MESSAGES} {accepted}", type(items))
+    for item in items:
+        if not isinstance(item, get_args(Settlement)):
+            raise InvalidRequest("items", accepted, item)
     call = RecordCall(request.name, request.queue, request.generation, request.number, request.part)
     _record(core, call, encode_settlements([settlement_row(item) for item in items]))
 

@@ -25,6 +25,7 @@ from fairlead.model.checks import CheckedMessage, check_messages
 from fairlead.model.delivery import Delivery
 from fairlead.model.limits import MAX_ANSWERED, MAX_BATCH_MESSAGES
 from fairlead.model.message import NewMessage
+from fairlead.model.names import check_queue_name
 from fairlead.model.settle import Extend, Settlement, SettleResult
 from fairlead.request import Answer, Request
 from fairlead.verbs.claim import Claim
@@ -71,10 +72,9 @@ class Put(msgspec.Struct, frozen=True, gc=False):
         """Refuses what the engine would refuse, in its words; whether there is such a queue is for the server
         to say.
         """
-        if not isinstance(queue, str):
-            raise InvalidRequest("queue", "a queue name", queue)
         checked = check_messages(messages)
-        return cls(queue, checked, sum([len(message.payload) + len(message.headers) for message in checked]))
+        name = check_queue_name(queue)
+        return cls(name, checked, sum([len(message.payload) + len(message.headers) for message in checked]))
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
@@ -156,9 +156,9 @@ class Requests:
             _plain_names(request.queue),
             request.limit,
             0,
-            request.consumer or core.options.consumer,
+            self._consumer_of(request),
             request.max_per_stream,
-            request.token or core.new_id(),
+            core.new_id() if request.token is None else request.token,
             request.started,
             in_rows=True,
         )
@@ -210,9 +210,13 @@ class Requests:
         return [_part_of(one, settled, ids, deliveries) for one in requests]
 
     def _claim_fields(self, request: Claim) -> dict[str, object]:
-        consumer = request.consumer or self.core.options.consumer
-        named = msgspec.structs.replace(request, queue=_plain_names(request.queue), consumer=consumer)
+        named = msgspec.structs.replace(
+            request, queue=_plain_names(request.queue), consumer=self._consumer_of(request)
+        )
         return {field: plain(value) for field, value in msgspec.structs.asdict(named).items()}
+
+    def _consumer_of(self, request: Claim) -> str:
+        return self.core.options.consumer if request.consumer == "" else request.consumer
 
     def deliveries(self, asked: Asked) -> list[Delivery]:
         """From now on they are kept alive."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,9 +17,11 @@ import msgspec
 from fairlead.decide.access import allows, rights_on
 from fairlead.errors import FairleadError, Forbidden, InvalidRequest
 from fairlead.model.access import EVERY_RIGHT, EVERYTHING, Grant, KeyRecord, Right
+from fairlead.model.checks import check_text
 from fairlead.model.delivery import Delivery
 from fairlead.model.handles import read_handle
 from fairlead.model.ids import find_id, show_id
+from fairlead.model.limits import MAX_CLAIM_TOKEN_BYTES, MAX_CONSUMER_BYTES
 from fairlead.model.names import check_queue_name
 from fairlead.model.settle import LeaseRef, Release, SettleResult
 from fairlead.model.views import MessageInfo
@@ -82,9 +85,22 @@ class Rights:
 
     # Names that no other key can say
 
-    def scoped(self, text: str) -> str:
+    def scoped_consumer(self, consumer: str) -> str:
+        return self._scoped(consumer, "consumer", MAX_CONSUMER_BYTES, may_be_empty=True)
+
+    def scoped_token(self, token: str | None) -> str | None:
+        return None if token is None else self._scoped(token, "token", MAX_CLAIM_TOKEN_BYTES)
+
+    def _scoped(self, name: str, field: str, max_bytes: int, *, may_be_empty: bool = False) -> str:
+        """The key's id and the name. Where both are too long together, a hash stands for the end."""
         key_id = self._caller.key_id
-        return text if key_id is None or not isinstance(text, str) else f"{key_id}/{text}"
+        if key_id is None:
+            return name
+        scoped = f"{key_id}/{check_text(name, field, max_bytes, may_be_empty=may_be_empty)}".encode()
+        if len(scoped) > max_bytes:
+            end = sha256(scoped).hexdigest().encode()
+            scoped = scoped[: max_bytes - len(end)] + end
+        return scoped.decode(errors="ignore")
 
     # Messages
 

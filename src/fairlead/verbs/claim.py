@@ -63,13 +63,19 @@ class Claim(Request[list[Delivery]], frozen=True):
         return patience_of(self.wait)
 
     def queues(self) -> Sequence[str]:
-        return names_of(self.queue)
+        """One name or several; none for a value that the engine refuses."""
+        queue: object = self.queue
+        if isinstance(queue, str):
+            return (queue,)
+        if isinstance(queue, Sequence) and all(isinstance(name, str) for name in queue):
+            return queue
+        return ()
 
     def authorize(self, rights: Rights) -> Claim:
         """Names of consumers and claims belong to the key: no other key can say them."""
         super().authorize(rights)
-        token = self.token and rights.scoped(self.token)
-        return msgspec.structs.replace(self, consumer=rights.scoped(self.consumer), token=token)
+        consumer, token = rights.scoped_consumer(self.consumer), rights.scoped_token(self.token)
+        return msgspec.structs.replace(self, consumer=consumer, token=token)
 
     def visible(self, answer: list[Delivery], rights: Rights) -> list[Delivery]:
         """The key may have been revoked while the claim waited, and a token may bring messages of a queue that
@@ -81,10 +87,3 @@ class Claim(Request[list[Delivery]], frozen=True):
                 for queue in self.queues():
                     rights.need(Right.CONSUME, queue)
             return rights.still_own(answer)
-
-
-def names_of(queue: object) -> Sequence[str]:
-    """One name or several; the engine refuses everything else."""
-    if isinstance(queue, str):
-        return (queue,)
-    return queue if isinstance(queue, Sequence) else ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
+from fairlead.errors import InvalidRequest
 from fairlead.fields import (
     ClaimNumber,
     ConsumerName,
@@ -160,6 +161,8 @@ class ConsumersRead(Request[Iterator[Sequence[Delivery]]], frozen=True):
     def run(self, tx: Transaction) -> Iterator[Sequence[Delivery]]:
         from fairlead.broker import consumers
 
+        if not isinstance(self.after, bytes):
+            raise InvalidRequest("after", "the id of a message in bytes", self.after)
         return consumers.read_pages(
             tx.core,
             self.name,

@@ -96,6 +96,9 @@ class CancelIntent(Request[bool], frozen=True):
 
     def authorize(self, rights: Rights) -> CancelIntent:
         """A caller who does not see the operation is answered as if there were none."""
+        if type(self.intent_id) is not int:
+            # The engine refuses it.
+            return self
         queue = rights.queue_of_intent(self.intent_id)
         if queue is None:
             return msgspec.structs.replace(self, intent_id=-1)
@@ -103,7 +106,7 @@ class CancelIntent(Request[bool], frozen=True):
         return _CancelFoundIntent(self.intent_id, queue)
 
     def is_audited(self) -> bool:
-        return self.intent_id != -1
+        return False
 
     def audit_details(self) -> Mapping[str, object]:
         return {"intent": self.intent_id}
@@ -117,6 +120,9 @@ class _CancelFoundIntent(CancelIntent, frozen=True):
     queue_field = "queue"
 
     queue: str
+
+    def is_audited(self) -> bool:
+        return True
 
 
 def _without_header(intent: Intent) -> Intent:

@@ -36,8 +36,14 @@ def check_requests(requests: object) -> Sequence[Settle | Enqueue | EnqueueMany 
     for request in requests:
         if not isinstance(request, ACCEPTED):
             raise InvalidRequest("requests", expected, type(request))
-    if sum(isinstance(request, Claim) for request in requests) > 1:
+    claims = [request for request in requests if isinstance(request, Claim)]
+    if len(claims) > 1:
         raise InvalidRequest("requests", expected, "several claims")
+    for claim in claims:
+        if claim.wait is not None:
+            raise InvalidRequest("wait", "none for a claim in an exchange, which does not wait", claim.wait)
+        if claim.token is not None:
+            raise InvalidRequest("token", "none for a claim in an exchange: give a request id", claim.token)
     return requests
 
 
@@ -63,11 +69,8 @@ class Exchange(Request[list[Any]], frozen=True):
 
     def authorize(self, rights: Rights) -> Exchange:
         """Each request needs its own right, before any of them runs."""
-        given: object = self.requests
-        if not isinstance(given, Sequence) or not all(isinstance(one, ACCEPTED) for one in given):
-            # The engine refuses it in its own words.
-            return self
-        return msgspec.structs.replace(self, requests=[one.authorize(rights) for one in given])
+        allowed = [one.authorize(rights) for one in check_requests(self.requests)]
+        return msgspec.structs.replace(self, requests=allowed)
 
     def visible(self, answer: list[Any], rights: Rights) -> list[Any]:
         return [one.visible(part, rights) for one, part in zip(self.requests, answer, strict=True)]

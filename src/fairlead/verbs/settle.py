@@ -96,4 +96,4 @@ class Goodbye(Request[int], frozen=True):
         return goodbye(tx.core, self.consumer)
 
     def authorize(self, rights: Rights) -> Goodbye:
-        return msgspec.structs.replace(self, consumer=rights.scoped(self.consumer))
+        return msgspec.structs.replace(self, consumer=rights.scoped_consumer(self.consumer))

@@ -106,7 +106,7 @@ class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     number: Any
     slice: Any = 0
     slices: Any = 1
-    after: bytes = b""
+    after: Any = b""
     payloads: bool = True
     unsettled: Any = False
 

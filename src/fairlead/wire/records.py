@@ -71,12 +71,10 @@ def decode_fields(verb: str, raw: bytes) -> Request[Any]:
     if known is None or known.request.bulk:
         raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), verb)
     fields = _decode_map(raw)
-    if fields.get("filter") is not None:
+    if "filter" in fields:
         fields["filter"] = _convert(fields["filter"], DeadFilter, "filter")
     if isinstance(fields.get("messages"), list):
         fields["messages"] = [_convert(message, NewMessage, "messages") for message in fields["messages"]]
-    if "options" in fields:
-        _check_map(fields["options"], "options")
     try:
         return known.request(**fields)
     except TypeError as wrong:
@@ -102,13 +100,9 @@ def _decode_map(raw: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("arguments", "a MessagePack map", str(wrong)) from None
     check_depth((fields,), "arguments")
-    return _check_map(fields, "arguments")
-
-
-def _check_map(given: object, field: str) -> dict[str, Any]:
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise InvalidRequest(field, "a MessagePack map with text as keys", type(given).__name__)
-    return given
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise InvalidRequest("arguments", "a MessagePack map with text as keys", type(fields).__name__)
+    return fields
 
 
 def encode_result(value: object) -> bytes:
@@ -125,14 +119,12 @@ def _result_decoder(verb: str) -> msgspec.msgpack.Decoder[Any]:
 
 
 def _convert(value: object, kind: type, field: str) -> Any:
-    """By name, unchecked: a field of the wrong type is refused by the engine, in its words."""
+    """A record from a map, unchecked: a wrong value, and one that is no map, is refused by the engine."""
+    if not isinstance(value, dict):
+        return value
     known = set(kind.__annotations__)
-    if not isinstance(value, dict) or not known.issuperset(value):
-        raise InvalidRequest(
-            field,
-            "a map of " + ", ".join(sorted(known)),
-            list(value) if isinstance(value, dict) else type(value),
-        )
+    if not known.issuperset(value):
+        raise InvalidRequest(field, "a map of " + ", ".join(sorted(known)), list(value))
     if kind is NewMessage and "payload" not in value:
         raise InvalidRequest(field, "messages with a payload", list(value))
     header = value.get("header")
