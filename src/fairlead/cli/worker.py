@@ -28,6 +28,7 @@ from fairlead.runbook.carry_out import carry_out, find_in_force, plan_for
 from fairlead.runbook.model import Runbook
 from fairlead.runbook.progress_bits import with_bits
 from fairlead.server import logs
+from fairlead.worker.step_output import printing_to_stderr
 from fairlead.worker.workers import Workers
 
 _log = logging.getLogger("fairlead.worker")
@@ -128,7 +129,7 @@ def run(
             concurrency=concurrency,
         )
         began = time.monotonic()
-        with _stopped_by_signals(workers):
+        with printing_to_stderr(), _stopped_by_signals(workers):
             workers.start()
             _attend(workers, source if watch else None)
         try:

@@ -8,6 +8,8 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _STDOUT, _STDERR = 1, 2
@@ -36,7 +38,24 @@ def print_to_stderr() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _STDERR)
     os.dup2(_STDERR, _STDOUT)
-    sys.stdout, sys.stderr = open_dropping(_STDOUT), open_dropping(_STDERR)
+    # Neither is opened on stdout: `printing_to_stderr` gives that back while a thread may still print.
+    sys.stdout, sys.stderr = open_dropping(_STDERR), open_dropping(_STDERR)
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """For a process whose own threads run steps: both streams as `print_to_stderr` leaves them, until the end
+    of the block.
+    """
+    sys.stdout.flush()
+    stdout, stderr, result_fd = sys.stdout, sys.stderr, os.dup(_STDOUT)
+    print_to_stderr()
+    try:
+        yield
+    finally:
+        os.dup2(result_fd, _STDOUT)
+        os.close(result_fd)
+        sys.stdout, sys.stderr = stdout, stderr
 
 
 def open_dropping(fd: int) -> io.TextIOWrapper:
