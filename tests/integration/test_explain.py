@@ -121,9 +121,22 @@ def test_behind_in_lane_and_behind_in_ring(attended: World) -> None:
         ids = attended.fill("q", key=key, count=4)
     reasons = why(attended.broker.explain(ids[3]))
     assert list(reasons) == ["behind_in_lane", "behind_in_ring"]
-    assert "3 messages of its lane (key 'c')" in reasons["behind_in_lane"].text
+    assert reasons["behind_in_lane"].text == "ahead of it in its lane (key 'c'): 3 messages"
     assert "2 keys have their turn before 'c'" in reasons["behind_in_ring"].text
     assert attended.broker.explain(ids[3]).summary == "ready: it waits for its turn"
+
+
+def test_a_count_of_one_is_told_in_the_singular(attended: World) -> None:
+    for key in ("a", "b"):
+        ids = attended.fill("q", key=key, count=2)
+    reasons = why(attended.broker.explain(ids[1]))
+    assert reasons["behind_in_lane"].text == "ahead of it in its lane (key 'b'): 1 message"
+    assert reasons["behind_in_ring"].text == "1 key has its turn before 'b'"
+
+
+def test_one_more_stream_is_told_in_the_singular(world: World) -> None:
+    blocked_streams(world, 6)
+    assert world.broker.explain_queue("q").reasons[-1].text == "1 more stream is held up"
 
 
 def test_messages_ahead_are_counted_to_10000(memory_world: World) -> None:
@@ -137,7 +150,7 @@ def test_the_limit_of_its_key(attended: World) -> None:
     ids = attended.fill("q", key="a", count=2)
     attended.claim_one("q")
     reason = why(attended.broker.explain(ids[1]))["key_limit"]
-    assert "key 'a' has 1 unsettled messages, its limit is 1" in reason.text
+    assert "key 'a' has 1 unsettled message, its limit is 1" in reason.text
 
 
 def test_dead_with_its_last_error(world: World) -> None:
@@ -249,6 +262,25 @@ def test_a_queue_names_the_streams_that_are_held_up_and_counts_the_rest(world: W
     (second,) = [reason for reason in reasons if "'s1'" in reason.text]
     assert second.until_ms == world.clock.now_ms() + 3_600_000
     assert reasons[-1].text == "2 more streams are held up"
+
+
+def test_a_queue_names_streams_behind_a_leased_message_after_those_behind_one_that_waits(
+    world: World,
+) -> None:
+    names = [f"leased{number}" for number in range(6)]
+    world.broker.enqueue_many("q", [NewMessage(b"", stream=name) for name in names for _ in range(3)])
+    heads = {head.stream: head.id for head in world.broker.claim("q", limit=6, consumer="ann")}
+    assert len(heads) == 6
+    blocked_streams(world, 1)
+    reasons = [reason for reason in world.broker.explain_queue("q").reasons if "stream" in reason.code]
+    assert [reason.code for reason in reasons] == ["blocked_stream"] + ["leased_stream"] * 4 + [
+        "leased_streams"
+    ]
+    (first,) = [reason for reason in reasons if "'leased0'" in reason.text]
+    assert f"held up by {heads['leased0']}, which is leased to 'ann' until" in first.text
+    assert first.text.endswith("2 behind it")
+    assert first.until_ms == world.clock.now_ms() + 30_000
+    assert reasons[-1].text == "2 more streams are behind a leased message"
 
 
 def test_the_head_of_a_stream_is_found_by_the_streams_name(world: World) -> None:

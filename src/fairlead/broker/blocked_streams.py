@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from fairlead.broker.core import Core
 from fairlead.broker.locate import locate
@@ -18,25 +19,42 @@ from fairlead.model.stream import StreamRecord
 from fairlead.model.views import BlockedStream
 
 
+class HeldUp(NamedTuple):
+    """A stream whose first message is leased or waits, and why that message is not delivered."""
+
+    stream: BlockedStream
+    why: str
+    leased: bool
+
+
 def blocked_streams(core: Core, queue_id: int) -> list[BlockedStream]:
     """Streams whose first message waits while others queue up behind it, longest held up first among those
     looked at.
     """
-    held_up = [
+    return [found.stream for found in held_up_streams(core, queue_id, leased=False)]
+
+
+def held_up_streams(core: Core, queue_id: int, *, leased: bool) -> list[HeldUp]:
+    """As `blocked_streams`; with `leased` also those behind a leased message, after the others."""
+    behind_another = [
         (name, record)
         for name, record in islice(_streams(core, queue_id), SCAN_LIMIT)
-        if record.live > 1 and not record.front
+        if record.live > 1 and (not record.front or (leased and record.front == record.first.seq))
     ]
-    found: list[BlockedStream] = []
-    records = dict(held_up)
-    for part in bounded([record.first for _, record in held_up]):
+    found: list[HeldUp] = []
+    records = dict(behind_another)
+    for part in bounded([record.first for _, record in behind_another]):
         with core.step():
             core.check_scan()
             for first in part:
+                is_leased = core.leases.find(first.id) is not None
+                if is_leased and not leased:
+                    continue
+                # A first message at the front that is not leased is ready: `find_blocker` finds none.
                 name = row_stream(first.row)
-                if blocked := _blocked_stream(core, queue_id, name, records[name]):
-                    found.append(blocked)
-    return sorted(found, key=lambda stream: stream.since)
+                if held_up := _held_up(core, queue_id, name, records[name], leased=is_leased):
+                    found.append(held_up)
+    return sorted(found, key=lambda held_up: (held_up.leased, held_up.stream.since))
 
 
 def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:
@@ -51,14 +69,15 @@ def _streams(core: Core, queue_id: int) -> Iterator[tuple[str, StreamRecord]]:
         name = page[-1][0]
 
 
-def _blocked_stream(core: Core, queue_id: int, name: str, record: StreamRecord) -> BlockedStream | None:
-    blocker = find_blocker(core, queue_id, name) if core.leases.find(record.first.id) is None else None
+def _held_up(core: Core, queue_id: int, name: str, record: StreamRecord, *, leased: bool) -> HeldUp | None:
+    blocker = find_blocker(core, queue_id, name)
     if blocker is None:
         return None
     state, message = core.store.states([record.first.id])[0], core.message(record.first.id)
     since = state.failures[-1].at_ms if state and state.failures else message.enqueued_ms if message else 0
-    until = None if blocker[2] == HELD else blocker[2]
-    return BlockedStream(name, show_id(blocker[0]), since, until, record.live - 1)
+    message_id, why, until_ms = blocker
+    until = None if until_ms == HELD else until_ms
+    return HeldUp(BlockedStream(name, show_id(message_id), since, until, record.live - 1), why, leased)
 
 
 def find_blocker(core: Core, queue_id: int, stream: str) -> tuple[bytes, str, int | None] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.broker.blocked_streams import blocked_streams, find_blocker
+from fairlead.broker.blocked_streams import HeldUp, find_blocker, held_up_streams
 from fairlead.broker.core import Core
 from fairlead.broker.locate import locate
 from fairlead.broker.looking import find_raw_id
@@ -17,7 +17,7 @@ from fairlead.model.lane import lane_key, lane_throttle_keys, row_place, row_str
 from fairlead.model.lease import Lease
 from fairlead.model.limits import COUNT_LIMIT, HOLD_MESSAGES
 from fairlead.model.message import HELD
-from fairlead.model.views import BlockedStream, Explanation, Reason
+from fairlead.model.views import Explanation, Reason
 
 _LISTED_STREAMS = 5
 
@@ -70,7 +70,7 @@ def _count_ahead(core: Core, raw_id: bytes) -> int:
 def explain_queue(core: Core, name: str) -> Explanation:
     with core.lock:
         queue_id = core.queue(name).queue_id
-    blocked = blocked_streams(core, queue_id)
+    held_up = held_up_streams(core, queue_id, leased=True)
     with core.lock:
         queue = core.queue(name)
         counters = core.store.counters(queue.queue_id)
@@ -91,7 +91,7 @@ def explain_queue(core: Core, name: str) -> Explanation:
             )
         if counters.ready and not queue.scheduler.active_keys and not queue.closed_to_claims:
             reasons.extend(_parked_reasons(core, queue))
-        reasons.extend(_blocked_reasons(core, blocked))
+        reasons.extend(_blocked_reasons(core, held_up))
         stopped = bool(queue.closed_to_claims or not counters.ready or not queue.scheduler.active_keys)
         summary = (
             "nothing can be handed out now"
@@ -101,18 +101,23 @@ def explain_queue(core: Core, name: str) -> Explanation:
         return Explanation(f"queue {name}", summary, tuple(reasons))
 
 
-def _blocked_reasons(core: Core, blocked: list[BlockedStream]) -> list[Reason]:
-    """The streams that are held up longest; `failure_metrics` lists the others."""
+def _blocked_reasons(core: Core, held_up: list[HeldUp]) -> list[Reason]:
+    """The streams that are held up longest, those behind a leased message last; `failure_metrics` lists all
+    that wait for a message that is not leased.
+    """
     reasons = []
-    for stream in blocked[:_LISTED_STREAMS]:
+    for stream, why, leased in held_up[:_LISTED_STREAMS]:
         until_ms = None if stream.until is None else core.by_wall(stream.until)
-        why = "held" if until_ms is None else f"waiting until {show_time(until_ms)}"
         text = f"stream {stream.stream!r} is held up by {stream.blocker}, which is {why}; {stream.behind} behind it"
-        reasons.append(Reason("blocked_stream", text, until_ms))
-    if len(blocked) > _LISTED_STREAMS:
-        reasons.append(
-            Reason("blocked_streams", f"{len(blocked) - _LISTED_STREAMS} more streams are held up")
-        )
+        reasons.append(Reason("leased_stream" if leased else "blocked_stream", text, until_ms))
+    unlisted = held_up[_LISTED_STREAMS:]
+    leased_count = sum(one.leased for one in unlisted)
+    if blocked_count := len(unlisted) - leased_count:
+        text = f"{_counted(blocked_count, 'more stream is', 'more streams are')} held up"
+        reasons.append(Reason("blocked_streams", text))
+    if leased_count:
+        text = f"{_counted(leased_count, 'more stream is', 'more streams are')} behind a leased message"
+        reasons.append(Reason("leased_streams", text))
     return reasons
 
 
@@ -184,7 +189,7 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
         reasons.append(
             Reason(
                 "behind_in_lane",
-                f"{_counted(ahead)} messages of its lane (key {lane_key(spot.lane)!r}) are ahead of it",
+                f"ahead of it in its lane (key {lane_key(spot.lane)!r}): {_counted(ahead, 'message', 'messages')}",
             )
         )
     if lane is not None:
@@ -192,7 +197,8 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
         if keys_ahead:
             reasons.append(
                 Reason(
-                    "behind_in_ring", f"{_counted(keys_ahead)} keys have their turn before {lane.key.name!r}"
+                    "behind_in_ring",
+                    f"{_counted(keys_ahead, 'key has its', 'keys have their')} turn before {lane.key.name!r}",
                 )
             )
         limit = queue.config.max_unsettled_per_key
@@ -200,7 +206,7 @@ def _ready(core: Core, subject: str, queue: QueueState, spot: InReady | InStream
             reasons.append(
                 Reason(
                     "key_limit",
-                    f"key {lane.key.name!r} has {lane.key.unsettled} unsettled messages, its limit is {limit}",
+                    f"key {lane.key.name!r} has {_counted(lane.key.unsettled, 'unsettled message', 'unsettled messages')}, its limit is {limit}",
                 )
             )
     blocking = [reason for reason in reasons if reason.code not in ("behind_in_lane", "behind_in_ring")]
@@ -297,15 +303,17 @@ def _parked_reasons(core: Core, queue: QueueState) -> list[Reason]:
     for throttle_key, lanes in queue.scheduler.parked():
         at_ms = core.buckets.ready_at(throttle_key, 1, now_ms)
         when = None if at_ms is None else wall_ms + at_ms - now_ms
-        text = f"{lanes} lanes are throttled on {throttle_key!r}, " + (
+        text = f"{_counted(lanes, 'lane is', 'lanes are')} throttled on {throttle_key!r}, " + (
             "its rate is 0" if when is None else f"next token at {show_time(when)}"
         )
         reasons.append(Reason("throttled", text, when))
     return reasons
 
 
-def _counted(count: int) -> str:
-    return f"more than {COUNT_LIMIT}" if count > COUNT_LIMIT else str(count)
+def _counted(count: int, one: str, several: str) -> str:
+    if count > COUNT_LIMIT:
+        return f"more than {COUNT_LIMIT} {several}"
+    return f"{count} {one if count == 1 else several}"
 
 
 def _keys(count: int) -> str:
