@@ -95,6 +95,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     remembered: ClassVar[bool] = False
     #: Whether it has a channel of its own at the Flight door, with columns or a stream of answers.
     bulk: ClassVar[bool] = False
+    #: The field whose values travel in the columns of a record batch, beside the other fields; "" for none.
+    columns: ClassVar[str] = ""
     room: ClassVar[Room] = Room.READS
     #: Whether the answer waits until the effect is as durable as the broker is set to. A verb that writes is
     #: durable unless its class says why not; a call without an effect, such as a dry run, waits for nothing.

@@ -360,16 +360,16 @@ def test_a_claim_that_is_released_while_it_is_read_ends_the_reading(scene: Scene
 
 def test_lost_answers_are_asked_for_again(scene: Scene) -> None:
     client, transport = scene.client()
-    transport.lose("stage")
+    transport.lose("request")
     assert client.staging.stage("t", "a", "q", [NewMessage(b"1")]).count == 1
     transport.lose("request")
     assert client.staging.publish("t", "q", ["a"]).outcome == "already"
     transport.lose("request")
     generation = client.consumers.register("etl", "q").generation
-    transport.lose("claim_numbered")
+    transport.lose("request")
     assert client.consumers.claim("etl", "q", generation, 1).count == 1
     (delivery,) = client.consumers.read("etl", "q", generation, 1)
-    transport.lose("record")
+    transport.lose("request")
     client.consumers.record("etl", "q", generation, 1, [Fail(delivery, dead=True)])
     transport.lose("browse")
     assert [batch.num_rows for batch in client.browse_batches("q")] == [1]

@@ -18,7 +18,7 @@ from fairlead.errors import BrokenInvariant, FairleadError, InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.server import answers
 from fairlead.server.streamed import STREAMED
-from fairlead.wire.calls import ClaimCall, NumberedCall, decode
+from fairlead.wire.calls import ClaimCall, decode
 from fairlead.wire.records import record_verbs
 from fairlead.wire.requests import read_batch
 from fairlead.wire.schemas import CHANNELS, DELIVERIES, EXCHANGE, MESSAGES, SETTLEMENTS
@@ -28,7 +28,7 @@ from tests.hostile.values import NASTY
 
 encode = msgspec.msgpack.encode
 Frames = tuple[str, bytes, bytes, bytes]
-Sound = dict[str, tuple[pa.RecordBatch, dict[str, Any]]]
+Sound = dict[str, tuple[pa.RecordBatch | None, dict[str, Any]]]
 
 _SOUND: Sound = {
     "enqueue": (
@@ -103,10 +103,10 @@ _SOUND: Sound = {
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=DELIVERIES)
 _CLAIM = {"name": "c", "queue": "gone", "generation": 1, "number": 1}
 BULK: Sound = {
-    "claim_numbered": (_NO_ROWS, {**_CLAIM, "limit": 5, "max_bytes": 9}),
+    "consumers.claim": (None, {**_CLAIM, "limit": 5, "max_bytes": 9}),
     "read": (_NO_ROWS, {**_CLAIM, "slice": 0, "slices": 2, "skip": 0}),
-    "record": (_SOUND["settle"][0], {**_CLAIM, "part": "p"}),
-    "stage": (
+    "consumers.record": (_SOUND["settle"][0], {**_CLAIM, "part": "p"}),
+    "staging.stage": (
         _SOUND["enqueue"][0],
         {
             "token": "t",
@@ -127,15 +127,16 @@ def request(chance: random.Random, sound: Sound = _SOUND) -> Frames:
     """A verb, and the header, body and metadata of one frame, most of them a little wrong."""
     verb = chance.choice(list(sound))
     batch, call = sound[verb]
-    metadata = encode(call)
+    metadata = packed(verb, call)
     if verb == "request":
         field = chance.choice(["queue", "name", "ids", "filter"])
         fields = mangle(chance, encode({field: chance.choice(NASTY), "queue": "gone"}))
         metadata = encode({"verb": chance.choice(_VERBS), "fields": fields})
     if chance.random() < 0.5 and call:
         call = {**call, chance.choice([*call, "rows", "request_id", "token"]): chance.choice(NASTY)}
-        metadata = encode(call)
-    header, body = batch_parts(batch, compression=chance.choice([None, None, "zstd", "lz4"]))
+        metadata = packed(verb, call)
+    compression = chance.choice([None, None, "zstd", "lz4"])
+    header, body = (b"", b"") if batch is None else batch_parts(batch, compression=compression)
     wrong = chance.randrange(4)
     return (
         verb,
@@ -149,7 +150,7 @@ def decoders(seed: int, broker: Broker | AdmittedCaller, sound: Sound = _SOUND) 
     """Everything that reads a request, as the Flight door calls it."""
     verb, header, body, metadata = request(random.Random(seed), sound)
     try:
-        batch = _read(verb, header, body)
+        batch = None if sound[verb][0] is None else _read(verb, header, body)
     except InvalidRequest:
         return
     try:
@@ -167,23 +168,29 @@ def carry_out(broker: Any, verb: str, metadata: bytes, batch: pa.RecordBatch | N
     if verb == "claim":
         call = decode(metadata, ClaimCall)
         return answers.claim(broker, call, call.limit, 0)
-    if verb == "claim_numbered":
-        return answers.claim_numbered(
-            broker, msgspec.structs.replace(decode(metadata, NumberedCall), wait_ms=0)
-        )
     if verb in STREAMED:
         return [*STREAMED[verb](broker, metadata)]
-    return answers.ANSWERS[verb](broker, metadata, batch)
+    return answers.ANSWERS[channel_of(verb)](broker, metadata, batch)
+
+
+def channel_of(verb: str) -> str:
+    return verb if verb in CHANNELS else "request"
+
+
+def packed(verb: str, call: dict[str, Any]) -> bytes:
+    """A call of a channel, or a request that travels as a record."""
+    return encode(call) if verb in CHANNELS else encode({"verb": verb, "fields": encode(call)})
 
 
 def live(seed: int, address: str, sound: Sound = _SOUND) -> None:
     chance = random.Random(seed)
     verb, header, body, metadata = request(chance, sound)
-    schema = CHANNELS[verb][0] or DELIVERIES
-    first = opening(verb)
+    first = opening(channel_of(verb))
     sent = [
         first if chance.random() < 0.8 else mangle(chance, first),
-        by_hand.request(schema, header, body, metadata),
+        by_hand.frame(metadata=metadata)
+        if sound[verb][0] is None
+        else by_hand.request(_schema_of(verb), header, body, metadata),
     ]
     if chance.random() < 0.2:
         sent[1] = mangle(chance, sent[1])
@@ -197,9 +204,14 @@ def live(seed: int, address: str, sound: Sound = _SOUND) -> None:
 
 
 def _read(verb: str, header: bytes, body: bytes) -> pa.RecordBatch:
-    schema = CHANNELS[verb][0] or DELIVERIES
+    schema = _schema_of(verb)
     raw = b"\xff\xff\xff\xff" + len(header).to_bytes(4, "little") + header + body
     return read_batch(memoryview(schema.serialize().to_pybytes() + raw))
+
+
+def _schema_of(verb: str) -> pa.Schema:
+    in_records = {"consumers.record": SETTLEMENTS, "staging.stage": MESSAGES}
+    return in_records.get(verb) or CHANNELS[verb][0] or DELIVERIES
 
 
 def mangle(chance: random.Random, raw: bytes) -> bytes:

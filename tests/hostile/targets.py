@@ -250,7 +250,7 @@ def _text(raw: bytes) -> str:
 def _batch_seeds() -> list[bytes]:
     seeds = []
     for verb, (batch, call) in {**fuzz._SOUND, **fuzz.BULK}.items():
-        if verb in _WITH_BATCHES:
+        if verb in _WITH_BATCHES and batch is not None:
             metadata = encode(call)
             sink = batch.serialize().to_pybytes()
             seeds.append(
@@ -290,7 +290,7 @@ TARGETS: dict[str, Target] = {
     **{
         verb: Target(_call(verb), [encode(call), encode({**call, "rows": _ROWS.get(verb)})])
         for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
-        if verb != "request"
+        if verb in CHANNELS and verb != "request"
     },
     "batch": Target(_batch, _batch_seeds()),
     "request": Target(_request, _request_seeds()),

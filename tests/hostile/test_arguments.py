@@ -21,15 +21,12 @@ from fairlead.wire.calls import (
     ClaimCall,
     EnqueueCall,
     ExchangeCall,
-    NumberedCall,
     ReadCall,
-    RecordCall,
     SettleCall,
-    StageCall,
 )
 from fairlead.wire.records import record_verbs
 from fairlead.wire.rows import MessageRow
-from fairlead.wire.schemas import CHANNELS
+from fairlead.wire.schemas import CHANNELS, MESSAGES, SETTLEMENTS
 from tests.doors.flight.raw import RawChannel, packed
 from tests.hostile.values import NASTY, NO_MAPS
 
@@ -53,6 +50,7 @@ RIGHT: dict[str, Any] = {
     "up_to": 0,
     "parts": ["p"],
     "token": "t",
+    "chunk": "c",
     "chunks": ["c"],
 }
 CALLS: dict[str, tuple[type, dict[str, Any]]] = {
@@ -60,14 +58,12 @@ CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "settle": (SettleCall, {"rows": [[0, b"i" * 16, 1]]}),
     "claim": (ClaimCall, {"queue": "q"}),
     "exchange": (ExchangeCall, {}),
-    "claim_numbered": (NumberedCall, {"name": "q", "number": 1}),
     "read": (ReadCall, {"name": "q", "number": 1}),
-    "record": (RecordCall, {"name": "q", "number": 1}),
-    "stage": (StageCall, {"token": "t", "chunk": "c", "queue": "q"}),
     "browse": (BrowseCall, {"queue": "q"}),
 }
 #: Of these an empty batch goes with the call.
-WITH_A_BATCH = ("exchange", "record", "stage")
+WITH_A_BATCH = ("exchange",)
+COLUMNS = {"messages": MESSAGES, "items": SETTLEMENTS}
 
 
 @pytest.fixture
@@ -77,7 +73,9 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
 
 
 def ask(channel: RawChannel, verb: str, arguments: bytes) -> Answer:
-    return channel.call(packed(verb, arguments))[0]
+    columns = VERBS[verb].request.columns
+    empty = pa.RecordBatch.from_pylist([], schema=COLUMNS[columns]) if columns else None
+    return channel.call(packed(verb, arguments), empty)[0]
 
 
 def parameters(verb: str) -> tuple[list[str], dict[str, Any]]:
@@ -132,9 +130,7 @@ def take_claim(client: flight.FlightClient, admin: RawChannel) -> int:
     ask(admin, "consumers.drop", encode({"name": "q", "queue": "q"}))
     generation: int = admin.ask("consumers.register", name="q", queue="q").generation
     RawChannel(client, "enqueue").call(EnqueueCall([("q", 1)], rows=[MessageRow(b"x")]))
-    answer, _ = RawChannel(client, "claim_numbered").call(NumberedCall("q", "q", generation, 1))
-    assert answer.claimed is not None
-    assert answer.claimed.count
+    assert admin.ask("consumers.claim", name="q", queue="q", generation=generation, number=1).count
     return generation
 
 

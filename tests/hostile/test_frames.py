@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.testing.server import ServerProcess
 from fairlead.wire.schemas import EXCHANGE, MESSAGES
+from tests.hostile import fuzz
 from tests.hostile.by_hand import (
     PATIENCE_S,
     Stranger,
@@ -30,8 +31,8 @@ METADATA: dict[str, Any] = {
     "enqueue": {"queues": []},
     "settle": {},
     "exchange": {},
-    "record": {"name": "c", "generation": 1, "number": 1},
-    "stage": {"token": "t", "chunk": "c", "queue": "q"},
+    "consumers.record": {"name": "c", "queue": "q", "generation": 1, "number": 1},
+    "staging.stage": {"token": "t", "chunk": "c", "queue": "q"},
 }
 
 
@@ -43,7 +44,8 @@ def test_a_batch_that_says_it_has_more_rows_than_bytes_is_refused_before_room_is
     header, body = rows_without_columns(rows)
     before = usage(server.pid)["peak"]
     with Stranger(server.address) as stranger:
-        stranger.send(opening(verb), request(pa.schema([]), header, body, encode(METADATA[verb])))
+        call = fuzz.packed(verb, METADATA[verb])
+        stranger.send(opening(fuzz.channel_of(verb)), request(pa.schema([]), header, body, call))
         assert stranger.outcome() == "invalid_request"
     assert usage(server.pid)["peak"] - before < 500
 

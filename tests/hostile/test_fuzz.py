@@ -35,8 +35,8 @@ def test_no_random_request_in_bulk_does_more_than_be_refused_or_done() -> None:
             if seed % 100 == 0 and seed < 2000:
                 broker.enqueue("gone", b"x")
                 generation = broker.consumers.register("c", "gone").generation
-                fuzz.BULK["read"][1]["generation"] = fuzz.BULK["record"][1]["generation"] = generation
-                fuzz.BULK["claim_numbered"][1]["generation"] = generation
+                for verb in ("consumers.claim", "consumers.record", "read"):
+                    fuzz.BULK[verb][1]["generation"] = generation
             fuzz.decoders(seed, guard, fuzz.BULK)
         assert broker.consumers.show("c", "gone").open == 1
         assert broker.staging.list()

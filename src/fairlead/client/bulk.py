@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pyarrow as pa
 
-from fairlead.client.core import Core
+from fairlead.client.core import Core, Repeat
 from fairlead.client.long_poll import LongPoll
 from fairlead.client.streamed import Piece, ask_for_batches
 from fairlead.client.traces import Traces
@@ -21,16 +23,16 @@ from fairlead.model.delivery import Delivery
 from fairlead.model.durations import Duration
 from fairlead.model.ids import show_id
 from fairlead.model.limits import MAX_BATCH_MESSAGES
-from fairlead.model.message import NewMessage
 from fairlead.model.settle import Settlement
 from fairlead.model.staging import Dead, Refusal, StageResult
+from fairlead.request import Answer, Request
 from fairlead.surface import ConsumersGroup, StagingGroup
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
 from fairlead.verbs.staging import StagingStage
-from fairlead.wire.calls import BrowseCall, NumberedCall, ReadCall, RecordCall, StageCall, encode_call
+from fairlead.wire.calls import BrowseCall, ReadCall, encode_call
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
-from fairlead.wire.records import plain
+from fairlead.wire.records import decode_result, encode_request, plain
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import encode_settlements, settlement_row
 from fairlead.wire.whole import fill_defaults, fit
@@ -74,7 +76,8 @@ class ClientConsumers(ConsumersGroup):
         self, name: str, queue: str, generation: int, number: int, batch: pa.RecordBatch, *, part: str = ""
     ) -> None:
         """`record` with the columns of `wire.schemas.SETTLEMENTS`, as many of them as are needed."""
-        _record(self._core, RecordCall(name, queue, generation, number, part), fit(batch, SETTLEMENTS))
+        request = ConsumersRecord(name, queue, generation, number, (), part)
+        ask(self._core, request, fit(batch, SETTLEMENTS))
 
 
 class ClientStaging(StagingGroup):
@@ -98,35 +101,42 @@ class ClientStaging(StagingGroup):
         """`stage` with the columns of `wire.schemas.MESSAGES`: `payload`, and as many of the others as are
         needed.
         """
-        call = StageCall(token, chunk, queue, plain(ttl), skip_invalid, plain(dead))
-        return _stage(self._core, call, fit(batch, MESSAGES))
+        request = StagingStage(token, chunk, queue, (), ttl, skip_invalid, dead)
+        return ask(self._core, request, fit(batch, MESSAGES))
+
+
+def ask(core: Core, request: Request[Answer], batch: pa.RecordBatch | None = None) -> Answer:
+    """A request that travels as a record, with its columns beside it."""
+    return _ask(core, request, partial(encode_request, request), batch)
+
+
+def _ask(
+    core: Core,
+    request: Request[Answer],
+    metadata: Callable[[], bytes],
+    batch: pa.RecordBatch | None = None,
+    wait_ms: Callable[[], int] = lambda: 0,
+) -> Answer:
+    verb = request.verb_name
+    repeat: Repeat = "freely" if request.is_repeatable() else "never"
+    answer, _ = core.ask("request", metadata, batch, name=verb, wait_ms=wait_ms, repeat=repeat)
+    try:
+        result: Answer = decode_result(verb, answer.result)
+    except msgspec.MsgspecError as wrong:
+        raise ProtocolMismatch(f"an answer to {verb}", str(wrong)) from None
+    return result
 
 
 def claim(core: Core, request: ConsumersClaim) -> NumberedClaim:
     poll = LongPoll(core, request.wait)
 
     def metadata() -> bytes:
-        return encode_call(
-            NumberedCall(
-                request.name,
-                request.queue,
-                request.generation,
-                request.number,
-                request.limit,
-                request.max_bytes,
-                poll.left_ms(),
-                request.up_to,
-                request.max_per_stream,
-            )
-        )
+        wait = timedelta(milliseconds=poll.left_ms())
+        return encode_request(msgspec.structs.replace(request, wait=wait))
 
-    def once() -> NumberedClaim:
-        answer, _ = core.ask("claim_numbered", metadata, wait_ms=poll.left_ms)
-        if answer.claimed is None:
-            raise ProtocolMismatch("a numbered claim", "an answer without one")
-        return answer.claimed
-
-    return poll.ask(once, found=lambda claimed: claimed.count)
+    return poll.ask(
+        lambda: _ask(core, request, metadata, wait_ms=poll.left_ms), found=lambda claimed: claimed.count
+    )
 
 
 def read_pages(core: Core, request: ConsumersRead) -> Iterator[Sequence[Delivery]]:
@@ -152,53 +162,29 @@ def record(core: Core, request: ConsumersRecord) -> None:
     for item in items:
         if not isinstance(item, get_args(Settlement)):
             raise InvalidRequest("items", accepted, item)
-    call = RecordCall(request.name, request.queue, request.generation, request.number, request.part)
-    _record(core, call, encode_settlements([settlement_row(item) for item in items]))
-
-
-def _record(core: Core, call: RecordCall, batch: pa.RecordBatch) -> None:
-    core.check()
-    core.ask("record", encode_call(call), batch, name="consumers.record")
+    ask(core, request, encode_settlements([settlement_row(item) for item in items]))
 
 
 def stage(core: Core, traces: Traces, request: StagingStage) -> StageResult:
-    call = StageCall(
-        request.token,
-        request.chunk,
-        request.queue,
-        plain(request.ttl),
-        request.skip_invalid,
-        plain(request.dead),
-    )
-    with traces.enqueuing(request.queue, request.messages) as carried:
-        return _stage_messages(core, call, carried)
-
-
-def _stage_messages(core: Core, call: StageCall, messages: Sequence[NewMessage]) -> StageResult:
     """A bad message is refused before anything is sent, or left out and listed by its row."""
-    if call.skip_invalid is not True:
-        return _stage(core, call, encode_messages(check_messages(messages)))
-    checked, wrong = check_each(messages)
-    left_out = {row: error.message for row, error in wrong}
-    sent = [row for row in range(len(messages)) if row not in left_out]
-    if (
-        left_out
-        and isinstance(call.dead, list)
-        and len(call.dead) == len(messages)
-        and all(isinstance(one, list) for one in call.dead)
-    ):
-        call = msgspec.structs.replace(call, dead=[call.dead[row] for row in sent])
-    staged = _stage(core, call, encode_messages(checked))
+    with traces.enqueuing(request.queue, request.messages) as messages:
+        if request.skip_invalid is not True:
+            return ask(core, request, encode_messages(check_messages(messages)))
+        checked, wrong = check_each(messages)
+        left_out = {row: error.message for row, error in wrong}
+        sent = [row for row in range(len(messages)) if row not in left_out]
+        if left_out:
+            request = msgspec.structs.replace(request, dead=_dead_of(request.dead, sent, len(messages)))
+        staged = ask(core, request, encode_messages(checked))
     refused = left_out | {sent[refusal.row]: refusal.error for refusal in staged.refused}
     return msgspec.structs.replace(staged, refused=[Refusal(row, refused[row]) for row in sorted(refused)])
 
 
-def _stage(core: Core, call: StageCall, batch: pa.RecordBatch) -> StageResult:
-    core.check()
-    answer, _ = core.ask("stage", encode_call(call), batch, name="staging.stage")
-    if answer.staged is None:
-        raise ProtocolMismatch("what was staged", "an answer without it")
-    return answer.staged
+def _dead_of(dead: Any, rows: Sequence[int], count: int) -> Any:
+    """Of a reason for each of `count` messages those of these rows; anything else as it is."""
+    told: Any = plain(dead)
+    is_for_each = isinstance(told, list) and len(told) == count and all(isinstance(one, list) for one in told)
+    return [told[row] for row in rows] if is_for_each else dead
 
 
 def _pieces(core: Core, call: ReadCall) -> Iterator[Piece]:

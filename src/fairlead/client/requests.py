@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from fairlead.client import bulk
-from fairlead.client.core import Asked, Core, Once, Repeat
+from fairlead.client.core import Asked, Core, Once
 from fairlead.client.gather import Gatherer
 from fairlead.client.heartbeat import Heartbeat, Held
 from fairlead.client.long_poll import LongPoll
@@ -38,7 +38,7 @@ from fairlead.wire.calls import ClaimCall, EnqueueCall, ExchangeCall, SettleCall
 from fairlead.wire.columns import make_batch, nulls
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import decode_ids, encode_messages, message_columns
-from fairlead.wire.records import decode_result, encode_request, plain
+from fairlead.wire.records import plain
 from fairlead.wire.rows import FEW_BYTES, FEW_ROWS, message_rows, read_delivery_rows
 from fairlead.wire.schemas import ACTIONS, EXCHANGE, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import (
@@ -116,20 +116,8 @@ class Requests:
         }
 
     def do(self, request: Request[Answer]) -> Answer:
-        send = self._senders.get(type(request), self._ask)
-        answer: Answer = send(request)
-        return answer
-
-    def _ask(self, request: Request[Answer]) -> Answer:
-        """A request that travels as a record."""
-        verb = request.verb_name
-        repeat: Repeat = "freely" if request.is_repeatable() else "never"
-        answer, _ = self.core.ask("request", encode_request(request), name=verb, repeat=repeat)
-        try:
-            result: Answer = decode_result(verb, answer.result)
-        except msgspec.MsgspecError as wrong:
-            raise ProtocolMismatch(f"an answer to {verb}", str(wrong)) from None
-        return result
+        send = self._senders.get(type(request))
+        return bulk.ask(self.core, request) if send is None else cast(Answer, send(request))
 
     def enqueue(self, request: Enqueue) -> str:
         return self.enqueue_many(EnqueueMany(request.queue, [request.message()]))[0]

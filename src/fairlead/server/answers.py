@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from fairlead.errors import InvalidRequest
 from fairlead.middleware.stack import AdmittedCaller
@@ -26,10 +26,7 @@ from fairlead.wire.calls import (
     ClaimCall,
     EnqueueCall,
     ExchangeCall,
-    NumberedCall,
-    RecordCall,
     SettleCall,
-    StageCall,
     decode,
 )
 from fairlead.wire.columns import Columns
@@ -114,43 +111,6 @@ def claim(broker: AdmittedCaller, call: ClaimCall, limit: int, wait_ms: float) -
     )
 
 
-def claim_numbered(broker: AdmittedCaller, call: NumberedCall) -> Answer:
-    wait = timedelta(milliseconds=min(max(call.wait_ms, 0), _MOST_WAIT_MS))
-    claimed = broker.consumers.claim(
-        call.name,
-        call.queue,
-        call.generation,
-        call.number,
-        limit=call.limit,
-        max_bytes=call.max_bytes,
-        wait=wait,
-        up_to=call.up_to,
-        max_per_stream=call.max_per_stream,
-    )
-    return Answer(claimed=claimed)
-
-
-def record(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
-    call = decode(metadata, RecordCall)
-    items: list[Any] = decode_settlements(_rows(batch))
-    broker.consumers.record(call.name, call.queue, call.generation, call.number, items, part=call.part)
-    return Answer(), None, []
-
-
-def stage(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
-    call = decode(metadata, StageCall)
-    staged = broker.staging.stage(
-        call.token,
-        call.chunk,
-        call.queue,
-        decode_messages(_rows(batch)),
-        ttl=call.ttl,
-        skip_invalid=call.skip_invalid,
-        dead=call.dead,
-    )
-    return Answer(staged=staged), None, []
-
-
 def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[Delivery]]:
     """As messages become claimable, until the credit is used up or the wait is over."""
     if not 0 < call.credit <= _MOST_CREDIT:
@@ -170,11 +130,10 @@ def claim_by_credit(broker: AdmittedCaller, call: ClaimCall) -> Iterator[list[De
 
 def request(broker: AdmittedCaller, metadata: bytes, batch: pa.RecordBatch | None) -> Answered:
     """A request that travels as a record. Its answer travels as one, too."""
-    if batch is not None:
-        raise InvalidRequest(
-            "batch", "none beside a request that travels as a record", f"{batch.num_rows} rows"
-        )
-    return Answer(result=encode_result(broker.do(decode_request(metadata)))), None, []
+    asked = decode_request(metadata, batch)
+    if (asked.patience_ms() or 0) > _MOST_WAIT_MS:
+        asked = replace(asked, wait=timedelta(milliseconds=_MOST_WAIT_MS))
+    return Answer(result=encode_result(broker.do(asked))), None, []
 
 
 ANSWERS: dict[str, Callable[[AdmittedCaller, bytes, pa.RecordBatch | None], Answered]] = {
@@ -182,8 +141,6 @@ ANSWERS: dict[str, Callable[[AdmittedCaller, bytes, pa.RecordBatch | None], Answ
     "settle": settle,
     "exchange": exchange,
     "request": request,
-    "record": record,
-    "stage": stage,
 }
 
 

@@ -32,7 +32,7 @@ from fairlead.server.flight_listener import FlightListener
 from fairlead.server.limits import RETRY_AFTER_MS, Limit, Limits, OpenChannel
 from fairlead.server.sockets import connection_of
 from fairlead.server.streamed import MOST_BYTES, STREAMED, Part
-from fairlead.wire.calls import Answer, ClaimCall, NumberedCall, Open, decode, encode
+from fairlead.wire.calls import Answer, ClaimCall, Open, decode, encode
 from fairlead.wire.deliveries import encode_deliveries, runs_of
 from fairlead.wire.faults import fault_of
 from fairlead.wire.requests import unpack
@@ -280,9 +280,6 @@ class _Channel:
         self._broker.caller = self._broker.caller._replace(size=size)
         if self._verb == "claim":
             self._claim(decode(metadata, ClaimCall))
-            return
-        if self._verb == "claim_numbered":
-            self._write(answers.claim_numbered(self._broker, decode(metadata, NumberedCall)))
             return
         if self._verb in STREAMED:
             self._stream(STREAMED[self._verb](self._broker, metadata))

@@ -88,7 +88,6 @@ class ConsumersClaim(Request[NumberedClaim], frozen=True):
     streams find room.
     """
 
-    bulk = True
     right = Right.CONSUME
     room = Room.LEASES
     repeatable = True
@@ -193,7 +192,7 @@ class ConsumersRecord(Request[None], frozen=True):
     somebody who lags behind, and changes nothing.
     """
 
-    bulk = True
+    columns = "items"
     right = Right.CONSUME
     repeatable = True
     room = Room.WEIGHS

@@ -37,7 +37,7 @@ class StagingStage(Request[StageResult], frozen=True):
     checked, and not stored.
     """
 
-    bulk = True
+    columns = "messages"
     room = Room.WEIGHS
     repeatable = True
 

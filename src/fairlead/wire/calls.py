@@ -11,9 +11,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from fairlead.errors import InvalidRequest
-from fairlead.model.consumer import NumberedClaim
-from fairlead.model.limits import MAX_BATCH_MESSAGES, MAX_CLAIM
-from fairlead.model.staging import StageResult
+from fairlead.model.limits import MAX_BATCH_MESSAGES
 from fairlead.wire.depth import check_depth
 from fairlead.wire.faults import Fault
 from fairlead.wire.rows import DeliveryRow, MessageRow
@@ -83,18 +81,6 @@ class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     answered: Any = ()
 
 
-class NumberedCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    name: Any
-    queue: Any
-    generation: Any
-    number: Any
-    limit: Any = 10_000
-    max_bytes: Any = 64 * 1024 * 1024
-    wait_ms: int = 0
-    up_to: Any = None
-    max_per_stream: Any = MAX_CLAIM
-
-
 class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The answer is a stream of batches. `after` is the last message that an earlier stream has brought: a
     count of them would not do, because with `unsettled` there may be fewer before it by now.
@@ -109,23 +95,6 @@ class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     after: Any = b""
     payloads: bool = True
     unsettled: Any = False
-
-
-class RecordCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    name: Any
-    queue: Any
-    generation: Any
-    number: Any
-    part: Any = ""
-
-
-class StageCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    token: Any
-    chunk: Any
-    queue: Any
-    ttl: Any = "1d"
-    skip_invalid: Any = False
-    dead: Any = None
 
 
 class BrowseCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -146,8 +115,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     `queues` says whose the rows of deliveries are. `done` is False while more batches of the same answer
     follow; the last one says how much `credit` was not used. `settled` and `ids` are those of an
     exchange; `settled`, `ids` and `rows` take the place of the batch when results, ids or deliveries were
-    asked for in rows. `claimed` and `staged` are what a numbered claim and a stage give. `result` is
-    the answer to a request that travels as a record.
+    asked for in rows. `result` is the answer to a request that travels as a record.
     """
 
     error: Fault | None = None
@@ -158,42 +126,14 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     settled: list[tuple[bytes, str, str, int, int, str]] = []
     ids: list[str] = []
     rows: list[DeliveryRow] = []
-    claimed: NumberedClaim | None = None
-    staged: StageResult | None = None
     result: bytes = b""
 
 
-Call = TypeVar(
-    "Call",
-    Open,
-    EnqueueCall,
-    SettleCall,
-    ClaimCall,
-    ExchangeCall,
-    NumberedCall,
-    ReadCall,
-    RecordCall,
-    StageCall,
-    BrowseCall,
-    Answer,
-)
+Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, ReadCall, BrowseCall, Answer)
 
 encode = msgspec.msgpack.Encoder().encode
-_decoders = {
-    kind: msgspec.msgpack.Decoder(kind)
-    for kind in (
-        Open,
-        EnqueueCall,
-        SettleCall,
-        ClaimCall,
-        ExchangeCall,
-        NumberedCall,
-        ReadCall,
-        RecordCall,
-        StageCall,
-        BrowseCall,
-        Answer,
-    )
+_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in Call.__constraints__
 }
 #: Those that may be anything, for the engine to refuse in its own words.
 _OPEN_FIELDS = {
@@ -218,8 +158,8 @@ def encode_call(call: msgspec.Struct) -> bytes:
 
 def decode(raw: bytes, kind: type[Call]) -> Call:
     try:
-        call = _decoders[kind].decode(raw)
+        call: Call = _decoders[kind].decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("app_metadata", f"a MessagePack map of {kind.__name__}", str(wrong)) from None
     check_depth([getattr(call, name) for name in _OPEN_FIELDS[kind]], "app_metadata")
-    return call  # type: ignore[return-value]
+    return call

@@ -1,11 +1,12 @@
 """Requests and answers as MessagePack: a request is its verb and a map of its fields.
 
-The table of verbs says what each takes and gives; importing `fairlead.verbs` fills it.
+The table of verbs says what each takes and gives; importing `fairlead.verbs` fills it. Where the table names a
+field of many values, these travel as the columns of a record batch beside the map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -13,12 +14,15 @@ from pathlib import PurePath
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from fairlead.decide.dead_filter import DeadFilter
 from fairlead.errors import InvalidRequest
 from fairlead.model.message import NewMessage
 from fairlead.request import VERBS, Request
 from fairlead.wire.depth import check_depth
+from fairlead.wire.messages import decode_messages
+from fairlead.wire.settlements import decode_settlements
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -32,6 +36,10 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _calls = msgspec.msgpack.Decoder(Call)
+_READ_COLUMNS: dict[str, Callable[[pa.RecordBatch], Sequence[object]]] = {
+    "messages": decode_messages,
+    "items": decode_settlements,
+}
 
 
 def encode_request(request: Request[Any]) -> bytes:
@@ -39,7 +47,7 @@ def encode_request(request: Request[Any]) -> bytes:
 
 
 def encode_fields(request: Request[Any]) -> bytes:
-    """Only fields that differ from their defaults travel."""
+    """Only fields that differ from their defaults travel, and not those that travel in columns."""
     try:
         return _encode(
             {
@@ -50,27 +58,33 @@ def encode_fields(request: Request[Any]) -> bytes:
                     msgspec.structs.astuple(request),
                     strict=True,
                 )
-                if value is not default
+                if value is not default and name != request.columns
             }
         )
     except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
         raise InvalidRequest("arguments", "plain values", str(wrong)) from None
 
 
-def decode_request(raw: bytes) -> Request[Any]:
+def decode_request(raw: bytes, batch: pa.RecordBatch | None = None) -> Request[Any]:
     try:
         call = _calls.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("app_metadata", "a MessagePack map of verb and fields", str(wrong)) from None
-    return decode_fields(call.verb, call.fields)
+    return decode_fields(call.verb, call.fields, batch)
 
 
-def decode_fields(verb: str, raw: bytes) -> Request[Any]:
+def decode_fields(verb: str, raw: bytes, batch: pa.RecordBatch | None = None) -> Request[Any]:
     """Names and plain values become a request; the engine says whether its values are right."""
     known = VERBS.get(verb)
     if known is None or known.request.bulk:
         raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), verb)
     fields = _decode_map(raw)
+    columns = known.request.columns
+    if bool(columns) != (batch is not None):
+        got = "none" if batch is None else f"{batch.num_rows} rows"
+        raise InvalidRequest("batch", f"{columns or 'none'} beside the fields of {verb}", got)
+    if batch is not None:
+        fields[columns] = _READ_COLUMNS[columns](batch)
     if "filter" in fields:
         fields["filter"] = _convert(fields["filter"], DeadFilter, "filter")
     if isinstance(fields.get("messages"), list):

@@ -134,9 +134,6 @@ CHANNELS: Final[dict[str, tuple[pa.Schema | None, pa.Schema]]] = {
     "claim": (None, DELIVERIES),
     "exchange": (EXCHANGE, DELIVERIES),
     "request": (None, NOTHING),
-    "claim_numbered": (None, NOTHING),
     "read": (None, DELIVERIES),
-    "record": (SETTLEMENTS, NOTHING),
-    "stage": (MESSAGES, NOTHING),
     "browse": (None, BROWSED),
 }

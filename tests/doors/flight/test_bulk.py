@@ -13,13 +13,15 @@ from fairlead import NewMessage
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.server import streamed
 from fairlead.testing import run_server
-from fairlead.wire.calls import Answer, BrowseCall, NumberedCall, ReadCall, RecordCall, StageCall, encode
+from fairlead.wire.calls import Answer, BrowseCall, ReadCall, encode
+from fairlead.wire.records import decode_result
 from fairlead.wire.schemas import SETTLEMENTS
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, packed
 from tests.doors.flight.test_flight_door import Rig, rig, three, until  # noqa: F401 - a fixture
 
 #: Too many to fit into what a connection holds while nobody reads.
 MANY = 3000
+STAGED = {"token": "t", "chunk": "c", "queue": "q"}
 
 
 @pytest.fixture
@@ -31,9 +33,10 @@ def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ReadCall:  # noq
     """A claim of so many, and the call that reads it."""
     rig.broker.enqueue_many("q", [NewMessage(payload)] * count)
     generation = rig.broker.consumers.register("etl", "q").generation
-    answer, body = rig.channel("claim_numbered").call(NumberedCall("etl", "q", generation, 1))
-    assert answer.claimed is not None
-    assert (answer.claimed.count, body) == (count, None)
+    claimed = rig.channel("request").ask(
+        "consumers.claim", name="etl", queue="q", generation=generation, number=1
+    )
+    assert claimed.count == count
     return ReadCall("etl", "q", generation, 1)
 
 
@@ -138,23 +141,31 @@ def test_a_part_is_a_call_among_others_and_a_claim_that_waits_is_not(rig: Rig) -
     call = taken(rig, 1)
     with rig.limits.call(), rig.limits.call():
         answer, _ = rig.channel("read").call(call)
-        claimed, _ = rig.channel("claim_numbered").call(NumberedCall("etl", "q", call.generation, 1))
+        rig.channel("request").ask(
+            "consumers.claim", name="etl", queue="q", generation=call.generation, number=1
+        )
     assert answer.error is not None
     assert answer.error.code == "overloaded"
-    assert claimed.error is None
 
 
 def test_a_stage_and_a_record_without_a_batch_are_refused(rig: Rig) -> None:  # noqa: F811
-    for verb, call in (("stage", StageCall("t", "c", "q")), ("record", RecordCall("etl", "q", 1, 1))):
-        answer, _ = rig.channel(verb).call(call)
+    channel = rig.channel("request")
+    for verb, fields in (("staging.stage", STAGED), ("consumers.record", {"name": "etl", "queue": "q"})):
+        answer, _ = channel.call(packed(verb, encode(fields)))
         assert answer.error is not None
-        assert answer.error.code == "invalid_request"
+        assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "batch")
+
+
+def test_a_batch_beside_a_verb_without_columns_is_refused(rig: Rig) -> None:  # noqa: F811
+    answer, _ = rig.channel("request").call(packed("purge", encode({"name": "q"})), three())
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.fields["field"]) == ("invalid_request", "batch")
 
 
 def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) -> None:  # noqa: F811
-    answer, body = rig.channel("stage").call(StageCall("t", "c", "q", ttl="2h"), three())
-    assert answer.staged is not None
-    assert (answer.staged.count, body) == (3, None)
+    staged = packed("staging.stage", encode({**STAGED, "ttl": "2h"}))
+    answer, body = rig.channel("request").call(staged, three())
+    assert (decode_result("staging.stage", answer.result).count, body) == (3, None)
     write = rig.broker.staging.list()[0]
     assert (write.messages, write.expires_at - write.staged_at) == (3, 2 * 3600 * 1000)
     call = taken(rig, 2)
@@ -163,8 +174,9 @@ def test_a_chunk_is_staged_and_an_outcome_of_a_wrong_kind_refuses_all(rig: Rig) 
         {"action": action, "id": one.raw_id, "lease": one.claim_id, "duration_ms": 1000}
         for action, one in ((2, first), (3, second))
     ]
-    refused, _ = rig.channel("record").call(
-        RecordCall("etl", "q", call.generation, 1), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS)
+    fields = {"name": "etl", "queue": "q", "generation": call.generation, "number": 1}
+    refused, _ = rig.channel("request").call(
+        packed("consumers.record", encode(fields)), pa.RecordBatch.from_pylist(rows, schema=SETTLEMENTS)
     )
     assert refused.error is not None
     assert refused.error.code == "invalid_request"
