@@ -627,6 +627,25 @@ class EpochStale(Unavailable):
         super().__init__(f"queue id {queue_id} was acquired by another broker", queue_id=queue_id)
 
 
+class StaleEpoch(Unavailable):
+    """Another broker has become the owner of the shard, so this one may not write any more. Nothing was
+    stored.
+
+    `Unavailable`, because the fence did its work and nothing is broken: the same request may work at the new
+    owner. The broker that gets it steps down.
+    """
+
+    code = "stale_epoch"
+
+    def __init__(self, epoch: int, current: int) -> None:
+        super().__init__(
+            f"expected to own the shard in epoch {current}, got epoch {epoch}: another broker has taken it over;"
+            " send the request there",
+            epoch=epoch,
+            current=current,
+        )
+
+
 class HookInvalid(UserCodeError):
     """A hook script that could never run. `line` is where, None when it is not one line's fault."""
 

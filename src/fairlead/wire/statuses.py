@@ -73,6 +73,7 @@ STATUSES: dict[type[FairleadError], Status] = {
     errors.StoreLocked: _UNAVAILABLE,
     errors.HookHostUnavailable: _UNAVAILABLE,
     errors.EpochStale: _UNAVAILABLE,
+    errors.StaleEpoch: _UNAVAILABLE,
     errors.Overloaded: _EXHAUSTED,
     errors.QueueFull: _EXHAUSTED,
     errors.TooManyLanes: _EXHAUSTED,

@@ -1,0 +1,49 @@
+"""Who may write, and which commit was the last: the rule that all backends share."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from fairlead.errors import BrokenInvariant, StaleEpoch
+
+_PACKED = struct.Struct(">BQQQ")
+_VERSION = 1
+
+
+class Fence(NamedTuple):
+    """`commit_epoch`: the epoch in which commit number `commit` was stored."""
+
+    epoch: int = 0
+    commit: int = 0
+    commit_epoch: int = 0
+
+    def acquired(self) -> Fence:
+        return self._replace(epoch=self.epoch + 1)
+
+    def committed(self, commit: int) -> Fence:
+        return Fence(self.epoch, commit, self.epoch)
+
+    def is_repeat(self, epoch: int, commit: int) -> bool:
+        """Whether this commit is stored already. Raises `StaleEpoch`, and `BrokenInvariant` for a number
+        that must not come now.
+        """
+        if epoch != self.epoch:
+            raise StaleEpoch(epoch, self.epoch)
+        if self.commit_epoch != epoch or commit > self.commit:
+            return False
+        if commit < self.commit:
+            raise BrokenInvariant(
+                f"expected commit {self.commit} again or a later one in epoch {epoch}, got {commit}"
+            )
+        return True
+
+    def packed(self) -> bytes:
+        return _PACKED.pack(_VERSION, *self)
+
+
+def read_fence(packed: bytes) -> Fence:
+    """Raises `ValueError` for bytes that are no fence."""
+    if len(packed) != _PACKED.size or packed[0] != _VERSION:
+        raise ValueError(f"expected {_PACKED.size} bytes of version {_VERSION}, got {packed!r}")
+    return Fence(*_PACKED.unpack(packed)[1:])

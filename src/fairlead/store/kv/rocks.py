@@ -1,0 +1,343 @@
+"""A backend on RocksDB: a column family per table, a write batch per commit, one process per directory.
+
+The fence (epoch and last commit) is a row of the default family, in the same batch as the rows it belongs to.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from rocksdict import Checkpoint
+
+from fairlead.errors import (
+    BrokenInvariant,
+    BrokerClosed,
+    FairleadError,
+    InvalidRequest,
+    StoreCorrupt,
+    StoreFull,
+)
+from fairlead.store.kv import rocks_files as files
+from fairlead.store.kv.fence import Fence, read_fence
+from fairlead.store.kv.port import SUFFIX_BYTES, Batch, Row, Table, behind_group
+from fairlead.store.kv.rocks_batch import RepeatableBatch, RocksBatch
+from fairlead.store.kv.rocks_database import Database, first_of_groups, scan, scan_back
+from fairlead.store.rocks import faults
+from fairlead.store.rocks.marks import Marks
+from fairlead.store.rocks.options import CACHE_BYTES
+from fairlead.store.rocks.reserve import DISK_RESERVE_BYTES, REOPEN_BYTES, check_reserve
+
+_FENCE_KEY = b"fence"
+
+
+class RocksKeyValueStore:
+    """`open` makes it. The directory belongs to one process; a second one gets `StoreLocked`.
+
+    A write that finds the disk full opens the database again and is written once more if it can be, or raises
+    `StoreFull` and stores nothing; a later write tries again. Any other failed write or sync is final:
+    `StoreFailed`. Reads go on in both cases.
+    """
+
+    def __init__(self, database: Database, marks: Marks | None) -> None:
+        """Without `marks` it is read-only."""
+        self._database = database
+        self._space = database.space
+        self._path = database.path
+        self._marks = marks
+        #: A write found the disk full: RocksDB takes no more before it is opened again.
+        self._needs_reopen = False
+        self._sync_mutex = threading.Lock()
+        #: Numbers of writes. An opened database may hold writes of a killed process that were not synced.
+        self._written, self._synced = 0, -1
+        #: How many syncs reached the disk: callers of `sync` that came together share one.
+        self.syncs = 0
+        self._connect(read_only=marks is None)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        cache_bytes: int = CACHE_BYTES,
+        read_only: bool = False,
+    ) -> RocksKeyValueStore:
+        """Open or make the data directory. Raises `StoreLocked`, `StoreCorrupt`, `FormatTooNew`, `StoreFull`,
+        `InvalidRequest`.
+
+        Read-only answers reads from the state a crash left, without changing the directory; it is for a
+        directory that nobody writes to.
+        """
+        directory = Path(path).absolute()
+        check_reserve(disk_reserve_bytes)
+        marks = None
+        try:
+            if read_only:
+                files.check_format(directory)
+            else:
+                marks = files.hold(directory)
+            return cls(Database(directory, disk_reserve_bytes, cache_bytes), marks)
+        except BaseException as trouble:
+            if marks is not None:
+                marks.forget()
+            if isinstance(trouble, OSError):
+                raise faults.named(trouble, directory) from trouble
+            raise
+
+    @property
+    def last_commit(self) -> int:
+        self._check_open()
+        return self._fence.commit
+
+    def acquire(self) -> int:
+        self._make_writable()
+        self._store(self._repeatable_batch(), self._fence.acquired())
+        self.sync()
+        return self._fence.epoch
+
+    def batch(self) -> RocksBatch:
+        return self._repeatable_batch() if self._space.is_low else RocksBatch(self._database.families)
+
+    def _repeatable_batch(self) -> RepeatableBatch:
+        def find_keys(table: Table, start: bytes, end: bytes, limit: int) -> list[bytes]:
+            return [key for key, _ in self.scan(table, start, end, limit=limit)]
+
+        return RepeatableBatch(self._database.families, find_keys)
+
+    def write(self, batch: Batch, epoch: int, commit: int) -> bool:
+        self._make_writable()
+        if self._fence.is_repeat(epoch, commit):
+            return False
+        assert isinstance(batch, RocksBatch)
+        if batch.written:
+            raise BrokenInvariant(f"expected a new batch for commit {commit}, got one that was written")
+        batch.written = True
+        self._store(batch, self._fence.committed(commit))
+        return True
+
+    def _store(self, batch: RocksBatch, fence: Fence) -> None:
+        try:
+            self._write_once(batch, fence)
+        except StoreFull:
+            if not self._needs_reopen or not isinstance(batch, RepeatableBatch):
+                raise
+            # The reserve is kept for writes that must fit, but a compaction may have taken it for its output.
+            # Closing the database ends the compaction and gives its output back.
+            self._make_writable()
+            batch.renew()
+            self._write_once(batch, fence)
+
+    def _write_once(self, batch: RocksBatch, fence: Fence) -> None:
+        batch.raw.put(_FENCE_KEY, fence.packed())
+        self._space.before_write(batch.raw.size_in_bytes(), deletes=batch.deletes)
+        db = self._database.db
+        try:
+            db.write(batch.raw)
+        except Exception as trouble:
+            raise self._failed_write(trouble) from trouble
+        self._database.forget_cursors()
+        self._fence = fence
+        self._written += 1
+        if self._marks is not None:
+            self._marks.keep_written(db.latest_sequence_number())
+
+    def sync(self) -> None:
+        wanted = self._written
+        with self._sync_mutex:
+            self._database.check_usable()
+            # The thread that held the mutex may have synced these writes too: then its sync was shared.
+            if wanted <= self._synced or self._marks is None:
+                return
+            covered = self._written
+            try:
+                self._sync_logs(self._marks)
+            except Exception as trouble:
+                raise self._database.fail(f"a sync of the write-ahead log failed: {trouble}") from trouble
+            self.syncs += 1
+            self._synced = covered
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        return self._database.read(table, lambda rows: cast("bytes | None", rows.get(key)))
+
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._database.read(table, lambda rows: cast("list[bytes | None]", rows.get([*keys])))
+
+    def scan(
+        self,
+        table: Table,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[Row]:
+        if limit < 1 or (end is not None and end <= start):
+            self._check_open()
+            return []
+        walk = scan_back if reverse else scan
+        return self._database.read_by_cursor(table, lambda cursor: walk(cursor, start, end, limit))
+
+    def first_rows(
+        self,
+        table: Table,
+        *,
+        suffix_length: int = SUFFIX_BYTES,
+        prefix: bytes = b"",
+        after: bytes | None = None,
+        limit: int,
+    ) -> list[Row]:
+        start = prefix if after is None else max(prefix, behind_group(after, suffix_length))
+        return self._database.read_by_cursor(
+            table, lambda cursor: first_of_groups(cursor, start, prefix, suffix_length, limit)
+        )
+
+    def room(self, *, in_reserve: bool = False) -> int:
+        self._check_open()
+        return self._space.room(in_reserve=in_reserve)
+
+    def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
+        self._check_open()
+        self._space.check(incoming_bytes, in_reserve=in_reserve)
+
+    def checkpoint(self, path: Path) -> None:
+        self._check_open()
+        target = Path(path).absolute()
+        try:
+            if target.exists():
+                raise InvalidRequest("path", "a path that does not exist yet", str(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as trouble:
+            raise InvalidRequest(
+                "path", f"a path that can be made ({trouble.strerror})", str(path)
+            ) from trouble
+        if os.stat(target.parent).st_dev == os.stat(self._path).st_dev:
+            self.check_room(0)
+        try:
+            files.make_copy(target, Checkpoint(self._database.db).create_checkpoint)
+        except Exception as trouble:
+            raise files.named_fault(trouble, self._path, "checkpoint") from trouble
+
+    def close(self) -> None:
+        with self._sync_mutex, self._database.swapping:
+            if self._database.closed:
+                return
+            self._database.closed = True
+            last = self._sync_to_close()
+            self._database.disconnect()
+            if self._marks is not None:
+                self._marks.close(last)
+
+    def _check_open(self) -> None:
+        if self._database.closed:
+            raise BrokerClosed
+
+    def _connect(self, *, read_only: bool) -> None:
+        if self._needs_reopen and not read_only:
+            self._database.connect_after_reads()
+        else:
+            self._database.connect(read_only=read_only)
+        try:
+            self._fence = self._load_fence()
+        except BaseException:
+            self._database.disconnect()
+            raise
+
+    def _load_fence(self) -> Fence:
+        try:
+            packed = cast("bytes | None", self._database.db.get(_FENCE_KEY))
+            return Fence() if packed is None else read_fence(packed)
+        except ValueError as trouble:
+            raise StoreCorrupt(f"row {_FENCE_KEY.decode()} of {self._path}", str(trouble)) from trouble
+        except Exception as trouble:
+            raise files.named_fault(trouble, self._path, str(self._path)) from trouble
+
+    def _sync_logs(self, marks: Marks) -> None:
+        mark = marks.before_sync(self._database.db.latest_sequence_number())
+        if not self._flush_log():
+            # The disk was full for a later write; this one is in the log, which RocksDB no longer touches.
+            for log in self._path.glob("*.log"):
+                with open(log, "rb") as file:
+                    os.fsync(file.fileno())
+        marks.keep(mark)
+
+    def _flush_log(self) -> bool:
+        """False when RocksDB does not write to its log any more, because the disk was full."""
+        if self._database.is_mirror:
+            return False
+        try:
+            self._database.db.flush_wal(True)
+        except Exception as trouble:
+            if not faults.is_refused_after_full(trouble):
+                raise
+            return False
+        return True
+
+    def _sync_to_close(self) -> int | None:
+        """The sequence number that the closed directory has to reach; None when the store cannot tell."""
+        is_known = self._database.failure is None and not self._needs_reopen and self._database.is_connected
+        if self._marks is None or not is_known:
+            return None
+        try:
+            sequence = self._database.db.latest_sequence_number()
+            self._sync_logs(self._marks)
+        except Exception:
+            # Closing must go on. The last mark that was kept still holds.
+            return None
+        return sequence
+
+    def _failed_write(self, trouble: Exception) -> FairleadError:
+        if not faults.is_full(trouble):
+            return self._database.fail(str(trouble))
+        self._needs_reopen = True
+        self._space.is_writable = False
+        self._space.is_low = True
+        free, logs = self._space.free_bytes(), self._space.unflushed_bytes()
+        return StoreFull(str(self._path), free, reserve=REOPEN_BYTES, logs=logs)
+
+    def _make_writable(self) -> None:
+        self._database.check_usable()
+        if self._marks is None:
+            raise InvalidRequest("store", "open for writing", "a store opened read-only")
+        if not self._needs_reopen:
+            return
+        if self._database.is_mirror:
+            # It was closed and could not be opened: no compaction holds space that closing would give back.
+            self._space.check_reopening(faults.log_bytes(self._path))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """After a full disk RocksDB refuses writes until it is opened again; its log holds all that it has
+        confirmed.
+        """
+        confirmed = self._fence
+        with self._sync_mutex, self._database.swapping:
+            is_mirror = self._database.is_mirror
+            logs = faults.log_bytes(self._path) if is_mirror else self._space.unflushed_bytes()
+            self._database.disconnect()
+            try:
+                self._space.check_reopening(logs)
+                self._connect(read_only=False)
+            except StoreFull:
+                self._answer_only()
+                raise
+            except Exception as trouble:
+                raise self._cannot_reopen(trouble) from trouble
+            if self._fence != confirmed:
+                raise self._database.fail(
+                    f"expected {confirmed} to be the last after a full disk, got {self._fence}"
+                )
+            self._needs_reopen = False
+
+    def _answer_only(self) -> None:
+        """Reads go on while there is too little room even to open."""
+        try:
+            self._connect(read_only=True)
+        except Exception as trouble:
+            raise self._cannot_reopen(trouble) from trouble
+
+    def _cannot_reopen(self, trouble: Exception) -> FairleadError:
+        return self._database.fail(f"could not be opened again after a full disk: {trouble}")

@@ -1,0 +1,258 @@
+"""A RocksDB database that can be opened again under its readers: tables, cursors and reads.
+
+Nothing here writes a row, except that opening lets RocksDB recover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rocksdict import AccessType, Cache, ColumnFamily, Rdict
+
+from fairlead.errors import BrokerClosed, StoreCorrupt, StoreFailed, StoreLocked
+from fairlead.store.kv import rocks_files as files
+from fairlead.store.kv.port import Row, Table, behind_group
+from fairlead.store.kv.rocks_options import family_name, family_options
+from fairlead.store.kv.rocks_space import DiskSpace
+from fairlead.store.rocks.census import Census
+from fairlead.store.rocks.options import database_options
+
+#: How long an opening after a full disk waits for reads that still use the database of before.
+_READS_END_WITHIN_S = 10.0
+
+T = TypeVar("T")
+
+
+class Database:
+    """`connect` opens it. While it is disconnected, reads of other threads wait for `swapping`, which the
+    thread that opens it again holds.
+    """
+
+    def __init__(self, path: Path, disk_reserve_bytes: int, cache_bytes: int) -> None:
+        self.path = path
+        self._cache_bytes = cache_bytes
+        self.closed = False
+        #: Set once, for ever: the store takes no more writes.
+        self.failure: StoreFailed | None = None
+        self.swapping = threading.RLock()
+        self._opened: Rdict | None = None
+        self._empty: Rdict | None = None
+        #: Both by the number of the table, and empty while the database is closed.
+        self.families: list[ColumnFamily] = []
+        self._tables: list[Rdict] = []
+        #: A cursor per table with the generation it belongs to; each write begins a new generation.
+        self._cursors: dict[Table, tuple[int, Any]] = {}
+        self._generation = 0
+        self._mirror: tempfile.TemporaryDirectory[str] | None = None
+        #: The tables and the default family: a log goes when all of them are flushed.
+        self._all: list[Rdict] = []
+        self.space = DiskSpace(path, disk_reserve_bytes, self._all)
+
+    @property
+    def db(self) -> Rdict:
+        assert self._opened is not None
+        return self._opened
+
+    @property
+    def is_connected(self) -> bool:
+        return self._opened is not None
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether reads are answered from links to the files, because the disk is too full to open."""
+        return self._mirror is not None
+
+    def check_usable(self) -> None:
+        if self.closed:
+            raise BrokerClosed
+        if self.failure is not None:
+            raise StoreFailed(self.failure.what)
+
+    def fail(self, what: str) -> StoreFailed:
+        """The error to raise; from now on `check_usable` raises it too."""
+        self.failure = StoreFailed(what)
+        return self.failure
+
+    def rows_of(self, table: Table) -> Rdict:
+        try:
+            return self._tables[table]
+        except IndexError:
+            # Either closed for good, or between two lives of a recovery from a full disk.
+            with self.swapping:
+                if not self._tables:
+                    self.check_usable()
+                return self._tables[table]
+
+    def read(self, table: Table, question: Callable[[Rdict], T]) -> T:
+        rows = self.rows_of(table)
+        try:
+            return question(rows)
+        except Exception as trouble:
+            if self._tables and self._tables[table] is rows:
+                raise files.named_fault(trouble, self.path, family_name(table)) from trouble
+        # The database was opened again meanwhile, or closed.
+        return self.read(table, question)
+
+    def read_by_cursor(self, table: Table, question: Callable[[Any], list[Row]]) -> list[Row]:
+        """One cursor per table serves until the next write: making one costs more than most reads. A thread
+        takes it away while it reads, so no two threads use the same.
+        """
+
+        def ask(rows: Rdict) -> list[Row]:
+            generation = self._generation
+            kept, cursor = self._cursors.pop(table, (-1, None))
+            if kept != generation:
+                cursor = rows.iter()
+            found = question(cursor)
+            # A cursor also ends at a block that it cannot read: then this raises.
+            cursor.status()
+            if generation == self._generation:
+                self._cursors[table] = (generation, cursor)
+            return found
+
+        return self.read(table, ask)
+
+    def forget_cursors(self) -> None:
+        """After a write: a cursor shows the rows as they were when it was made."""
+        self._generation += 1
+        self._cursors.clear()
+
+    def connect(self, *, read_only: bool) -> None:
+        """Raises `StoreCorrupt`, `StoreFull`, `StoreLocked`, `StoreFailed`; it is disconnected then."""
+        opened = self.path
+        if read_only:
+            self._mirror = tempfile.TemporaryDirectory(prefix="fairlead-")
+            opened = Path(self._mirror.name)
+        try:
+            census = files.mirror_unchanged(self.path, opened) if read_only else files.take_census(opened)
+            compacts = self.space.compacts_at_open()
+            self._open(opened, read_only=read_only, compacts=compacts)
+        except Exception as trouble:
+            self.disconnect()
+            raise files.named_open_fault(trouble, self.path) from trouble
+        try:
+            self._check_reached(census)
+            self.space.is_writable = not read_only
+            self.space.begin(compacts=compacts or read_only)
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def connect_after_reads(self) -> None:
+        """A read in another thread keeps the database of before, and with it RocksDB's own lock."""
+        give_up_at = time.monotonic() + _READS_END_WITHIN_S
+        while True:
+            try:
+                self.connect(read_only=False)
+                return
+            except StoreLocked:
+                if time.monotonic() >= give_up_at:
+                    raise
+            self._cursors.clear()
+            time.sleep(0.005)
+
+    def disconnect(self) -> None:
+        """RocksDB lets go of the directory when nothing refers to it any more: cursors, tables, families and
+        database. The lists are cleared in place, because the traceback of a kept error may hold them.
+        """
+        self.space.is_writable = False
+        self.forget_cursors()
+        databases = [*self._tables, self._empty, self._opened]
+        self._all.clear()
+        self._tables.clear()
+        self.families.clear()
+        self._opened = self._empty = None
+        for database in databases:
+            # Closing flushes, and may find the disk full; the log already has it all.
+            with contextlib.suppress(Exception):
+                if database is not None:
+                    database.close()
+        if self._mirror is not None:
+            self._mirror.cleanup()
+            self._mirror = None
+
+    def _open(self, path: Path, *, read_only: bool, compacts: bool) -> None:
+        cache = Cache(self._cache_bytes)
+        families = family_options(cache, compacts=compacts)
+        missing: set[str] = set()
+        if read_only:
+            missing = set(families) - set(Rdict.list_cf(str(path), database_options(cache)))
+        self._opened = Rdict(
+            str(path),
+            options=database_options(cache),
+            column_families={name: options for name, options in families.items() if name not in missing},
+            access_type=AccessType.read_only(False) if read_only else AccessType.read_write(),
+        )
+        if missing:
+            # A crash came before all tables were made, and nothing may be added: an empty database answers.
+            self._empty = Rdict(
+                str(path / "empty"),
+                options=database_options(cache),
+                column_families={name: families[name] for name in missing},
+            )
+        empty = self._empty or self._opened
+        holders = {name: empty if name in missing else self._opened for name in families}
+        self.families.extend([holder.get_column_family_handle(name) for name, holder in holders.items()])
+        self._tables.extend([holder.get_column_family(name) for name, holder in holders.items()])
+        self._all.extend([self._opened, *self._tables])
+
+    def _check_reached(self, census: Census | None) -> None:
+        reached = self.db.latest_sequence_number()
+        if census is not None and reached != census.sequence:
+            raise StoreCorrupt(
+                str(self.path),
+                f"expected RocksDB to come to sequence number {census.sequence}, got {reached}",
+            )
+
+
+def scan(cursor: Any, start: bytes, end: bytes | None, limit: int) -> list[Row]:
+    found: list[Row] = []
+    cursor.seek(start)
+    while cursor.valid():
+        key = cursor.key()
+        if end is not None and key >= end:
+            break
+        found.append((key, cursor.value()))
+        # Looking one row further than asked for may pass over many deleted rows.
+        if len(found) == limit:
+            break
+        cursor.next()
+    return found
+
+
+def scan_back(cursor: Any, start: bytes, end: bytes | None, limit: int) -> list[Row]:
+    found: list[Row] = []
+    if end is None:
+        cursor.seek_to_last()
+    else:
+        cursor.seek_for_prev(end)
+        if cursor.valid() and cursor.key() == end:
+            cursor.prev()
+    while cursor.valid():
+        key = cursor.key()
+        if key < start:
+            break
+        found.append((key, cursor.value()))
+        if len(found) == limit:
+            break
+        cursor.prev()
+    return found
+
+
+def first_of_groups(cursor: Any, start: bytes, prefix: bytes, suffix_length: int, limit: int) -> list[Row]:
+    found: list[Row] = []
+    cursor.seek(start)
+    while len(found) < limit and cursor.valid():
+        key = cursor.key()
+        if not key.startswith(prefix):
+            break
+        found.append((key, cursor.value()))
+        if len(found) < limit:
+            cursor.seek(behind_group(key, suffix_length))
+    return found

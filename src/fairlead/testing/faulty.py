@@ -1,0 +1,249 @@
+"""A wrapper over any key-value store that fails, tears, delays, forgets or dies at a chosen step, and counts.
+
+A step is one call of the port. `arm(n, fault)` lets the n-th step from now meet the fault:
+
+* `fail`: raises an error (`StoreFull` unless another is given) and changes nothing; the store lives on.
+* `die_before`: the process is gone before the step.
+* `die_after`: the process is gone after the step, and its caller never learns.
+* `power_cut`: as `die_after`, and everything since the last sync is lost. Needs `forgets=True`.
+* `tear`: a write stores a part of its batch, then the process is gone. No backend does this: it shows that a
+  test notices a write that is not atomic.
+* `delay`: the step waits until `on_delay` returns, and then takes place.
+
+A process that is gone raises `Killed` from every call. Wrap the inner store again for the next process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fairlead.errors import StoreFull
+from fairlead.store.kv.port import SUFFIX_BYTES, Batch, KeyValueStore, Row, Table
+
+Fault = Literal["fail", "die_before", "die_after", "power_cut", "tear", "delay"]
+
+READS = ("get", "get_many", "scan", "first_rows")
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process is gone. Not an `Exception`: nothing in the engine may handle it."""
+
+
+class RecordedBatch:
+    """Keeps its changes, so that a part of them can be written."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, tuple[Any, ...]]] = []
+        self.inner: Batch | None = None
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        self.changes.append(("put", (table, key, value)))
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self.changes.append(("delete", (table, key)))
+
+    def delete_range(self, table: Table, start: bytes, end: bytes) -> None:
+        self.changes.append(("delete_range", (table, start, end)))
+
+    def inside(self, store: KeyValueStore, count: int | None = None) -> Batch:
+        """The first `count` changes, or all, as a batch of `store`; the same batch each time."""
+        if self.inner is None:
+            self.inner = store.batch()
+            for name, arguments in self.changes[:count]:
+                getattr(self.inner, name)(*arguments)
+        return self.inner
+
+
+class FaultyStore:
+    """Without an armed fault it keeps every promise of `inner`.
+
+    `calls` counts the steps by method, `reads` only those that read: a test compares `reads` for a small and
+    a large batch of one verb. `forgets=True` allows power cuts, and reads the old rows before every write,
+    past the counters.
+    """
+
+    def __init__(self, inner: KeyValueStore, *, forgets: bool = False) -> None:
+        self.inner = inner
+        self.calls: Counter[str] = Counter()
+        self.on_delay: Callable[[str], None] = lambda method: None
+        #: Whether the armed fault has come.
+        self.struck = False
+        self.dead = False
+        self._steps_left = 0
+        self._fault: Fault = "fail"
+        self._only: Collection[str] = ()
+        self._error: Exception = StoreFull("the simulated disk", 0, 1)
+        self._forgets = forgets
+        #: The rows as the last sync left them, for all rows that were changed since.
+        self._before: dict[tuple[Table, bytes], bytes | None] = {}
+        self._synced_commit = inner.last_commit
+
+    @property
+    def reads(self) -> Counter[str]:
+        """Calls of the reading methods so far, by method."""
+        return Counter({method: self.calls[method] for method in READS if self.calls[method]})
+
+    def arm(
+        self, nth: int, fault: Fault, *, only: Collection[str] = (), error: Exception | None = None
+    ) -> None:
+        """The n-th step from now meets the fault; 0 disarms. `only`: count steps of these methods alone."""
+        if fault == "power_cut" and not self._forgets:
+            raise ValueError("expected FaultyStore(forgets=True) for a power cut")
+        self._steps_left, self._fault, self._only = nth, fault, only
+        self._error = error or StoreFull("the simulated disk", 0, 1)
+        self.struck = False
+
+    def cut_power(self) -> None:
+        """Lose every write since the last sync, and be gone. The inner store continues as the disk of a
+        machine that starts again: with the rows and the last commit of the last sync.
+        """
+        if not self._forgets:
+            raise ValueError("expected FaultyStore(forgets=True) for a power cut")
+        self.dead = True
+        if not self._before and self.inner.last_commit == self._synced_commit:
+            return
+        epoch, batch = self.inner.acquire(), self.inner.batch()
+        for (table, key), value in self._before.items():
+            if value is None:
+                batch.delete(table, key)
+            else:
+                batch.put(table, key, value)
+        self.inner.write(batch, epoch, self._synced_commit)
+        self.inner.sync()
+        self._before.clear()
+
+    @property
+    def last_commit(self) -> int:
+        if self.dead:
+            raise Killed
+        return self.inner.last_commit
+
+    def acquire(self) -> int:
+        def acquire() -> int:
+            epoch = self.inner.acquire()
+            self._before, self._synced_commit = {}, self.inner.last_commit
+            return epoch
+
+        return self._step("acquire", acquire)
+
+    def batch(self) -> RecordedBatch:
+        return RecordedBatch()
+
+    def write(self, batch: Batch, epoch: int, commit: int) -> bool:
+        assert isinstance(batch, RecordedBatch)
+
+        def write() -> bool:
+            before = self._rows_before(batch) if self._forgets else {}
+            stored = self.inner.write(batch.inside(self.inner), epoch, commit)
+            if stored:
+                self._before = before | self._before
+            return stored
+
+        def tear() -> None:
+            part = batch.inside(self.inner, len(batch.changes) // 2)
+            self.inner.write(part, epoch, commit)
+
+        return self._step("write", write, tear=tear)
+
+    def sync(self) -> None:
+        def sync() -> None:
+            # Another thread may write meanwhile: its write is not covered, and notes its rows anew.
+            commit, covered = self.inner.last_commit, self._before
+            self._before = {}
+            try:
+                self.inner.sync()
+            except BaseException:
+                self._before |= covered
+                raise
+            self._synced_commit = commit
+
+        self._step("sync", sync)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        return self._step("get", lambda: self.inner.get(table, key))
+
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._step("get_many", lambda: self.inner.get_many(table, keys))
+
+    def scan(
+        self,
+        table: Table,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> list[Row]:
+        return self._step("scan", lambda: self.inner.scan(table, start, end, limit=limit, reverse=reverse))
+
+    def first_rows(
+        self,
+        table: Table,
+        *,
+        suffix_length: int = SUFFIX_BYTES,
+        prefix: bytes = b"",
+        after: bytes | None = None,
+        limit: int,
+    ) -> list[Row]:
+        return self._step(
+            "first_rows",
+            lambda: self.inner.first_rows(
+                table, suffix_length=suffix_length, prefix=prefix, after=after, limit=limit
+            ),
+        )
+
+    def room(self, *, in_reserve: bool = False) -> int:
+        return self._step("room", lambda: self.inner.room(in_reserve=in_reserve))
+
+    def check_room(self, incoming_bytes: int, *, in_reserve: bool = False) -> None:
+        self._step("check_room", lambda: self.inner.check_room(incoming_bytes, in_reserve=in_reserve))
+
+    def checkpoint(self, path: Path) -> None:
+        self._step("checkpoint", lambda: self.inner.checkpoint(path))
+
+    def close(self) -> None:
+        """No step: a test closes also the store of a process that is gone."""
+        self.inner.close()
+
+    def _step(self, method: str, take: Callable[[], T], tear: Callable[[], None] | None = None) -> T:
+        if self.dead:
+            raise Killed
+        self.calls[method] += 1
+        if not self._strikes(method):
+            return take()
+        match self._fault:
+            case "fail":
+                raise self._error
+            case "delay":
+                self.on_delay(method)
+                return take()
+            case "tear" if tear is not None:
+                tear()
+            case "die_after" | "power_cut":
+                take()
+        self.dead = True
+        if self._fault == "power_cut":
+            self.cut_power()
+        raise Killed
+
+    def _strikes(self, method: str) -> bool:
+        if not self._steps_left or (self._only and method not in self._only):
+            return False
+        self._steps_left -= 1
+        self.struck = self._steps_left == 0
+        return self.struck
+
+    def _rows_before(self, batch: RecordedBatch) -> dict[tuple[Table, bytes], bytes | None]:
+        before: dict[tuple[Table, bytes], bytes | None] = {}
+        for name, (table, key, *rest) in batch.changes:
+            if name == "delete_range":
+                rows = self.inner.scan(table, key, rest[0], limit=1 << 40)
+                before |= {(table, found): value for found, value in rows}
+            else:
+                before[table, key] = self.inner.get(table, key)
+        return before

@@ -1,0 +1,255 @@
+"""A really full disk: writes say `StoreFull`, nothing written is lost, and the store goes on by itself when
+room returns.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import StoreFull
+from fairlead.store.kv.port import KeyValueStore, Table
+from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.store.rocks import faults
+from fairlead.store.rocks.reserve import FLOOR_BYTES, MIN_DISK_RESERVE_BYTES
+from tests.conformance.kv.backends import ALL
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    size = getattr(request, "param", "48m")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "fairlead-test", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        why = f"mounting a small tmpfs needs rights: {mounted.stderr.strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def free(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+class Filling:
+    """A store on a small disk, and what it must hold."""
+
+    def __init__(self, disk: Path) -> None:
+        self.disk = disk
+        self.ballast = disk / "ballast"
+        self.ballast.write_bytes(b"x" * (34 * MIB))
+        self.chance = random.Random(1)
+        self.expected: list[tuple[bytes, bytes]] = []
+        self.store = self.opened()
+        self.epoch = self.store.acquire()
+        self.commit = 0
+        self.refused: StoreFull | None = None
+
+    def opened(self) -> RocksKeyValueStore:
+        return RocksKeyValueStore.open(self.disk / "data", disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
+
+    def write(self) -> None:
+        batch, rows = self.store.batch(), []
+        for row in range(10):
+            key = (self.commit + 1).to_bytes(8, "big") + bytes([row])
+            rows.append((key, self.chance.randbytes(8000)))
+        for key, value in rows:
+            batch.put(Table.PAGES, key, value)
+        assert self.store.write(batch, self.epoch, self.commit + 1)
+        self.commit += 1
+        self.expected += rows
+
+    def fill(self) -> None:
+        try:
+            while True:
+                self.write()
+        except StoreFull as refused:
+            # Kept on purpose: an error somebody holds on to must not keep the old database open.
+            self.refused = refused
+
+    def check(self, store: KeyValueStore | None = None) -> None:
+        asked = store or self.store
+        assert asked.last_commit == self.commit
+        assert asked.scan(Table.PAGES, limit=ALL) == self.expected
+
+
+@pytest.fixture
+def filling(disk: Path) -> Iterator[Filling]:
+    filling = Filling(disk)
+    filling.fill()
+    yield filling
+    filling.store.close()
+
+
+def test_a_full_disk_refuses_every_write_and_answers_every_read(filling: Filling) -> None:
+    assert filling.refused is not None
+    assert filling.refused.free_bytes < filling.refused.needed_bytes
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            filling.write()
+    with pytest.raises(StoreFull):
+        filling.store.acquire()
+    filling.check()
+    assert filling.store.room() < 0
+    with pytest.raises(StoreFull):
+        filling.store.check_room(1)
+
+
+def test_writes_before_the_disk_was_full_can_still_be_synced(filling: Filling) -> None:
+    filling.store.sync()
+    filling.check()
+
+
+def test_writes_go_on_by_themselves_in_the_same_epoch_when_room_returns(filling: Filling) -> None:
+    filling.ballast.unlink()
+    filling.write()
+    filling.store.sync()
+    filling.check()
+    filling.store.close()
+    filling.store = filling.opened()
+    filling.check()
+    assert filling.store.acquire() == filling.epoch + 1
+
+
+def test_a_disk_too_full_to_open_again_still_gets_answers(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        # Room that another program takes between the look and the write.
+        patched.setattr(faults, "free_bytes", lambda path: 1 << 40)
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                filling.write()
+            assert filling.store._database.is_mirror, "it answers read-only"
+            filling.check()
+    filling.ballast.unlink()
+    filling.write()
+    filling.check()
+
+
+def test_a_store_can_fill_the_disk_again_and_again(filling: Filling) -> None:
+    for _ in range(2):
+        filling.ballast.unlink()
+        filling.write()
+        filling.ballast.write_bytes(b"x" * max(0, free(filling.disk) - 2 * MIB))
+        filling.fill()
+        filling.check()
+    filling.ballast.unlink()
+    filling.store.close()
+    filling.store = filling.opened()
+    filling.check()
+
+
+def test_a_read_beside_the_opening_after_a_full_disk_is_answered(filling: Filling) -> None:
+    wrong: list[object] = []
+    stop = threading.Event()
+    expected = list(filling.expected)
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                if filling.store.scan(Table.PAGES, limit=len(expected)) != expected:
+                    wrong.append("scan")
+                if filling.store.get(Table.PAGES, expected[0][0]) != expected[0][1]:
+                    wrong.append("get")
+        except BaseException as trouble:
+            wrong.append(trouble)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            filling.write()
+    filling.ballast.unlink()
+    filling.write()
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    filling.check()
+
+
+def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(filling: Filling) -> None:
+    left = RocksKeyValueStore.open(filling.disk / "data", read_only=True)
+    filling.check(left)
+    left.close()
+
+
+class Growing:
+    """Asks for room before each write, as the engine does."""
+
+    def __init__(self, store: RocksKeyValueStore) -> None:
+        self.store = store
+        self.epoch = store.acquire()
+        self.commit = 0
+        self.value = random.Random(2).randbytes(16_000)
+
+    def grow(self) -> None:
+        self.store.check_room(50 * len(self.value))
+        batch = self.store.batch()
+        for row in range(50):
+            batch.put(Table.PAGES, (self.commit + 1).to_bytes(8, "big") + bytes([row]), self.value)
+        self.store.write(batch, self.epoch, self.commit + 1)
+        self.commit += 1
+
+    def grow_until_refused(self) -> None:
+        while True:
+            self.grow()
+
+    def free_all(self, way: str) -> None:
+        batch = self.store.batch()
+        if way == "ranges":
+            batch.delete_range(Table.PAGES, bytes(8), self.commit.to_bytes(8, "big") + b"\xff")
+        else:
+            for key, _ in self.store.scan(Table.PAGES, limit=ALL):
+                batch.delete(Table.PAGES, key)
+        assert self.store.write(batch, self.epoch, self.commit + 1), "a change that frees space always fits"
+        self.commit += 1
+
+
+@pytest.mark.parametrize("disk", ["160m"], indirect=True)
+@pytest.mark.parametrize("way", ["rows", "ranges"])
+@pytest.mark.parametrize("left", ["the reserve", "the floor of the reserve"])
+def test_below_the_reserve_growth_is_refused_and_deletions_bring_the_room_back(
+    disk: Path, left: str, way: str
+) -> None:
+    store = RocksKeyValueStore.open(disk / "data", disk_reserve_bytes=MIN_DISK_RESERVE_BYTES)
+    growing = Growing(store)
+    with pytest.raises(StoreFull) as refused:
+        growing.grow_until_refused()
+    assert refused.value.reserve_bytes == MIN_DISK_RESERVE_BYTES
+    assert free(disk) > FLOOR_BYTES
+    store.check_room(1000, in_reserve=True)
+    if left == "the floor of the reserve":
+        (disk / "ballast").write_bytes(b"x" * (free(disk) - FLOOR_BYTES - MIB))
+    growing.free_all(way)
+    give_up_at = time.monotonic() + 30
+    while True:
+        try:
+            growing.grow()
+            break
+        except StoreFull:
+            assert time.monotonic() < give_up_at, "the room did not come back"
+            # Tables are compacted in the background: give that thread its turn.
+            time.sleep(0.01)
+    assert len(store.scan(Table.PAGES, limit=ALL)) == 50
+    store.close()
