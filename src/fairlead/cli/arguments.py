@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from fairlead.cli.chosen import choose, chosen, in_project
 from fairlead.cli.target import Target, nearest, open_target, queue_names
 from fairlead.errors import FairleadError
 from fairlead.model.failure import FailureReason
+from fairlead.model.names import dead_letter_name, is_dead_letter_name
 
 REASONS = [reason.word for reason in FailureReason]
 
@@ -72,20 +73,21 @@ QueueName = Annotated[
         callback=meant,
     ),
 ]
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="ID",
-        help="Messages: full id, prefix, last characters, or stream:NAME for the first of a stream.",
-    ),
-]
-As = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        metavar="REASON",
-        help="The failure reason that is recorded.",
-        callback=check_reason,
-        autocompletion=complete_reason,
-    ),
-]
+
+
+def ids_argument() -> Any:
+    """For the field `ids` of a verb of operators."""
+    help = "Messages: full id, prefix, last characters, or stream:NAME for the first of a stream."
+    return typer.Argument(metavar="ID", help=help)
+
+
+def as_option() -> Any:
+    """For the field `reason` of a verb that records a failure."""
+    help = "The failure reason that is recorded."
+    return typer.Option(
+        "--as", metavar="REASON", help=help, callback=check_reason, autocompletion=complete_reason
+    )
+
+
+def in_dead_letters(queue: str) -> str:
+    return queue if is_dead_letter_name(queue) else dead_letter_name(queue)

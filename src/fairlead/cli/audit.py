@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
 from fairlead.cli.arguments import complete_queue, meant
 from fairlead.cli.chosen import wants_json
+from fairlead.cli.from_table import from_verb
 from fairlead.cli.output import as_json, clean, console, cut, now_ms, plain, show, table, when
 from fairlead.cli.target import Target, open_target
 from fairlead.model.access import AuditRecord
 from fairlead.model.durations import to_ms
+from fairlead.model.limits import MAX_PAGE
+from fairlead.verbs.audit import AuditRead
 
 _PAUSE_S = 1.0
 #: How many entries of a follower's last look are looked at again: one may have been under way, and be over
@@ -27,33 +30,35 @@ def register(app: typer.Typer) -> None:
     app.command("audit")(audit)
 
 
-def audit(
-    who: Annotated[
-        str | None,
-        typer.Option("--who", metavar="KEY|NAME", help="Only what this key did, by its id or name."),
-    ] = None,
-    verb: Annotated[
-        str | None, typer.Option("--verb", metavar="VERB", help="Only this act, as in purge or keys.create.")
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(
-            "--queue",
-            metavar="QUEUE",
-            help="Only what was done to this queue.",
-            autocompletion=complete_queue,
-            callback=meant,
-        ),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")
-    ] = None,
+def _read_limit(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=10_000
+            "--limit", "-n", metavar="COUNT", help="At most so many, the newest.", min=1, max=MAX_PAGE
         ),
     ] = 50,
+) -> int:
+    return limit
+
+
+def _read_since(
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="Only the last so much time, as in 1h.")
+    ] = None,
+) -> int | None:
+    return None if since is None else now_ms() - to_ms(since, "since")
+
+
+@from_verb(
+    "audit.read",
+    params={
+        "who": typer.Option(metavar="KEY|NAME"),
+        "queue": typer.Option(autocompletion=complete_queue, callback=meant),
+    },
+    readers={"limit": _read_limit, "since": _read_since},
+)
+def audit(
+    request: Any,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on and show what is done from now on, until Ctrl-C.")
     ] = False,
@@ -62,34 +67,24 @@ def audit(
 
     An act without an outcome ("asked") is under way, or a crash cut it short. Takes admin on every queue.
     """
-    since_ms = None if since is None else now_ms() - to_ms(since, "since")
     with open_target() as target:
-        found = target.audit.read(limit=limit, who=who, verb=verb, queue=queue, since=since_ms)[::-1]
-        if not follow:
-            show(
-                found,
-                lambda: (
-                    _table(found)
-                    if found
-                    else "nothing is written down" + (" of that" if who or verb or queue or since else "")
-                ),
-            )
-            return
-        _print(found)
-        for news in _news(target, found, who, verb, queue):
-            _print(news)
+        found = target.do(request)[::-1]
+        if follow:
+            _follow(target, found, replace(request, limit=_AGAIN, before=None, since=None))
+    narrowed = request != AuditRead(limit=request.limit)
+    nothing = "nothing is written down" + (" of that" if narrowed else "")
+    show(found, lambda: _table(found) if found else nothing)
 
 
-def _news(
-    target: Target, seen: list[AuditRecord], who: str | None, verb: str | None, queue: str | None
-) -> Iterator[list[AuditRecord]]:
-    """Each entry when it is written, and again when it is over."""
+def _follow(target: Target, seen: list[AuditRecord], latest: AuditRead) -> NoReturn:
+    """Print each entry when it is written, and again when it is over."""
+    _print(seen)
     known = {record.number: record.outcome for record in seen}
     while True:
         time.sleep(_PAUSE_S)
-        latest = target.audit.read(limit=_AGAIN, who=who, verb=verb, queue=queue)
-        yield [record for record in reversed(latest) if known.get(record.number) != record.outcome]
-        known = {record.number: record.outcome for record in latest}
+        found = target.do(latest)
+        _print([record for record in reversed(found) if known.get(record.number) != record.outcome])
+        known = {record.number: record.outcome for record in found}
 
 
 def _print(records: list[AuditRecord]) -> None:

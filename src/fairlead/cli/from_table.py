@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -62,29 +63,56 @@ def add_commands(group: typer.Typer, commands: Iterable[Command]) -> None:
 
 
 def make_command(command: Command) -> Callable[..., None]:
-    verb = VERBS[command.verb]
+    asks = command.asks
 
-    def run(yes: bool = True, **given: Any) -> None:
-        request = verb.request(**_values(verb, given))
+    def run(request: Any, yes: Yes = False) -> None:
         with open_target(create=command.creates) as target:
             if command.find is not None:
                 request = command.find(target, request)
-            if command.asks is not None:
-                confirm(command.asks(target, request), yes=yes)
+            if asks is not None:
+                confirm(asks(target, request), yes=yes)
             answer = target.do(request)
-            if verb.request.paged:
+            if request.paged:
                 answer = [one for page in answer for one in page]
         show(*command.view(request, answer))
 
+    def run_at_once(request: Any) -> None:
+        run(request)
+
+    made = run_at_once if asks is None else run
+    made.__name__ = command.name
+    return from_verb(command.verb, params=command.params, readers=command.readers)(made)
+
+
+def from_verb(
+    name: str,
+    *,
+    params: Mapping[str, Any] = MappingProxyType({}),
+    readers: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    without: Collection[str] = (),
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command out of a function that takes a `request` of this verb, and options that are its own.
+
+    The fields of the verb, but for those it does `without`, stand in the place of `request`; see `Command`.
+    A function without documentation has that of the verb.
+    """
+    verb = VERBS[name]
+    fields = [field for field in _in_order(verb) if field.name not in without]
+
+    def read(**given: Any) -> Any:
+        return verb.request(**_values(verb, given))
+
     parameters = [
-        _parameter(verb, field, command.params.get(field.name), spliced=field.name in command.readers)
-        for field in _in_order(verb)
+        _parameter(verb, field, params.get(field.name), spliced=field.name in readers) for field in fields
     ]
-    if command.asks is not None:
-        parameters.append(_keyword("yes", Yes, False))
-    made = with_parameters(run, parameters, name=command.name, doc=help_of(verb))
-    made.verb_name = verb.name  # type: ignore[attr-defined]
-    return splice(**command.readers)(made) if command.readers else made
+    reader = splice(**readers)(with_parameters(read, parameters, name=name, doc=None))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        function.__doc__ = function.__doc__ or help_of(verb)
+        function.verb_name = name  # type: ignore[attr-defined]
+        return splice(request=reader)(function)
+
+    return decorate
 
 
 def _values(verb: Verb, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +138,7 @@ def _parameter(verb: Verb, field: Field, given: Any, *, spliced: bool) -> inspec
 def parameter_of(field: Field, given: Any = None) -> inspect.Parameter:
     """`given` is an argument or option of Typer; the field fills in what it leaves open."""
     info = given or _usual_parameter(field)
-    info.help = info.help or field.description
+    info.help = info.help or field.description.replace("None:", "not given:")
     info.min, info.max = field.meta.ge, field.meta.le
     info.metavar = info.metavar or _metavar(field)
     return _keyword(field.name, Annotated[_kind(field), info], _default(field))

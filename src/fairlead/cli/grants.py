@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fairlead.cli.output import clean
-from fairlead.model.access import Grant, Right, read_grants
+from fairlead.model.access import Right, read_grants
 
 _ALL = "all"
 
 
-def read_typed(given: Iterable[str]) -> tuple[Grant, ...]:
-    """Raises `InvalidRequest`, in the words of the engine."""
-    return read_grants([grant for text in given for grant in _spelled_out(text)])
+def read_typed(given: Iterable[str]) -> list[str]:
+    """One right each, as requests carry them. Raises `InvalidRequest`, in the words of the engine."""
+    return [str(grant) for grant in read_grants([one for text in given for one in _spelled_out(text)])]
 
 
 def _spelled_out(text: str) -> list[str]:

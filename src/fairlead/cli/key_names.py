@@ -36,7 +36,7 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-#: For a signature: `key: Annotated[str, KeyId]`.
-KeyId: Any = typer.Argument(
-    metavar="KEY", help="A key, by its id, the beginning of it, or its name.", autocompletion=_complete
-)
+def key_argument() -> Any:
+    """For the field `key_id`."""
+    help = "A key, by its id, the beginning of it, or its name."
+    return typer.Argument(metavar="KEY", help=help, autocompletion=_complete)

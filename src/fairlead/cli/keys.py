@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
+from fairlead.cli.from_table import from_verb
 from fairlead.cli.grants import read_typed, show_grants
-from fairlead.cli.key_names import KeyId, find_key
+from fairlead.cli.key_names import find_key, key_argument
 from fairlead.cli.output import age, clean, cut, now_ms, pairs, show, show_json, table, tell, when
 from fairlead.cli.target import Target, local_caller, open_directory, open_target
 from fairlead.errors import KeyNotFound
 from fairlead.middleware.audit import recorded
-from fairlead.model.access import EVERY_RIGHT, KeyInfo, NewKey, Right, read_grants
+from fairlead.model.access import EVERY_RIGHT, KeyInfo, NewKey, Right
 from fairlead.server.bootstrap import BOOTSTRAP, BOOTSTRAP_FILE, renew_bootstrap_key
 from fairlead.server.secret_file import SecretFile
+from fairlead.verbs.keys import KeysSetGrants
 
 _GRANT_HELP = f"Rights on queues, as in produce:orders.* or produce,consume:orders. There are {', '.join(Right)}; or all."
 To = Annotated[
@@ -51,14 +54,22 @@ def register(app: typer.Typer) -> None:
     app.add_typer(key, name="key")
 
 
-def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="For people: whose it is, or what for.")],
+def _read_rights(
     grant: Annotated[
         list[str] | None, typer.Option("--grant", "-g", metavar="RIGHT:PATTERN", help=_GRANT_HELP)
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every right on every queue, and on the keys of all others.")
     ] = False,
+) -> list[str]:
+    if every and grant:
+        wrong_usage("expected --all or --grant, not both")
+    return [str(right) for right in EVERY_RIGHT] if every else read_typed(grant or ())
+
+
+@from_verb("keys.create", readers={"grants": _read_rights}, without=("expires_in", "expires_at"))
+def create(
+    request: Any,
     expires: Annotated[
         str | None,
         typer.Option(
@@ -74,18 +85,16 @@ def create(
     You can hand on only rights that your own key has, where it has admin too, and for no longer than it
     lasts.
     """
-    if every and grant:
-        wrong_usage("expected --all or --grant, not both")
-    grants = read_grants(EVERY_RIGHT) if every else read_typed(grant or ())
     with (
         open_target(create=True) as target,
         SecretFile(to, exclusive=True) if to is not None else nullcontext() as file,
     ):
-        made = target.keys.create(name, grants, **_end(expires))
-        _hand_over(made, file, "made")
+        _hand_over(target.do(replace(request, **_end(expires))), file, "made")
 
 
+@from_verb("keys.list")
 def list_all(
+    request: Any,
     name: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys whose name begins so.")] = "",
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", min=1, help="Most keys in the table; JSON has all.")
@@ -93,7 +102,7 @@ def list_all(
 ) -> None:
     """List keys: those that your own key could change, and itself."""
     with open_target() as target:
-        found = [info for info in target.keys.list() if info.name.startswith(name)]
+        found = [info for info in target.do(request) if info.name.startswith(name)]
     show(found, lambda: _listed(found, limit))
 
 
@@ -111,93 +120,91 @@ def _listed(found: list[KeyInfo], limit: int) -> RenderableType:
     return Group(lines, f"{len(found) - limit:,} more; show them with a PREFIX of their names or --limit")
 
 
-def show_one(key: Annotated[str | None, KeyId] = None) -> None:
+@from_verb("keys.show", params={"key_id": key_argument()})
+def show_one(request: Any) -> None:
     """Show one key; without an id the one that you use yourself."""
     with open_target() as target:
         try:
-            info = target.keys.show() if key is None else find_key(target, key)
+            info = find_key(target, request.key_id) if request.key_id else target.do(request)
         except KeyNotFound:
-            if key is not None:
+            if request.key_id:
                 raise
-            here = isinstance(chosen().target(), Path)
-            who = (
-                "whoever can open the data directory"
-                if here
-                else "the server asks for none, and whoever reaches it"
-            )
-            show(
-                {"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything"
-            )
+            _say_no_key()
             return
     made = f"{when(info.created_at)} by {clean(info.created_by)}"
     rows = [("id", info.id), ("name", clean(info.name)), ("rights", show_grants(info.grants)), ("made", made)]
     show(info, lambda: pairs([*rows, ("last used", _last_use(info)), ("expires", _ends(info))]))
 
 
-def grant(
-    key: Annotated[str, KeyId],
+def _say_no_key() -> None:
+    who = "the server asks for none, and whoever reaches it"
+    if isinstance(chosen().target(), Path):
+        who = "whoever can open the data directory"
+    show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything")
+
+
+def _read_added(
     grants: Annotated[
         list[str] | None, typer.Argument(metavar="[RIGHT:PATTERN]...", help=_GRANT_HELP)
     ] = None,
+) -> list[str]:
+    return read_typed(grants or ())
+
+
+def _read_removed(
     remove: Annotated[
         list[str] | None,
         typer.Option(
             "--remove", metavar="RIGHT:PATTERN", help="Take this right away; it must be one the key has."
         ),
     ] = None,
+) -> list[str]:
+    return read_typed(remove or ())
+
+
+@from_verb(
+    "keys.change_grants",
+    params={"key_id": key_argument()},
+    readers={"add": _read_added, "remove": _read_removed},
+)
+def grant(
+    request: Any,
     only: Annotated[
         bool, typer.Option("--only", help="These rights and no others; with none, no rights at all.")
     ] = False,
 ) -> None:
     """Give a key more rights, or take some away; it holds from its next call on."""
-    more, less = read_typed(grants or ()), read_typed(remove or ())
-    if only and less:
+    if only and request.remove:
         wrong_usage("expected --only or --remove, not both")
-    if not (more or less or only):
+    if not (request.add or request.remove or only):
         wrong_usage("expected rights to give, --remove RIGHT:PATTERN, or --only")
     with open_target() as target:
-        key_id = find_key(target, key).id
-        info = (
-            target.keys.set_grants(key_id, more)
-            if only
-            else target.keys.change_grants(key_id, add=more, remove=less)
-        )
+        key_id = find_key(target, request.key_id).id
+        set_or_change = KeysSetGrants(key_id, request.add) if only else replace(request, key_id=key_id)
+        info = target.do(set_or_change)
     show(info, f"key {_named(info)} has {show_grants(info.grants)}")
 
 
-def rotate(
-    key: Annotated[str, KeyId],
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            "--keep", metavar="DURATION", help="The old key is good for so much longer. Default: it ends now."
-        ),
-    ] = None,
-    to: To = None,
-) -> None:
+@from_verb("keys.rotate", params={"key_id": key_argument()})
+def rotate(request: Any, to: To = None) -> None:
     """Put a new key in the place of one: same name, rights and end, another secret.
 
     Also for your own key. A file given with --to is replaced.
     """
     with open_target() as target, SecretFile(to) if to is not None else nullcontext() as file:
-        old = find_key(target, key)
-        made = target.keys.rotate(old.id, keep=keep)
-        _hand_over(
-            made,
-            file,
-            f"takes the place of {old.id}, which {f'is good for {keep} more' if keep else 'has ended'}",
-        )
+        old, keep = find_key(target, request.key_id), request.keep
+        ends = f"is good for {keep} more" if keep else "has ended"
+        made = target.do(replace(request, key_id=old.id))
+        _hand_over(made, file, f"takes the place of {old.id}, which {ends}")
 
 
-def revoke(key: Annotated[str, KeyId], yes: Yes = False) -> None:
-    """End a key: its next call is refused, also on a stream that is open."""
+@from_verb("keys.revoke", params={"key_id": key_argument()})
+def revoke(request: Any, yes: Yes = False) -> None:
     with open_target() as target:
-        info = find_key(target, key)
-        confirm(
-            f"revoke key {_named(info)}: {show_grants(info.grants)}, last used {_last_use(info)}{_besides(target, info)}",
-            yes=yes,
-        )
-        target.keys.revoke(info.id)
+        info = find_key(target, request.key_id)
+        known = f"{show_grants(info.grants)}, last used {_last_use(info)}{_besides(target, info)}"
+        confirm(f"revoke key {_named(info)}: {known}", yes=yes)
+        target.do(replace(request, key_id=info.id))
     show({"id": info.id, "revoked": True}, f"key {_named(info)} is revoked")
 
 

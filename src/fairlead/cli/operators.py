@@ -9,35 +9,31 @@ are touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.console import RenderableType
 
 from fairlead import DeadFilter
-from fairlead.cli.arguments import As, Ids, QueueName
+from fairlead.cli.arguments import as_option, ids_argument, in_dead_letters
 from fairlead.cli.chosen import wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
-from fairlead.cli.from_table import Command, add_commands, help_of
+from fairlead.cli.from_table import Command, add_commands, from_verb
 from fairlead.cli.ids import find_message, full_ids
 from fairlead.cli.message_view import status_of_message
 from fairlead.cli.output import clean, count_of, short, show
 from fairlead.cli.queue_show import messages_of
-from fairlead.cli.splice import splice
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import InvalidRequest, MessageNotFound
-from fairlead.model.names import dead_letter_name, is_dead_letter_name
 from fairlead.model.views import OperatorResult
 from fairlead.request import VERBS, Verb
-from fairlead.verbs.operate import Operation
+from fairlead.verbs.operate import Drop, Operation
 
 _LISTED = 20
-
-Because = Annotated[
-    str | None, typer.Option("--because", metavar="TEXT", help="The error text that is recorded.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")]
+_ANY_AGE = "0s"
+_OVER = {"all": "dead or done", "dead": "dead", "done": "done"}
 
 
 def register(queue: typer.Typer) -> None:
@@ -63,44 +59,35 @@ def operations() -> list[Verb]:
 def _command(verb: Verb) -> Callable[..., None]:
     """A command with the fields of the verb, and its documentation as help."""
 
-    def command(
-        queue: QueueName,
-        ids: Ids = None,
-        filter: DeadFilter | None = None,
-        dry_run: DryRun = False,
-        yes: Yes = False,
-    ) -> None:
-        _act(verb.name, queue, ids, filter, yes=yes, dry_run=dry_run)
+    def command(request: Any, yes: Yes = False) -> None:
+        _act(request, yes=yes)
 
-    def recording_command(
-        queue: QueueName,
-        ids: Ids = None,
-        because: Because = None,
-        as_reason: As = None,
-        filter: DeadFilter | None = None,
-        dry_run: DryRun = False,
-        yes: Yes = False,
-    ) -> None:
-        given = {"error": because, "reason": as_reason}
-        details: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        _act(verb.name, queue, ids, filter, yes=yes, dry_run=dry_run, **details)
-
-    chosen = recording_command if "reason" in verb.fields else command
-    chosen.__name__, chosen.__doc__ = verb.name, help_of(verb)
-    chosen.verb_name = verb.name  # type: ignore[union-attr]
-    return splice(filter=read_filter)(chosen)
+    command.__name__ = verb.name
+    # The filter first: its options have the names of the two other fields.
+    readers: dict[str, Callable[..., Any]] = {
+        "filter": read_filter,
+        "error": _read_because,
+        "reason": _read_reason,
+    }
+    own = {name: reader for name, reader in readers.items() if name in verb.fields}
+    return from_verb(verb.name, params={"ids": ids_argument()}, readers=own)(command)
 
 
-def _operation(verb: str) -> type[Operation[Any]]:
-    request = VERBS[verb].request
-    assert issubclass(request, Operation)
-    return request
+def _read_because(
+    because: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The error text that is recorded.")
+    ] = None,
+) -> str | None:
+    return because
 
 
-@splice(filter=read_filter)
+def _read_reason(as_reason: Annotated[str | None, as_option()] = None) -> str | None:
+    return as_reason
+
+
+@from_verb("retry", params={"ids": ids_argument()}, readers={"filter": read_filter})
 def retry(
-    queue: QueueName,
-    ids: Ids = None,
+    request: Any,
     all_dead: Annotated[
         bool, typer.Option("--all-dead", help="Every dead letter: the same as --status dead.")
     ] = False,
@@ -110,11 +97,6 @@ def retry(
             "--status", metavar="dead|failed", help="All that are dead, or all that wait for a next try."
         ),
     ] = None,
-    keep_count: Annotated[
-        bool, typer.Option("--keep-count", help="Only messages that wait; their count of failures stays.")
-    ] = False,
-    filter: DeadFilter | None = None,
-    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Try messages again now that are dead or failed, each with a count of 0.
@@ -127,45 +109,48 @@ def retry(
     status = "dead" if all_dead else status
     if status not in (None, "dead", "failed"):
         wrong_usage(f"expected --status to be dead or failed, got {status!r}")
-    if status is not None and ids:
+    if status is not None and request.ids:
         wrong_usage("expected ids, or --all-dead or --status, not both")
-    if status is not None and filter is None:
-        filter = DeadFilter()
-    if status == "dead" and not is_dead_letter_name(queue):
-        queue = dead_letter_name(queue)
-    only = _failed_ids if status == "failed" else None
-    _act("retry", queue, ids, filter, yes=yes, dry_run=dry_run, only=only, keep_count=keep_count)
+    if status is not None:
+        request = replace(request, filter=request.filter or DeadFilter())
+    if status == "dead":
+        request = replace(request, queue=in_dead_letters(request.queue))
+    _act(request, yes=yes, only=_failed_ids if status == "failed" else None)
 
 
-def prune(
-    queue: QueueName,
+def _read_age(
     older_than: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Only what has been dead or done for so long.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="However long.")] = False,
-    dead: Annotated[bool, typer.Option("--dead", help="Only dead letters.")] = False,
-    done: Annotated[bool, typer.Option("--done", help="Only completed messages that are kept.")] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Drop dead letters and completed messages for good, by how long they have been dead or done."""
+) -> str:
     if (older_than is None) != everything:
         wrong_usage("expected --older-than DURATION, or --all for all of them")
-    age = older_than or "0s"
-    which: Literal["all", "done", "dead"] = "all" if dead == done else "dead" if dead else "done"
-    over = {"all": "dead or done", "dead": "dead", "done": "done"}[which]
+    return older_than or _ANY_AGE
+
+
+def _read_which(
+    dead: Annotated[bool, typer.Option("--dead", help="Only dead letters.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="Only completed messages that are kept.")] = False,
+) -> str:
+    if dead == done:
+        return "all"
+    return "dead" if dead else "done"
+
+
+@from_verb("prune", readers={"older_than": _read_age, "which": _read_which})
+def prune(request: Any, yes: Yes = False) -> None:
+    """Drop dead letters and completed messages for good, by how long they have been dead or done."""
     with open_target() as target:
-        told = target.prune(queue, older_than=age, which=which, dry_run=True)
-        if dry_run or not told.changed:
-            _report("drop", queue, told, dry_run=True)
+        told = target.do(replace(request, dry_run=True))
+        if request.dry_run or not told.changed:
+            _report(Drop, request.queue, told, dry_run=True)
             return
-        confirm(
-            f"drop {_number(told)} of queue {queue!r} for good"
-            + (f", {over} for {age} or longer" if older_than else ""),
-            yes=yes,
-        )
-        result = target.prune(queue, older_than=age, which=which)
-    _report("drop", queue, result)
+        age = request.older_than
+        lasting = "" if age == _ANY_AGE else f", {_OVER[request.which]} for {age} or longer"
+        confirm(f"drop {_number(told)} of queue {request.queue!r} for good{lasting}", yes=yes)
+        result = target.do(request)
+    _report(Drop, request.queue, result)
 
 
 def _stream_released(asked: Any, released: bool) -> tuple[object, RenderableType]:
@@ -179,43 +164,22 @@ def _stream_released(asked: Any, released: bool) -> tuple[object, RenderableType
 # What they have in common
 
 
-def _act(
-    verb: str,
-    queue: str,
-    ids: Sequence[str] | None,
-    filter: DeadFilter | None,
-    *,
-    yes: bool,
-    dry_run: bool,
-    only: Callable[[Target, str], set[str]] | None = None,
-    **details: Any,
-) -> None:
-    if bool(ids) == (filter is not None):
+def _act(request: Any, *, yes: bool, only: Callable[[Target, str], set[str]] | None = None) -> None:
+    if bool(request.ids) == (request.filter is not None):
         wrong_usage(
-            f"expected ids of messages, or options that say which, such as --reason; see: fairlead queue {verb} --help"
+            "expected ids of messages, or options that say which, such as --reason;"
+            f" see: fairlead queue {request.verb_name} --help"
         )
     with open_target() as target:
-        call: Callable[..., OperatorResult] = getattr(target, verb)
-        if ids:
-            result = _by_id(target, call, verb, queue, ids, yes=yes, dry_run=dry_run, details=details)
+        if request.ids:
+            result = _by_id(target, request, yes=yes)
         else:
-            result = _by_filter(
-                target, call, verb, queue, filter, yes=yes, dry_run=dry_run, only=only, details=details
-            )
-    _report(verb, queue, result, dry_run=dry_run)
+            result = _by_filter(target, request, yes=yes, only=only)
+    _report(type(request), request.queue, result, dry_run=request.dry_run)
 
 
-def _by_id(
-    target: Target,
-    call: Callable[..., OperatorResult],
-    verb: str,
-    queue: str,
-    given: Sequence[str],
-    *,
-    yes: bool,
-    dry_run: bool,
-    details: Any,
-) -> OperatorResult:
+def _by_id(target: Target, request: Any, *, yes: bool) -> OperatorResult:
+    given, queue = request.ids, request.queue
     ids: list[str]
     unclear: list[tuple[str, str]]
     if len(given) == 1:
@@ -225,73 +189,61 @@ def _by_id(
     else:
         target.stats(queue)  # an unknown queue is one error, not one a message
         ids, unclear = full_ids(target, queue, given)
-        naming = f"{count_of(len(ids), 'message')} ({', '.join(short(found) for found in ids[:_LISTED])}{', ...' if len(ids) > _LISTED else ''})"
-    if _operation(verb).final and not dry_run and ids:
-        confirm(f"{verb} {naming} of queue {queue!r} for good", yes=yes)
-    result = _call_by_id(call, verb, queue, ids, dry_run=dry_run, **details) if ids else OperatorResult(())
+        shown = ", ".join(short(found) for found in ids[:_LISTED]) + (", ..." if len(ids) > _LISTED else "")
+        naming = f"{count_of(len(ids), 'message')} ({shown})"
+    if request.final and not request.dry_run and ids:
+        confirm(f"{request.verb_name} {naming} of queue {queue!r} for good", yes=yes)
+    result = _do_by_id(target, request, ids)
     if len(given) == 1 and result.skipped:
-        raise _refusal(target, verb, result.skipped[0])
+        raise _refusal(target, request, result.skipped[0])
     return OperatorResult(result.changed, (*result.skipped, *unclear), result.more)
 
 
-def _call_by_id(
-    call: Callable[..., OperatorResult], verb: str, queue: str, ids: Sequence[str], **details: Any
-) -> OperatorResult:
+def _do_by_id(target: Target, request: Any, ids: Sequence[str]) -> OperatorResult:
     """`retry` raises for a single id that cannot be retried; the other verbs skip it. Here all skip it."""
+    if not ids:
+        return OperatorResult(())
     try:
-        return call(queue, ids, **details)
+        result: OperatorResult = target.do(replace(request, ids=list(ids), filter=None))
+        return result
     except MessageNotFound as unknown:
         return OperatorResult((), ((unknown.message_id, "not found in this queue"),))
     except InvalidRequest as refused:
         if refused.field != f"message {ids[0]}":
             raise
-        return OperatorResult((), ((ids[0], f"{refused.got}, not {_operation(verb).applies_to}"),))
+        return OperatorResult((), ((ids[0], f"{refused.got}, not {request.applies_to}"),))
 
 
-def _refusal(target: Target, verb: str, skipped: tuple[str, str]) -> InvalidRequest | MessageNotFound:
+def _refusal(target: Target, request: Any, skipped: tuple[str, str]) -> InvalidRequest | MessageNotFound:
     message_id, why = skipped
     if why.startswith("not found"):
         return MessageNotFound(message_id)
-    refusal = InvalidRequest(
-        f"message {short(message_id)}",
-        _operation(verb).applies_to,
-        status_of_message(target.find(message_id)),
-    )
-    if not why.endswith(_operation(verb).applies_to):
+    status = status_of_message(target.find(message_id))
+    refusal = InvalidRequest(f"message {short(message_id)}", request.applies_to, status)
+    if not why.endswith(request.applies_to):
         refusal.add_note(why)
     return refusal
 
 
 def _by_filter(
-    target: Target,
-    call: Callable[..., OperatorResult],
-    verb: str,
-    queue: str,
-    filter: DeadFilter | None,
-    *,
-    yes: bool,
-    dry_run: bool,
-    only: Callable[[Target, str], set[str]] | None,
-    details: Any,
+    target: Target, request: Any, *, yes: bool, only: Callable[[Target, str], set[str]] | None
 ) -> OperatorResult:
     def selected() -> OperatorResult:
-        told = call(queue, filter=filter, dry_run=True, **details)
+        told: OperatorResult = target.do(replace(request, ids=None, dry_run=True))
         if only is None:
             return told
-        wanted = only(target, queue)
+        wanted = only(target, request.queue)
         return OperatorResult(tuple(found for found in told.changed if found in wanted), (), told.more)
 
     told = selected()
-    if dry_run or not told.changed:
+    if request.dry_run or not told.changed:
         return told
-    confirm(
-        f"{verb} {_number(told)} of queue {queue!r}" + (" for good" if _operation(verb).final else ""),
-        yes=yes,
-    )
+    for_good = " for good" if request.final else ""
+    confirm(f"{request.verb_name} {_number(told)} of queue {request.queue!r}{for_good}", yes=yes)
     # Someone may have taken a while to say yes: what no longer fits is left alone, and what fits since was
     # not agreed to.
     still = told.changed if yes else [found for found in selected().changed if found in set(told.changed)]
-    result = _call_by_id(call, verb, queue, list(still), **details) if still else OperatorResult(())
+    result = _do_by_id(target, request, still)
     return OperatorResult(result.changed, result.skipped, told.more)
 
 
@@ -304,8 +256,8 @@ def _number(told: OperatorResult) -> str:
     return count_of(len(told.changed), "message") + (", the first of more than that," if told.more else "")
 
 
-def _report(verb: str, queue: str, result: OperatorResult, *, dry_run: bool = False) -> None:
-    did = f"would be {_operation(verb).past}" if dry_run else _operation(verb).past
+def _report(kind: type[Operation[Any]], queue: str, result: OperatorResult, *, dry_run: bool = False) -> None:
+    did = f"would be {kind.past}" if dry_run else kind.past
     lines = []
     if len(result.changed) <= _LISTED:
         lines += [f"{short(message_id)}  {did}" for message_id in result.changed]

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from fairlead.cli import messages, operators, queue_show
 from fairlead.cli.arguments import meant
 from fairlead.cli.chosen import wrong_usage
-from fairlead.cli.from_table import Command, add_commands
+from fairlead.cli.from_table import Command, add_commands, from_verb
 from fairlead.cli.options import read_queue_options
 from fairlead.cli.output import clean, count_of, plain, show, table
 from fairlead.cli.queue_show import options_text
@@ -61,10 +61,9 @@ def _updated(_: Any, info: QueueInfo) -> tuple[object, RenderableType]:
     return info, f"updated queue {info.name!r}\n{options_text(info.config)}"
 
 
+@from_verb("queues", params={"prefix": typer.Argument(callback=meant)})
 def list_all(
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only queues whose name begins so.", callback=meant)
-    ] = "",
+    request: Any,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also the dead-letter queues, each on its own line.")
     ] = False,
@@ -73,31 +72,18 @@ def list_all(
     with open_target() as target:
         found = [
             (info, target.stats(info.name))
-            for info in target.queues(prefix)
+            for info in target.do(request)
             if everything or not is_dead_letter_name(info.name)
         ]
-    if not found:
-        show(
-            [],
-            f"no queue begins with {clean(prefix)!r}"
-            if prefix
-            else "there is no queue yet; make one with: fairlead queue create NAME",
-        )
-        return
-    lines = table(
-        "queue",
-        "ready",
-        "waiting",
-        "leased",
-        "dead",
-        "consumers",
-        "state",
-        right=("ready", "waiting", "leased", "dead", "consumers"),
-    )
+    nothing = "there is no queue yet; make one with: fairlead queue create NAME"
+    if request.prefix:
+        nothing = f"no queue begins with {clean(request.prefix)!r}"
+    numbers = ("ready", "waiting", "leased", "dead", "consumers")
+    lines = table("queue", *numbers, "state", right=numbers)
     for info, stats in found:
         counts = (stats.ready, stats.waiting, stats.leased, stats.dead, stats.consumers)
         lines.add_row(info.name, *(f"{count:,}" for count in counts), "paused" if stats.paused else "open")
-    show([as_record(info, stats) for info, stats in found], lines)
+    show([as_record(info, stats) for info, stats in found], lines if found else nothing)
 
 
 def as_record(info: QueueInfo, stats: QueueStats) -> dict[str, Any]:

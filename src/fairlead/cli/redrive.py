@@ -5,23 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import sleep
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fairlead import DeadFilter
-from fairlead.cli.arguments import Ids, QueueName
+from fairlead.cli.arguments import ids_argument
 from fairlead.cli.chosen import chosen, wants_json, wrong_usage
 from fairlead.cli.confirm import Yes, confirm
 from fairlead.cli.filters import read_filter
+from fairlead.cli.from_table import from_verb
 from fairlead.cli.ids import full_ids
 from fairlead.cli.output import console, count_of, show, tell
 from fairlead.cli.root import INTERRUPTED
-from fairlead.cli.splice import splice
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import MessageNotFound
 from fairlead.model.facts import Intent
+from fairlead.model.names import DEAD_LETTER_SUFFIX
 from fairlead.model.views import RedriveResult
 
 _LOOK_EVERY_S = 0.2
@@ -31,26 +32,19 @@ def register(app: typer.Typer) -> None:
     app.command("redrive")(redrive)
 
 
-@splice(filter=read_filter)
+@from_verb(
+    "redrive",
+    params={
+        "ids": ids_argument(),
+        "count": typer.Option("--count", "-n"),
+        "rate": typer.Option(metavar="PER_SECOND"),
+    },
+    readers={"filter": read_filter},
+)
 def redrive(
-    queue: QueueName,
-    ids: Ids = None,
-    filter: DeadFilter | None = None,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", metavar="N", min=1, help="At most so many, the longest dead first."),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="PER_SECOND", help="So many a second, in the background.")
-    ] = None,
-    clear_progress: Annotated[
-        bool, typer.Option("--clear-progress", help="Forget which steps were already done.")
-    ] = False,
+    request: Any,
     detach: Annotated[
         bool, typer.Option("--detach", help="With --rate: do not wait until it is done.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would go, and move nothing.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -59,44 +53,32 @@ def redrive(
     The longest dead go first, each with a new life of attempts. A command that watches a redrive may be left
     with Ctrl-C: the redrive goes on, and the command says how to stop it.
     """
-    if ids and rate is not None:
+    queue, rate, by_id = request.queue, request.rate, bool(request.ids)
+    if by_id and rate is not None:
         wrong_usage("expected ids or --rate, not both: those go at once")
     if detach and rate is None:
         wrong_usage("expected --rate with --detach")
     with open_target() as target:
-        chosen_ids = _read_ids(target, queue, ids) if ids else None
-        told = target.redrive(queue, ids=chosen_ids, filter=filter, count=count, dry_run=True)
-        if dry_run or not told.matched:
-            show(
-                told,
-                f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back"
-                if told.matched
-                else "nothing to do",
-            )
+        ids = _read_ids(target, queue, request.ids) if by_id else None
+        request = replace(request, ids=ids)
+        told = target.do(replace(request, rate=None, dry_run=True))
+        if request.dry_run or not told.matched:
+            would = f"{count_of(told.matched, 'dead letter')} of queue {queue!r} would go back"
+            show(told, would if told.matched else "nothing to do")
             return
-        if not ids:
+        if not by_id:
             pace = f" at {rate:g} a second" if rate is not None else ""
             confirm(f"bring back {count_of(told.matched, 'dead letter')} of queue {queue!r}{pace}", yes=yes)
-
-        def begin() -> RedriveResult:
-            return target.redrive(
-                queue, ids=chosen_ids, filter=filter, count=count, rate=rate, clear_progress=clear_progress
-            )
-
-        if chosen_ids is not None or detach:
-            result = begin()
+        if by_id or detach:
+            result = target.do(request)
         else:
-            result = _Watch(target, told.matched).run(begin)
+            result = _Watch(target, told.matched).run(lambda: target.do(request))
     if result.intent_id is not None and detach:
-        show(
-            result,
-            f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}; {_how_to_stop(result.intent_id)}",
-        )
+        going = f"bringing back {count_of(result.matched, 'dead letter')}; it goes on {_where()}"
+        show(result, f"{going}; {_how_to_stop(result.intent_id)}")
     else:
-        show(
-            result,
-            f"brought back {count_of(result.moved, 'dead letter')} to queue {queue.removesuffix('.dlq')!r}",
-        )
+        source = queue.removesuffix(DEAD_LETTER_SUFFIX)
+        show(result, f"brought back {count_of(result.moved, 'dead letter')} to queue {source!r}")
 
 
 def _read_ids(target: Target, queue: str, given: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -23,10 +23,10 @@ def splice(**readers: Callable[..., Any]) -> Callable[[Command], Command]:
         for parameter in _parameters(command):
             parameters += _parameters(readers[parameter.name]) if parameter.name in readers else [parameter]
 
-        def spliced(**given: Any) -> None:
+        def spliced(**given: Any) -> Any:
             for name, reader in readers.items():
                 given[name] = reader(**{part.name: given.pop(part.name) for part in _parameters(reader)})
-            command(**given)
+            return command(**given)
 
         spliced.__dict__.update(command.__dict__)
         return with_parameters(spliced, parameters, name=command.__name__, doc=command.__doc__)

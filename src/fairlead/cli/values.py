@@ -41,7 +41,7 @@ def is_json(field: Field) -> bool:
 
 def read_value(field: Field, typed: Any) -> Any:
     """Raises `InvalidRequest`, which names the field, or the part of it, that is wrong."""
-    if isinstance(typed, list) and len(typed) == 1 and typed[0].startswith("["):
+    if is_text_list(field) and len(typed) == 1 and typed[0].startswith("["):
         return _from_text(field, typed[0])
     if isinstance(typed, str) and bytes in field.kinds:
         return read_bytes(typed)
