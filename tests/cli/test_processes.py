@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import fairlead
-from fairlead import NewMessage
+from fairlead import Fail, NewMessage
 from tests.cli.conftest import Opener, Orders
 
 COMMAND = [sys.executable, "-m", "fairlead.cli"]
@@ -129,6 +129,21 @@ def test_without_a_terminal_nothing_is_coloured_wrapped_or_cut(data: Path, order
     assert not any(line.endswith(b" ") for line in ran.stdout.splitlines())
 
 
+def test_without_a_terminal_lists_have_payloads_errors_keys_and_streams_in_full(
+    data: Path, broker: Opener
+) -> None:
+    key, stream, payload, error, who = (letter * 200 for letter in "kspew")
+    with broker() as opened:
+        opened.create_queue("long", poison_after=1)
+        opened.enqueue("long", payload.encode(), fairness_key=key, stream=stream)
+        opened.settle([Fail(opened.claim("long")[0], error, retry_in="0s")])
+        assert len(opened.claim("long", consumer=who)) == 1
+    for args in (["queue", "show", "long"], ["queue", "peek", "long", "--where", "leased"]):
+        printed = run(data, *args).stdout.decode()
+        assert [text for text in (key, stream, payload, error, who) if text not in printed] == []
+    assert error in run(data, "failures", "long").stdout.decode()
+
+
 def test_a_reader_that_goes_away_ends_the_command_quietly(data: Path, broker: Opener) -> None:
     with broker() as opened:
         opened.create_queue("many")
@@ -172,6 +187,16 @@ def test_at_a_terminal_a_command_says_that_it_waits_for_a_server(tmp_path: Path)
         terminal = Terminal(tmp_path, "--addr", nobody, "--wait", "3s", "queue", "list")
         terminal.wait_for(f"no answer from {nobody} yet; trying for 3s")
         assert terminal.end() == 7
+
+
+def test_at_a_terminal_a_command_that_tries_for_a_second_says_so_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        terminal = Terminal(tmp_path, "--addr", nobody, "queue", "list")
+        terminal.wait_for("tried for 1s")
+        assert terminal.end() == 7
+        assert "yet" not in terminal.seen
 
 
 def test_ctrl_c_at_a_question_changes_nothing_and_leaves_no_traceback(

@@ -21,6 +21,8 @@ def test_stats_shows_every_queue_but_dead_letters(run: Run, data: Path) -> None:
 def test_a_dead_letter_queue_is_shown_when_it_is_named(run: Run, data: Path) -> None:
     found = run("--data", data, "stats", "emails.dlq", "orders").stdout.splitlines()
     assert [line.split()[0] for line in found[1:]] == ["emails.dlq", "orders"]
+    # Each dead letter is counted once.
+    assert found[1].split()[1:5] == ["-", "-", "0", "1"]
 
 
 def test_a_paused_queue_says_so(run: Run, data: Path) -> None:

@@ -2,7 +2,7 @@
 the page shows.
 
 In a terminal that is called `again` a command is typed until it shows what the page does: for what takes its
-time.
+time. A page shows lists as a terminal cuts them, and they are printed to a pipe here, which gets them whole.
 
 A page speaks of the usual ports; here they are free ones, said to `fairlead serve` and to commands by the
 environment. Ids of the page stand for the real ones that were printed in their place, so a command may name a
@@ -53,6 +53,12 @@ def alike(line: str) -> str:
     for pattern, name in _VARYING:
         line = pattern.sub(name, line)
     return line.strip()
+
+
+def shows(shown: str, printed: str) -> bool:
+    """A page shows a line as a terminal cuts it: `…` stands for the rest of a cell, which a pipe gets whole."""
+    pattern = ".*".join(re.escape(part) for part in alike(shown).split("…"))
+    return re.fullmatch(pattern, alike(printed)) is not None
 
 
 class Terminals:
@@ -224,7 +230,7 @@ def _find(shown: Sequence[str], printed: Sequence[str]) -> int | None:
             if shown[1:]
             else len(printed)
         )
-    if not printed or alike(shown[0]) != alike(printed[0]):
+    if not printed or not shows(shown[0], printed[0]):
         return None
     end = _find(shown[1:], printed[1:])
     return None if end is None else end + 1

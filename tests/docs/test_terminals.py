@@ -33,6 +33,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
         ),
         ("echo $FAIRLEAD_ADDR", "127.0.0.1:5556\n"),
         ("echo oops >&2", "oops\n"),
+        ("echo 'a cell of many words  and another of more'", "a cell of ma…  and anoth…\n"),
         ("true", ""),
     ],
 )
@@ -48,6 +49,7 @@ def test_what_differs_only_from_run_to_run_is_alike(terminals: Terminals, typed:
         ("echo one; echo two", "two\n"),
         ("echo one; echo two", "...\nthree\n"),
         ("echo 3 dead", "2 dead\n"),
+        ("echo 'a cell of many words  and another'", "a cell of ma…  and one\n"),
         ("echo unseen", ""),
     ],
 )

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.charts import Bar, show_age, show_count, show_until
-from fairlead.cli.output import clean, cut, first_line, table
+from fairlead.cli.output import clean, cut, first_line, table, unless_piped
 from fairlead.model.ids import short_id
 from fairlead.model.views import BlockedStream, FailureMetrics, PoisonCandidate
 
@@ -121,7 +121,7 @@ def poison_table(
             show_count(candidate.attempts),
             show_age(now_ms - candidate.created_at),
             show_until(candidate.due_at, now_ms) if candidate.due_at is not None else "-",
-            cut(clean(f"{candidate.reason}: {error}" if error else candidate.reason, most=60)),
+            cut(clean(f"{candidate.reason}: {error}" if error else candidate.reason, most=unless_piped(60))),
         )
     return made
 

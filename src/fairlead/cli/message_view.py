@@ -75,12 +75,12 @@ def message_table(infos: Iterable[MessageInfo]) -> Table:
             cells.append(_failures_text(info))
         cells.append(show_age(now_ms() - info.enqueued_at))
         if keys:
-            cells.append(cut(clean(info.fairness_key, most=30)))
+            cells.append(cut(clean(info.fairness_key, most=unless_piped(30))))
         if streams:
-            cells.append(cut(clean(info.stream or "-", most=30)))
+            cells.append(cut(clean(info.stream or "-", most=unless_piped(30))))
         if told:
             cells.append(_circumstance(info))
-        cells.append(cut(payload_text(info.payload, most=40)))
+        cells.append(cut(payload_text(info.payload, most=unless_piped(40))))
         if failed:
             cells.append(cut(_last_error(info)))
         made.add_row(*cells)
@@ -103,7 +103,8 @@ def _failures_text(info: MessageInfo) -> str:
 
 def _circumstance(info: MessageInfo) -> str:
     if info.lease_until is not None:
-        return clean(info.consumer or "someone", most=30) + f", {show_age(info.lease_until - now_ms())} left"
+        consumer = clean(info.consumer or "someone", most=unless_piped(30))
+        return f"{consumer}, {show_age(info.lease_until - now_ms())} left"
     if info.dead_since is not None:
         return f"for {show_age(now_ms() - info.dead_since)}"
     if info.done_at is not None:
@@ -119,7 +120,7 @@ def _last_error(info: MessageInfo) -> str:
         f"{FailureReason(last.reason).word}: {first_line(last.error)}"
         if last.error
         else FailureReason(last.reason).word,
-        most=60,
+        most=unless_piped(60),
     )
 
 

@@ -17,10 +17,11 @@ from fairlead.cli.arguments import complete_queue
 from fairlead.cli.charts import Bar, show_bytes, show_count, show_rate
 from fairlead.cli.chosen import in_project, wants_json
 from fairlead.cli.looks import KeyShare, Look, Rates, key_shares, rates_between, stats_document
-from fairlead.cli.output import clean, console, show, show_json, table
+from fairlead.cli.output import clean, console, show, show_json, table, unless_piped
 from fairlead.cli.target import Target, open_target
 from fairlead.errors import InvalidRequest, QueueNotFound
 from fairlead.model.durations import to_ms
+from fairlead.model.names import is_dead_letter_name
 from fairlead.model.views import QueueStats
 
 _SHORTEST_MS = 10
@@ -167,8 +168,7 @@ def stats_view(
         passed: Mapping[str, float] = {} if found is None else found.flow
         made.add_row(
             Text(clean(stats.queue), style="bold"),
-            _number(stats.ready, "cyan"),
-            _number(stats.waiting, "yellow"),
+            *_alive(stats),
             _number(stats.leased, "green"),
             _number(stats.dead, "red"),
             show_bytes(stats.bytes),
@@ -199,7 +199,7 @@ def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
     most = max(max(share.got or 0.0, share.fair) for share in shares)
     for share in shares:
         made.add_row(
-            clean(share.key, most=40),
+            clean(share.key, most=unless_piped(40)),
             str(share.weight),
             f"{share.fair:.1%}",
             "–" if share.got is None else f"{share.got:.1%}",
@@ -210,6 +210,13 @@ def keys_view(stats: QueueStats, shares: Sequence[KeyShare]) -> RenderableType:
     more = stats.active_keys - len(shares)
     title = Text(f"{clean(stats.queue)}: fairness keys", style="bold")
     return Group(title, made, *([Text(f"{more:,} more keys are active", style="dim")] if more > 0 else []))
+
+
+def _alive(stats: QueueStats) -> tuple[Text, Text]:
+    """What is ready and what waits. A dead-letter queue has neither: its messages are counted as dead."""
+    if is_dead_letter_name(stats.queue):
+        return Text("-", style="dim"), Text("-", style="dim")
+    return _number(stats.ready, "cyan"), _number(stats.waiting, "yellow")
 
 
 def _number(count: int, style: str) -> Text:

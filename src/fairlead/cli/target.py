@@ -42,7 +42,7 @@ else:
 
 #: How long a server may take for one command: an operation on millions of messages takes its time.
 _TIMEOUT = "5m"
-#: After how long it says at a terminal what it is waiting for.
+#: After how long it says at a terminal what it is waiting for, if it waits longer than this.
 _SILENCE_S = 1.0
 
 
@@ -121,12 +121,12 @@ def _user() -> str:
 
 
 def _connect(addr: str, patience: str) -> Client:
-    to_ms(patience, "--wait")
+    patience_ms = to_ms(patience, "--wait")
     waiting = Timer(
         _SILENCE_S, typer.echo, [f"no answer from {addr} yet; trying for {patience}"], {"err": True}
     )
     waiting.daemon = True
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and patience_ms > _SILENCE_S * 1000:
         waiting.start()
     try:
         return fairlead.connect(
