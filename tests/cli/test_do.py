@@ -91,11 +91,20 @@ def test_a_list_of_texts_is_given_text_by_text_or_as_json(cli: Commands, orders:
     assert cli.json("do", "drop", "orders", "--ids", json.dumps(ids), "--dry-run")["changed"] == ids
 
 
-def test_a_queue_is_of_the_project_but_names_in_json_are_taken_as_they_are(cli: Commands) -> None:
+def test_a_queue_is_of_the_project_but_names_in_json_are_taken_as_they_are(
+    cli: Commands, orders: Orders
+) -> None:
     cli.ok("queue", "create", "shop/orders")
     assert cli.json("do", "stats", "orders", "--project", "shop")["queue"] == "shop/orders"
     assert cli.json("do", "claim", "orders", "--project", "shop") == []
-    assert cli.json("do", "claim", '["shop/orders"]', "--project", "shop") == []
+    (delivery,) = cli.json("do", "claim", '["orders"]', "--project", "shop")
+    assert delivery["id"] == orders.pending
+
+
+def test_a_filter_is_json_with_the_names_of_its_fields(cli: Commands, orders: Orders) -> None:
+    by_header = '{"header": ["shop", "globex"]}'
+    found = cli.json("do", "drop", "orders", "--filter", by_header, "--dry-run")
+    assert found["changed"] == [orders.pending]
 
 
 def test_an_answer_is_shown_by_what_it_is(cli: Commands, orders: Orders) -> None:

@@ -20,7 +20,6 @@ MADE = {
 }
 #: Verbs behind commands that are written by hand, because a view, a file or several verbs belong to them.
 WRITTEN = {
-    "checkpoint": "backup",
     "explain": "explain",
     "explain_queue": "explain",
     "failure_metrics": "failures",

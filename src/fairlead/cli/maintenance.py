@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fairlead import verify as verify_directory
 from fairlead.cli.charts import show_bytes
 from fairlead.cli.chosen import chosen, wants_json, wrong_usage
+from fairlead.cli.from_table import from_verb
 from fairlead.cli.lock_holder import refuse_if_open
 from fairlead.cli.output import clean, console, count_of, show
 from fairlead.cli.restoring import restore as restore_backup
@@ -27,34 +29,29 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
 
 
-def backup(
-    target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TARGET", help="Where the copy goes; must not exist. With a server: on its machine."
-        ),
-    ],
-) -> None:
+_TARGET_HELP = "Where the copy goes; must not exist. With a server: on its machine."
+
+
+@from_verb("checkpoint", params={"path": typer.Argument(metavar="TARGET", help=_TARGET_HELP)})
+def backup(request: Any) -> None:
     """Make a consistent copy of everything while work goes on.
 
     A server writes the copy where it runs, with its own rights; TARGET must then be an absolute path. On the
     file system of the data directory files are linked instead of copied: move the copy to another disk
     afterwards.
     """
-    where = chosen().target()
-    if not isinstance(where, Path) and not target.is_absolute():
+    target, where = Path(request.path), chosen().target()
+    here = isinstance(where, Path)
+    if not here and not target.is_absolute():
         wrong_usage(
             f"expected an absolute path: the server at {where} writes the backup, on its machine, got {str(target)!r}"
         )
     with open_target() as broker:
-        broker.checkpoint(target if not isinstance(where, Path) else target.absolute())
-    there = "" if isinstance(where, Path) else f", on the machine of the server at {where}"
-    show(
-        {"backup": str(target), "where": "here" if isinstance(where, Path) else "server"},
-        lambda: Text(
-            f"backed up to {clean(str(target))}{there}; check it with: fairlead verify {clean(str(target))}"
-        ),
-    )
+        broker.do(replace(request, path=str(target.absolute())))
+    there = "" if here else f", on the machine of the server at {where}"
+    copy = clean(str(target))
+    told = f"backed up to {copy}{there}; check it with: fairlead verify {copy}"
+    show({"backup": str(target), "where": "here" if here else "server"}, Text(told))
 
 
 def restore(
