@@ -104,7 +104,7 @@ _NO_ROWS = pa.RecordBatch.from_pylist([], schema=DELIVERIES)
 _CLAIM = {"name": "c", "queue": "gone", "generation": 1, "number": 1}
 BULK: Sound = {
     "consumers.claim": (None, {**_CLAIM, "limit": 5, "max_bytes": 9}),
-    "read": (_NO_ROWS, {**_CLAIM, "slice": 0, "slices": 2, "skip": 0}),
+    "read": (_NO_ROWS, {**_CLAIM, "slice": 0, "slices": 2}),
     "consumers.record": (_SOUND["settle"][0], {**_CLAIM, "part": "p"}),
     "staging.stage": (
         _SOUND["enqueue"][0],
@@ -179,6 +179,8 @@ def channel_of(verb: str) -> str:
 
 def packed(verb: str, call: dict[str, Any]) -> bytes:
     """A call of a channel, or a request that travels as a record."""
+    if verb in STREAMED:
+        return encode({"fields": encode(call)})
     return encode(call) if verb in CHANNELS else encode({"verb": verb, "fields": encode(call)})
 
 

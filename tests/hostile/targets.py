@@ -288,7 +288,9 @@ _ROWS = {
 TARGETS: dict[str, Target] = {
     "open": Target(_read_verb, [encode({"verb": "enqueue", "fairlead": 1}), *NO_MAPS[:6]]),
     **{
-        verb: Target(_call(verb), [encode(call), encode({**call, "rows": _ROWS.get(verb)})])
+        verb: Target(
+            _call(verb), [fuzz.packed(verb, call), fuzz.packed(verb, {**call, "rows": _ROWS.get(verb)})]
+        )
         for verb, (_, call) in {**fuzz._SOUND, **fuzz.BULK}.items()
         if verb in CHANNELS and verb != "request"
     },

@@ -15,19 +15,20 @@ import pytest
 from fairlead.model.queue import QUEUE_OPTIONS
 from fairlead.request import VERBS
 from fairlead.testing.server import ServerProcess
+from fairlead.verbs.browse import Browse
+from fairlead.verbs.consumers import ConsumersRead
 from fairlead.wire.calls import (
     Answer,
-    BrowseCall,
     ClaimCall,
     EnqueueCall,
     ExchangeCall,
-    ReadCall,
     SettleCall,
 )
 from fairlead.wire.records import record_verbs
 from fairlead.wire.rows import MessageRow
 from fairlead.wire.schemas import CHANNELS, MESSAGES, SETTLEMENTS
 from tests.doors.flight.raw import RawChannel, packed
+from tests.hostile import fuzz
 from tests.hostile.values import NASTY, NO_MAPS
 
 encode = msgspec.msgpack.encode
@@ -58,8 +59,8 @@ CALLS: dict[str, tuple[type, dict[str, Any]]] = {
     "settle": (SettleCall, {"rows": [[0, b"i" * 16, 1]]}),
     "claim": (ClaimCall, {"queue": "q"}),
     "exchange": (ExchangeCall, {}),
-    "read": (ReadCall, {"name": "q", "number": 1}),
-    "browse": (BrowseCall, {"queue": "q"}),
+    "read": (ConsumersRead, {"name": "q", "number": 1}),
+    "browse": (Browse, {"queue": "q"}),
 }
 #: Of these an empty batch goes with the call.
 WITH_A_BATCH = ("exchange",)
@@ -186,7 +187,9 @@ def test_no_wrong_field_of_a_call_is_more_than_refused(client: flight.FlightClie
         for value in NASTY:
             if name == "wait_ms" and type(value) is int and value > 1:
                 continue
-            answer, _ = channel.call(encode({**right, name: value}), empty if verb in WITH_A_BATCH else None)
+            answer, _ = channel.call(
+                fuzz.packed(verb, {**right, name: value}), empty if verb in WITH_A_BATCH else None
+            )
             while not answer.done:
                 answer, _ = channel.receive()
             assert answer.error is None or answer.error.code != "broken_invariant", (verb, name, value)

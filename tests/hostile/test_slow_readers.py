@@ -12,9 +12,10 @@ import pyarrow.flight as flight
 import fairlead
 from fairlead import NewMessage
 from fairlead.testing.server import ServerProcess, run_server
-from fairlead.wire.calls import BrowseCall, ReadCall, encode
+from fairlead.verbs.browse import Browse
+from fairlead.verbs.consumers import ConsumersRead
 from tests.client.scene import until
-from tests.doors.flight.raw import RawChannel
+from tests.doors.flight.raw import RawChannel, pages
 from tests.hostile.conftest import usage
 
 READERS = 100
@@ -42,10 +43,10 @@ def test_many_who_do_not_read_their_answers_do_not_fill_the_machine(tmp_path: Pa
         assert client.consumers.claim("etl", "q", generation, 1, max_bytes=256 * 1024 * 1024).count == ROWS
         before = usage(server.pid)["rss"]
         with flight.connect(f"grpc://{server.address}") as connection:
-            calls = {"read": ReadCall("etl", "q", generation, 1), "browse": BrowseCall("q")}
+            calls = {"read": ConsumersRead("etl", "q", generation, 1), "browse": Browse("q")}
             slow = [RawChannel(connection, verb) for _ in range(READERS // 2) for verb in calls]
             for channel, verb in zip(slow, [*calls] * READERS, strict=False):
-                channel.send(encode(calls[verb]))
+                channel.send(pages(calls[verb]))
             until(lambda: refused(server) >= READERS // 2, "refusals")
             assert usage(server.pid)["rss"] - before < 500
             for channel in slow:

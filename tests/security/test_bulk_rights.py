@@ -15,6 +15,7 @@ from fairlead.decide.redact import Redaction
 from fairlead.middleware.stack import AdmittedCaller, Layers
 from fairlead.server.bootstrap import BOOTSTRAP_FILE
 from fairlead.testing import open_in_memory, run_server
+from fairlead.verbs.browse import Browse
 from fairlead.wire.schemas import BROWSED
 from tests.integration.world import Background, wait_until
 from tests.security.scene import Scene, refusal
@@ -134,9 +135,7 @@ def test_a_numbered_claim_that_waited_while_its_key_lost_the_right_is_not_told_o
 
 
 def browsed(guard: AdmittedCaller, **options: Any) -> list[Any]:
-    return [
-        info for page in guard.browse_pages("q", options.get("view", "messages"), "", "", "") for info in page
-    ]
+    return [info for page in guard.browse_pages(Browse("q", **options)) for info in page]
 
 
 WAYS: dict[str, Callable[..., list[Any]]] = {

@@ -40,9 +40,9 @@ def test_no_depth_is_read_that_cannot_be_told_of(depth: int) -> None:
         with pytest.raises(InvalidRequest, match="app_metadata"):
             decode(raw, kind)
     with pytest.raises(InvalidRequest, match="arguments"):
-        decode_fields("stats", b"\x81\xa5queue" + deep)
+        decode_fields(Stats, b"\x81\xa5queue" + deep)
 
 
 def test_what_is_not_deep_is_what_it_was() -> None:
     assert decode(encode({"queues": [["q", 1]], "answered": ["a", "b"]}), EnqueueCall).answered == ["a", "b"]
-    assert decode_fields("stats", encode({"queue": "q", "keys": True})) == Stats("q", keys=True)
+    assert decode_fields(Stats, encode({"queue": "q", "keys": True})) == Stats("q", keys=True)

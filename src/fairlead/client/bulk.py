@@ -27,12 +27,13 @@ from fairlead.model.settle import Settlement
 from fairlead.model.staging import Dead, Refusal, StageResult
 from fairlead.request import Answer, Request
 from fairlead.surface import ConsumersGroup, StagingGroup
+from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersClaim, ConsumersRead, ConsumersRecord
 from fairlead.verbs.staging import StagingStage
-from fairlead.wire.calls import BrowseCall, ReadCall, encode_call
+from fairlead.wire.calls import PagesCall, encode
 from fairlead.wire.deliveries import decode_deliveries
 from fairlead.wire.messages import encode_messages
-from fairlead.wire.records import decode_result, encode_request, plain
+from fairlead.wire.records import decode_result, encode_fields, encode_request, plain
 from fairlead.wire.schemas import BROWSED, DELIVERIES, MESSAGES, SETTLEMENTS
 from fairlead.wire.settlements import encode_settlements, settlement_row
 from fairlead.wire.whole import fill_defaults, fit
@@ -66,10 +67,8 @@ class ClientConsumers(ConsumersGroup):
         Defaults are filled in. Null are headers, stream, seq, carry, failures, dead_since and source of rows
         that have none, and all payloads with `payloads=False`.
         """
-        call = ReadCall(
-            name, queue, generation, number, slice, slices, payloads=payloads, unsettled=unsettled
-        )
-        for _, batch in _pieces(self._core, call):
+        request = ConsumersRead(name, queue, generation, number, slice, slices, unsettled)
+        for _, batch in _pieces(self._core, request, payloads):
             yield fill_defaults(batch, DELIVERIES)
 
     def record_batch(
@@ -140,17 +139,7 @@ def claim(core: Core, request: ConsumersClaim) -> NumberedClaim:
 
 
 def read_pages(core: Core, request: ConsumersRead) -> Iterator[Sequence[Delivery]]:
-    call = ReadCall(
-        request.name,
-        request.queue,
-        request.generation,
-        request.number,
-        request.slice,
-        request.slices,
-        request.after,
-        unsettled=request.unsettled,
-    )
-    for answer, batch in _pieces(core, call):
+    for answer, batch in _pieces(core, request):
         yield decode_deliveries(batch, answer.queues)
 
 
@@ -187,24 +176,29 @@ def _dead_of(dead: Any, rows: Sequence[int], count: int) -> Any:
     return [told[row] for row in rows] if is_for_each else dead
 
 
-def _pieces(core: Core, call: ReadCall) -> Iterator[Piece]:
-    after = call.after
+def _pieces(core: Core, request: ConsumersRead, payloads: bool = True) -> Iterator[Piece]:
+    after = request.after
 
     def rest() -> bytes:
-        return encode_call(msgspec.structs.replace(call, after=after))
+        # Not a count of what has come: with `unsettled` there may be fewer before it by now.
+        return _pages(msgspec.structs.replace(request, after=after), payloads)
 
     for answer, batch in ask_for_batches(core, "read", rest):
         after = batch.column("id")[-1].as_py()
         yield answer, batch
 
 
-def browse_batches(core: Core, call: BrowseCall) -> Iterator[pa.RecordBatch]:
-    after = call.after
+def browse_batches(core: Core, request: Browse, payloads: bool) -> Iterator[pa.RecordBatch]:
+    after = request.after
 
     def rest() -> bytes:
-        return encode_call(msgspec.structs.replace(call, after=after))
+        return _pages(msgspec.structs.replace(request, after=after), payloads)
 
     for _, batch in ask_for_batches(core, "browse", rest):
         found = fill_defaults(batch, BROWSED)
         after = show_id(found.column("id")[-1].as_py())
         yield found
+
+
+def _pages(request: Request[Any], payloads: bool) -> bytes:
+    return encode(PagesCall(encode_fields(request), payloads))

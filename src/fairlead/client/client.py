@@ -28,7 +28,7 @@ from fairlead.model.limits import MAX_CONSUMER_BYTES
 from fairlead.model.settle import Handle
 from fairlead.request import Answer, Request
 from fairlead.surface import Surface
-from fairlead.wire.calls import BrowseCall
+from fairlead.verbs.browse import Browse
 from fairlead.wire.tracing import ambient
 
 
@@ -140,7 +140,7 @@ class Client(Surface):
         filled in.
         """
         self._core.check()
-        return browse_batches(self._core, BrowseCall(queue, view, low, high, payloads=payloads))
+        return browse_batches(self._core, Browse(queue, view, low, high), payloads)  # type: ignore[arg-type]
 
     def close(self, *, goodbye: bool = False) -> None:
         """What loops have fetched ahead goes back; `goodbye` also releases everything else that `consumer`

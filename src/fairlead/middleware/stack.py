@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fairlead.clock import Clock
 from fairlead.decide.redact import Redaction
 from fairlead.middleware.audit import Audit
@@ -131,11 +133,11 @@ class AdmittedCaller(Surface):
         """Return deliveries that were claimed here and could not be handed over."""
         self.rights.release(deliveries)
 
-    def browse_pages(
-        self, queue: str, view: Any, low: Any, high: Any, after: Any
-    ) -> Iterator[list[MessageInfo]]:
-        """All pages from there on. The audit records the first page."""
+    def browse_pages(self, request: Browse) -> Iterator[list[MessageInfo]]:
+        """All pages from there on, whatever the limit of the request. The audit records the first page."""
         handle: Handler = self._layers.handle
-        while infos := handle(Browse(queue, view, low, high, _PAGE, after), self.caller):
+        request = msgspec.structs.replace(request, limit=_PAGE)
+        while infos := handle(request, self.caller):
             yield infos
-            handle, after = self._layers.stack(Browse, audited=False), infos[-1].id
+            handle = self._layers.stack(Browse, audited=False)
+            request = msgspec.structs.replace(request, after=infos[-1].id)

@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from fairlead.middleware.stack import AdmittedCaller
 from fairlead.model.delivery import Delivery
+from fairlead.verbs.browse import Browse
 from fairlead.verbs.consumers import ConsumersRead
 from fairlead.wire.browsed import encode_browsed
-from fairlead.wire.calls import BrowseCall, ReadCall, decode
+from fairlead.wire.calls import PagesCall, decode
 from fairlead.wire.deliveries import Runs, encode_deliveries, runs_of
+from fairlead.wire.records import decode_fields
 
 #: A part ends with the row that reaches either. Large enough that the work for a part is little beside that
 #: for its rows, and small enough that a hundred readers that have stopped reading can be waited for.
@@ -24,25 +26,14 @@ Part = tuple[Runs, pa.RecordBatch]
 
 
 def read(broker: AdmittedCaller, metadata: bytes) -> Iterator[Part]:
-    call = decode(metadata, ReadCall)
-    pages = broker.do(
-        ConsumersRead(
-            call.name,
-            call.queue,
-            call.generation,
-            call.number,
-            call.slice,
-            call.slices,
-            call.unsettled,
-            call.after,
-        )
-    )
+    call = decode(metadata, PagesCall)
+    pages = broker.do(decode_fields(ConsumersRead, call.fields))
     return _encoded(pages, call.payloads)
 
 
 def browse(broker: AdmittedCaller, metadata: bytes) -> Iterator[Part]:
-    call = decode(metadata, BrowseCall)
-    for infos in broker.browse_pages(call.queue, call.view, call.low, call.high, call.after):
+    call = decode(metadata, PagesCall)
+    for infos in broker.browse_pages(decode_fields(Browse, call.fields)):
         yield runs_of(infos), encode_browsed(infos, payloads=call.payloads)
 
 

@@ -81,30 +81,10 @@ class ExchangeCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     answered: Any = ()
 
 
-class ReadCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The answer is a stream of batches. `after` is the last message that an earlier stream has brought: a
-    count of them would not do, because with `unsettled` there may be fewer before it by now.
-    """
+class PagesCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The fields of `consumers.read_pages` or `browse`. The answer is a stream of batches."""
 
-    name: Any
-    queue: Any
-    generation: Any
-    number: Any
-    slice: Any = 0
-    slices: Any = 1
-    after: Any = b""
-    payloads: bool = True
-    unsettled: Any = False
-
-
-class BrowseCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The answer is a stream of batches, in the order of ids, from behind `after` on."""
-
-    queue: Any
-    view: Any = "messages"
-    low: Any = ""
-    high: Any = ""
-    after: Any = ""
+    fields: bytes
     payloads: bool = True
 
 
@@ -129,7 +109,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     result: bytes = b""
 
 
-Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, ReadCall, BrowseCall, Answer)
+Call = TypeVar("Call", Open, EnqueueCall, SettleCall, ClaimCall, ExchangeCall, PagesCall, Answer)
 
 encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,8 @@ from fairlead.request import VERBS, Request
 from fairlead.wire.depth import check_depth
 from fairlead.wire.messages import decode_messages
 from fairlead.wire.settlements import decode_settlements
+
+R = TypeVar("R", bound=Request[Any])
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -70,19 +72,19 @@ def decode_request(raw: bytes, batch: pa.RecordBatch | None = None) -> Request[A
         call = _calls.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest("app_metadata", "a MessagePack map of verb and fields", str(wrong)) from None
-    return decode_fields(call.verb, call.fields, batch)
-
-
-def decode_fields(verb: str, raw: bytes, batch: pa.RecordBatch | None = None) -> Request[Any]:
-    """Names and plain values become a request; the engine says whether its values are right."""
-    known = VERBS.get(verb)
+    known = VERBS.get(call.verb)
     if known is None or known.request.bulk:
-        raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), verb)
+        raise InvalidRequest("verb", "one of " + ", ".join(sorted(record_verbs())), call.verb)
+    return decode_fields(known.request, call.fields, batch)
+
+
+def decode_fields(kind: type[R], raw: bytes, batch: pa.RecordBatch | None = None) -> R:
+    """Names and plain values become a request; the engine says whether its values are right."""
     fields = _decode_map(raw)
-    columns = known.request.columns
+    columns = kind.columns
     if bool(columns) != (batch is not None):
         got = "none" if batch is None else f"{batch.num_rows} rows"
-        raise InvalidRequest("batch", f"{columns or 'none'} beside the fields of {verb}", got)
+        raise InvalidRequest("batch", f"{columns or 'none'} beside the fields of {kind.verb_name}", got)
     if batch is not None:
         fields[columns] = _READ_COLUMNS[columns](batch)
     if "filter" in fields:
@@ -90,9 +92,9 @@ def decode_fields(verb: str, raw: bytes, batch: pa.RecordBatch | None = None) ->
     if isinstance(fields.get("messages"), list):
         fields["messages"] = [_convert(message, NewMessage, "messages") for message in fields["messages"]]
     try:
-        return known.request(**fields)
+        return kind(**fields)
     except TypeError as wrong:
-        raise InvalidRequest("arguments", f"those of {verb}", str(wrong)) from None
+        raise InvalidRequest("arguments", f"those of {kind.verb_name}", str(wrong)) from None
 
 
 def record_verbs() -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from fairlead.wire.calls import Answer, Open, decode, encode
-from fairlead.wire.records import decode_result, plain
+from fairlead.request import Request
+from fairlead.wire.calls import Answer, Open, PagesCall, decode, encode
+from fairlead.wire.records import decode_result, encode_fields, plain
 from fairlead.wire.requests import pack
 from fairlead.wire.schemas import NOTHING
 
@@ -42,6 +43,11 @@ class RawChannel:
         answer, _ = self.call(packed(verb, encode(plain(fields))))
         assert answer.error is None, answer.error
         return decode_result(verb, answer.result)
+
+
+def pages(request: Request[Any]) -> bytes:
+    """The call for an answer of many batches."""
+    return encode(PagesCall(encode_fields(request)))
 
 
 def packed(verb: str, fields: bytes) -> bytes:

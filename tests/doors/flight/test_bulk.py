@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -13,10 +14,12 @@ from fairlead import NewMessage
 from fairlead.model.limits import MAX_PAYLOAD_BYTES
 from fairlead.server import streamed
 from fairlead.testing import run_server
-from fairlead.wire.calls import Answer, BrowseCall, ReadCall, encode
+from fairlead.verbs.browse import Browse
+from fairlead.verbs.consumers import ConsumersRead
+from fairlead.wire.calls import Answer, encode
 from fairlead.wire.records import decode_result
 from fairlead.wire.schemas import SETTLEMENTS
-from tests.doors.flight.raw import RawChannel, packed
+from tests.doors.flight.raw import RawChannel, packed, pages
 from tests.doors.flight.test_flight_door import Rig, rig, three, until  # noqa: F401 - a fixture
 
 #: Too many to fit into what a connection holds while nobody reads.
@@ -29,7 +32,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "MOST_ROWS", 1)
 
 
-def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ReadCall:  # noqa: F811
+def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ConsumersRead:  # noqa: F811
     """A claim of so many, and the call that reads it."""
     rig.broker.enqueue_many("q", [NewMessage(payload)] * count)
     generation = rig.broker.consumers.register("etl", "q").generation
@@ -37,7 +40,7 @@ def taken(rig: Rig, count: int, payload: bytes = b"x" * 100) -> ReadCall:  # noq
         "consumers.claim", name="etl", queue="q", generation=generation, number=1
     )
     assert claimed.count == count
-    return ReadCall("etl", "q", generation, 1)
+    return ConsumersRead("etl", "q", generation, 1)
 
 
 def parts_of(channel: RawChannel) -> Iterator[tuple[Answer, pa.RecordBatch | None]]:
@@ -53,7 +56,7 @@ def test_a_reading_comes_in_parts_and_the_channel_goes_on(rig: Rig, monkeypatch:
     call = taken(rig, 10)
     channel = rig.channel("read")
     for _ in range(2):
-        channel.send(encode(call))
+        channel.send(pages(call))
         parts = [
             (answer.done, 0 if body is None else body.num_rows, answer.queues)
             for answer, body in parts_of(channel)
@@ -70,14 +73,14 @@ def test_a_part_ends_with_the_row_that_fills_it(rig: Rig, monkeypatch: pytest.Mo
     monkeypatch.setattr(streamed, "MOST_BYTES", 1000)
     call = taken(rig, 5, b"x" * 600)
     channel = rig.channel("read")
-    channel.send(encode(call))
+    channel.send(pages(call))
     assert [0 if body is None else body.num_rows for _, body in parts_of(channel)] == [2, 2, 1, 0]
 
 
 def test_the_largest_messages_travel_alone(rig: Rig) -> None:  # noqa: F811
     rig.broker.enqueue_many("q", [NewMessage(bytes(MAX_PAYLOAD_BYTES))] * 3)
     channel = rig.channel("browse")
-    channel.send(encode(BrowseCall("q")))
+    channel.send(pages(Browse("q")))
     sizes = [0 if body is None else body.num_rows for _, body in parts_of(channel)]
     assert (max(sizes), sum(sizes)) == (1, 3)
 
@@ -88,15 +91,15 @@ def test_what_is_asked_for_again_begins_behind_what_came(rig: Rig) -> None:  # n
     whole = read_ids(rig, call)
     assert len(set(whole)) == 6
     for at, message_id in enumerate(whole, 1):
-        assert read_ids(rig, ReadCall("etl", "q", call.generation, 1, after=message_id)) == whole[at:]
-    answer, _ = rig.channel("read").call(ReadCall("etl", "q", call.generation, 1, after=b"of another claim"))
+        assert read_ids(rig, msgspec.structs.replace(call, after=message_id)) == whole[at:]
+    answer, _ = rig.channel("read").call(pages(msgspec.structs.replace(call, after=b"of another claim")))
     assert answer.error is not None
     assert answer.error.code == "invalid_request"
 
 
-def read_ids(rig: Rig, call: ReadCall) -> list[bytes]:  # noqa: F811
+def read_ids(rig: Rig, call: ConsumersRead) -> list[bytes]:  # noqa: F811
     channel = rig.channel("read")
-    channel.send(encode(call))
+    channel.send(pages(call))
     return [
         raw_id
         for _, body in parts_of(channel)
@@ -109,7 +112,7 @@ def read_ids(rig: Rig, call: ReadCall) -> list[bytes]:  # noqa: F811
 def test_an_error_between_two_parts_ends_the_answer_and_not_the_channel(rig: Rig) -> None:  # noqa: F811
     call = taken(rig, MANY)
     channel = rig.channel("read")
-    channel.send(encode(call))
+    channel.send(pages(call))
     parts = parts_of(channel)
     next(parts)
     rig.broker.consumers.release("etl", "q")
@@ -117,7 +120,7 @@ def test_an_error_between_two_parts_ends_the_answer_and_not_the_channel(rig: Rig
     assert last.error is not None
     assert (last.error.code, body) == ("claim_released", None)
     assert len(came) < MANY
-    again, _ = channel.call(call)
+    again, _ = channel.call(pages(call))
     assert again.error is not None
     assert again.error.code == "claim_released"
 
@@ -126,7 +129,7 @@ def test_an_error_between_two_parts_ends_the_answer_and_not_the_channel(rig: Rig
 def test_whoever_does_not_read_on_holds_up_nothing_and_a_stop_ends_the_answer(rig: Rig) -> None:  # noqa: F811
     call = taken(rig, MANY)
     channel = rig.channel("read")
-    channel.send(encode(call))
+    channel.send(pages(call))
     parts = parts_of(channel)
     next(parts)
     until(lambda: rig.limits.in_flight == 0)
@@ -140,7 +143,7 @@ def test_whoever_does_not_read_on_holds_up_nothing_and_a_stop_ends_the_answer(ri
 def test_a_part_is_a_call_among_others_and_a_claim_that_waits_is_not(rig: Rig) -> None:  # noqa: F811
     call = taken(rig, 1)
     with rig.limits.call(), rig.limits.call():
-        answer, _ = rig.channel("read").call(call)
+        answer, _ = rig.channel("read").call(pages(call))
         rig.channel("request").ask(
             "consumers.claim", name="etl", queue="q", generation=call.generation, number=1
         )
