@@ -1,8 +1,8 @@
 """The command line: one file per group of commands, against a server (`--addr`) or a data directory
 (`--data`).
 
-Says what a destructive command will touch before it asks; exit codes come from the table of errors. Start
-with `app.py`.
+Arguments, options and help come from the table of verbs (`from_table.py`), exit codes from the table of errors;
+by hand are only views, and what a destructive command says it will touch before it asks. Start with `app.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Commands made from the table of verbs: a command is a line that names its verb and how the answer is shown.
+"""Commands made from the table of verbs.
+
+A `Command` is a line that names its verb and how the answer is shown; `from_verb` is for a command that does more
+than make one request. `fairlead do` (`do.py`) has a command for every verb, with one view for all answers.
 
 A required field is an argument, the queue first; an optional field is an option. Help, bounds and defaults
 come from the field, the help of the command from the documentation of the verb, errors from the engine.

@@ -10,9 +10,9 @@ from fairlead.model.access import Right, read_grants
 _ALL = "all"
 
 
-def read_typed(given: Iterable[str]) -> list[str]:
+def read_typed(given: Iterable[str] | None) -> list[str]:
     """One right each, as requests carry them. Raises `InvalidRequest`, in the words of the engine."""
-    return [str(grant) for grant in read_grants([one for text in given for one in _spelled_out(text)])]
+    return [str(grant) for grant in read_grants([one for text in given or () for one in _spelled_out(text)])]
 
 
 def _spelled_out(text: str) -> list[str]:

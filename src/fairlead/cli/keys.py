@@ -6,6 +6,7 @@ stderr.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -42,6 +43,10 @@ To = Annotated[
 ]
 
 
+def _grants(kind: Callable[..., Any], *names: str, help: str, metavar: str = "RIGHT:PATTERN") -> Any:
+    return kind(*names, metavar=metavar, help=help, callback=read_typed)
+
+
 def register(app: typer.Typer) -> None:
     key = typer.Typer(no_args_is_help=True, help="API keys: who may do what at a server.")
     key.command("create")(create)
@@ -54,22 +59,16 @@ def register(app: typer.Typer) -> None:
     app.add_typer(key, name="key")
 
 
-def _read_rights(
-    grant: Annotated[
-        list[str] | None, typer.Option("--grant", "-g", metavar="RIGHT:PATTERN", help=_GRANT_HELP)
-    ] = None,
+@from_verb(
+    "keys.create",
+    params={"grants": _grants(typer.Option, "--grant", "-g", help=_GRANT_HELP)},
+    without=("expires_in", "expires_at"),
+)
+def create(
+    request: Any,
     every: Annotated[
         bool, typer.Option("--all", help="Every right on every queue, and on the keys of all others.")
     ] = False,
-) -> list[str]:
-    if every and grant:
-        wrong_usage("expected --all or --grant, not both")
-    return [str(right) for right in EVERY_RIGHT] if every else read_typed(grant or ())
-
-
-@from_verb("keys.create", readers={"grants": _read_rights}, without=("expires_in", "expires_at"))
-def create(
-    request: Any,
     expires: Annotated[
         str | None,
         typer.Option(
@@ -85,11 +84,16 @@ def create(
     You can hand on only rights that your own key has, where it has admin too, and for no longer than it
     lasts.
     """
+    if every and request.grants:
+        wrong_usage("expected --all or --grant, not both")
+    if every:
+        request = replace(request, grants=[str(right) for right in EVERY_RIGHT])
+    request = replace(request, **_end(expires))
     with (
         open_target(create=True) as target,
         SecretFile(to, exclusive=True) if to is not None else nullcontext() as file,
     ):
-        _hand_over(target.do(replace(request, **_end(expires))), file, "made")
+        _hand_over(target.do(request), file, "made")
 
 
 @from_verb("keys.list")
@@ -143,29 +147,13 @@ def _say_no_key() -> None:
     show({"id": None, "grants": [str(one) for one in EVERY_RIGHT]}, f"no key: {who} may do everything")
 
 
-def _read_added(
-    grants: Annotated[
-        list[str] | None, typer.Argument(metavar="[RIGHT:PATTERN]...", help=_GRANT_HELP)
-    ] = None,
-) -> list[str]:
-    return read_typed(grants or ())
-
-
-def _read_removed(
-    remove: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--remove", metavar="RIGHT:PATTERN", help="Take this right away; it must be one the key has."
-        ),
-    ] = None,
-) -> list[str]:
-    return read_typed(remove or ())
-
-
 @from_verb(
     "keys.change_grants",
-    params={"key_id": key_argument()},
-    readers={"add": _read_added, "remove": _read_removed},
+    params={
+        "key_id": key_argument(),
+        "add": _grants(typer.Argument, help=_GRANT_HELP, metavar="[RIGHT:PATTERN]..."),
+        "remove": _grants(typer.Option, help="Take this right away; it must be one the key has."),
+    },
 )
 def grant(
     request: Any,
