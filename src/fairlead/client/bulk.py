@@ -1,4 +1,4 @@
-"""The verbs that move many messages at once, and their forms with columns: `client.consumers`,
+"""Requests that travel as records, and verbs whose messages travel in columns: `client.consumers`,
 `client.staging` and `browse_batches`.
 """
 

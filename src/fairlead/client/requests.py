@@ -1,6 +1,6 @@
 """How each request reaches the server: what is checked before it is sent, what travels, what comes back.
 
-Most requests travel as records. The verbs that move many messages have channels of their own, with columns.
+Most requests travel as records. The verbs that every message passes have channels of their own, with columns.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Requests:
     ) -> list[Any]:
         """Without a request id it gets one, so that it too may be repeated after a lost answer."""
         requests = check_requests(request.requests)
-        settles = [_check_items(one.items, "items") for one in requests if isinstance(one, Settle)]
+        settles = [_check_items(one.items) for one in requests if isinstance(one, Settle)]
         puts = [Put.of(queue, messages) for queue, messages in self.traces.carried(_enqueues(requests))]
         claim = next((self._claim_fields(one) for one in requests if isinstance(one, Claim)), None)
         settling = Settling(self.heartbeat, [item for items in settles for item in items])
@@ -273,7 +273,7 @@ class Settling:
     """One call of `settle`: what was refused before it was sent, and what its leases become."""
 
     def __init__(self, heartbeat: Heartbeat, items: Sequence[Settlement]) -> None:
-        rows, self.refused = settlement_rows(_check_items(items, "items"))
+        rows, self.refused = settlement_rows(_check_items(items))
         self.said = Said(rows)
         self._heartbeat = heartbeat
         self._dropped = heartbeat.drop(_ending(rows))
@@ -345,12 +345,11 @@ def _prolonged(rows: list[Row]) -> Held:
     return leases
 
 
-def _check_items(items: object, field: str) -> Sequence[Any]:
+def _check_items(items: object) -> Sequence[Any]:
     if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-        expected = "a list of Complete, Fail, Release, Extend, Start" if field == "items" else "a list"
-        raise InvalidRequest(field, expected, type(items))
+        raise InvalidRequest("items", "a list of Complete, Fail, Release, Extend, Start", type(items))
     if len(items) > MAX_BATCH_MESSAGES:
-        raise InvalidRequest(field, f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
+        raise InvalidRequest("items", f"at most {MAX_BATCH_MESSAGES} in one call", f"{len(items)} items")
     return items
 
 

@@ -1,5 +1,6 @@
-"""From a request on the wire to a call of the engine, and back. One function per verb; what is right is the
-engine's to say.
+"""From a request on the wire to a request of the table, and its answer back. One function per kind of channel.
+
+The layers and the engine decide what is right.
 """
 
 from __future__ import annotations
