@@ -214,6 +214,15 @@ def test_a_dead_letter_does_not_say_that_it_was_never_delivered(cli: Commands, o
     assert attempts("orders", orders.failed) == "1 in this life, 1 delivery, 1 failure in all"
 
 
+def test_after_a_retry_show_counts_the_failures_of_this_life_and_names_the_others(
+    cli: Commands, orders: Orders
+) -> None:
+    cli.ok("queue", "retry", "orders", orders.dead)
+    lines = cli.ok("queue", "show", "orders", "--status", "pending").lines
+    (line,) = [line for line in lines if line.startswith(orders.dead[-8:])]
+    assert line.split()[1:5] == ["pending", "0", "(1", "in"]
+
+
 def test_show_lists_every_status_with_its_failures(cli: Commands, orders: Orders) -> None:
     summary, header, *lines = cli.ok("queue", "show", "orders").lines
     assert summary == "orders: 1 pending, 1 active, 0 completed, 3 waiting (failed, delayed or held), 1 dead"

@@ -103,6 +103,14 @@ def test_a_detached_redrive_is_listed_and_can_be_stopped(cli: Commands, dead: li
     assert cli.ok("intent", "list").lines == ["nothing is under way"]
 
 
+def test_without_a_terminal_a_redrive_says_that_it_needs_yes(cli: Commands, dead: list[str]) -> None:
+    refused = cli("redrive", "bulk")
+    assert refused.code == 2
+    assert "would bring back 12 dead letters of queue 'bulk'" in refused.err
+    assert "there is no terminal to ask at, so say --yes" in refused.err
+    assert cli.json("queue", "list")[0]["stats"]["dead"] == 12
+
+
 def test_at_a_terminal_a_no_leaves_the_dead_where_they_are(
     cli: Commands, dead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

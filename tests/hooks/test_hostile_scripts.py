@@ -4,6 +4,7 @@ the breaker counting it, and another queue's hook working before, between and af
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -90,6 +91,15 @@ top = 1 + (top or 0)
 
 def hostile(name: str) -> str:
     return f'function on_enqueue(msg) if msg.headers.calm then return {{ fairness_key = "fine" }} end do {FATAL[name]} end end'
+
+
+def test_a_loop_that_is_stopped_by_its_instructions_is_not_said_to_have_computed_for_so_long(
+    hosted: Hooks,
+) -> None:
+    """The instructions of its time may be used up in a fraction of it."""
+    hosted.set_script(99, "on_enqueue", "function on_enqueue(message) while true do end end")
+    (decision,) = hosted.on_enqueue(99, "orders", enqueue_calls())
+    assert re.fullmatch(r"stopped: used more instructions or CPU time than \d+ ms allow", decision.error)
 
 
 @pytest.mark.parametrize(("queue_id", "name"), list(enumerate(FATAL, start=100)), ids=FATAL)

@@ -112,6 +112,13 @@ def test_a_plain_key_touches_no_bucket(world: World) -> None:
     assert world.broker.stats("q").throttles == ()
 
 
+def test_a_rate_set_before_its_burst_starts_with_rate_tokens_and_the_burst_adds_none(world: World) -> None:
+    world.broker.config.set("throttle:api:rate", 2)
+    world.broker.config.set("throttle:api:burst", 10)
+    (bucket,) = world.broker.stats("q").throttles
+    assert (bucket.tokens, bucket.burst) == (2, 10)
+
+
 def test_a_throttle_in_filas_spelling_is_a_throttle(world: World) -> None:
     config = world.broker.config
     config.set("throttle.api.eu", " 10 , 20.5 ")

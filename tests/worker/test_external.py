@@ -259,6 +259,19 @@ def test_an_item_that_fails_is_dead_here_and_may_be_listed_again(elsewhere: Else
     assert again.id != delivery.id
 
 
+def test_an_item_that_died_here_is_worked_again_after_a_retry_and_not_taken_again(
+    elsewhere: Elsewhere,
+) -> None:
+    elsewhere.lists([{"id": 1}])
+    source = elsewhere.source()
+    (delivery,) = claim(source)
+    source.settle([Fail(delivery, "no")])
+    elsewhere.lists([])
+    retried = elsewhere.broker.retry(source.queue, [delivery.id])
+    (again,) = claim(source)
+    assert (retried.changed, again.id, elsewhere.takes) == ((delivery.id,), delivery.id, ["1|1"])
+
+
 @pytest.mark.parametrize(
     ("listing", "said"),
     [
