@@ -1,0 +1,309 @@
+"""Who is next: deficit round robin between keys, oldest head first between the lanes of a key, tokens before
+delivery.
+
+One `Scheduler` per queue, for its ready messages, which are numbers here. A claim is a plan and its
+application:
+
+    plan = scheduler.plan(limit, now_ms)
+    while plan.needs:                       # messages that are only on disk
+        for lane, count in plan.needs.items():
+            scheduler.promote(lane, *read(lane, count))
+        plan = scheduler.plan(limit, now_ms)
+    ...                                     # write the lease and plan.buckets
+    scheduler.apply(plan)
+
+A key that gets its first message joins the ring at its end. Its latest message sets its weight, from its next
+turn on, unless the configuration does (`weight_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from fairlead.schedule.draft import Draft, Followers
+from fairlead.schedule.lanes import Key, Lane, LaneName, PlaceOf, ThrottledLane
+from fairlead.schedule.plan import ClaimPlan
+from fairlead.schedule.rounds import Rounds
+from fairlead.schedule.state import SchedulerState, enter, list_lane
+from fairlead.schedule.throttle import Buckets
+
+
+class Scheduler:
+    def __init__(
+        self,
+        place_of: PlaceOf,
+        buckets: Buckets,
+        *,
+        quantum: int = 1,
+        max_unsettled_per_key: int = 0,
+        weight_of: Callable[[str], int | None] = lambda key: None,
+    ) -> None:
+        """`place_of` is asked while planning and must not change the scheduler."""
+        self._weight_of = weight_of
+        self._state = SchedulerState(
+            place_of, buckets, quantum=quantum, max_unsettled_per_key=max_unsettled_per_key
+        )
+
+    # The decision
+
+    def plan(
+        self, limit: int, now_ms: int, *, followers: Followers | None = None, up_to: int | None = None
+    ) -> ClaimPlan:
+        """Choose up to `limit` messages. Changes nothing, even if it raises.
+
+        `followers(head, room)` names messages that may go out behind a head of a stream; they stand in no
+        lane. They pay tokens and turns as other messages do; the first that lacks a token stays, with those
+        behind it. Messages behind the place `up_to` stay.
+        """
+        state = self._state
+        if followers is None and up_to is None and self._is_usual(state, now_ms):
+            rounds = Rounds(state, limit)
+            return ClaimPlan(rounds.numbers, rounds.needs, {}, rounds, state.version)
+        draft = Draft(state, now_ms)
+        if followers is None:
+            draft.take(limit, up_to)
+        else:
+            draft.take_runs(limit, followers, up_to)
+        return ClaimPlan(draft.numbers, draft.needs, draft.buckets, draft, state.version)
+
+    def apply(self, plan: ClaimPlan) -> None:
+        """Carry out a plan without needs, made since the last change: its messages leave, and its buckets
+        have paid.
+        """
+        assert not plan.needs, "expected a plan without needs"
+        assert plan.version == self._state.version, "expected a plan of the present state"
+        self._state.version += 1
+        plan.change.apply(self._state)
+
+    def _is_usual(self, state: SchedulerState, now_ms: int) -> bool:
+        """Whether all turns are alike, and no parked lane may enter."""
+        if state.special or state.quantum != 1 or state.max_unsettled_per_key or not len(state.ring):
+            return False
+        return not state.parking.has_wakes(now_ms)
+
+    # Ready messages
+
+    def add(self, name: LaneName, weight: int, numbers: Sequence[int]) -> None:
+        """New messages at the tail of the lane, in order. The lane must have nothing on disk."""
+        state = self._state
+        state.version += 1
+        lane = self._begin(name, weight)
+        assert not lane.cold_from, f"expected lane {name} to be in memory"
+        was_empty = lane.is_empty
+        lane.numbers.extend(numbers)
+        state.held += len(numbers)
+        if was_empty:
+            self._head_changed(lane)
+
+    def insert(self, name: LaneName, weight: int, number: int, *, is_latest: bool = False) -> None:
+        """A message that was given back, at its place; or, as the latest message, one that got a new place.
+
+        The weight of a message that was given back counts only if its lane has no other message.
+        """
+        state = self._state
+        state.version += 1
+        lane = None if is_latest else state.find_lane(name)
+        if lane is None:
+            lane = self._begin(name, weight)
+        lane.insert(number, state.place_of(number), state.place_of)
+        state.held += 1
+        self._head_changed(lane)
+
+    def remove(self, name: LaneName, number: int) -> None:
+        """A ready message in memory left other than by a claim."""
+        state = self._state
+        state.version += 1
+        lane = self._lane(name)
+        lane.remove(number, state.place_of(number), state.place_of)
+        state.held -= 1
+        self._tidy(lane)
+
+    def join(self, name: LaneName, weight: int) -> None:
+        """Begin the lane, and let its key join the ring; its messages follow, in memory or on disk."""
+        self._state.version += 1
+        self._begin(name, weight)
+
+    # Keys
+
+    def reweigh(self, key: str, weight: int) -> None:
+        """The configuration set the weight of the key; it counts from its next turn on."""
+        state = self._state
+        state.version += 1
+        found = state.keys.get(key)
+        if found is not None:
+            found.weight = weight
+            state.note_special(found)
+
+    def note_unsettled(self, key: str) -> None:
+        """A lease found at open. For queues that limit unsettled messages, as `settled` is."""
+        self._state.version += 1
+        self._key(key, 1).unsettled += 1
+
+    def settled(self, key: str) -> None:
+        """A consumer settled a message of the key."""
+        state = self._state
+        state.version += 1
+        found = state.keys.get(key)
+        if found is None:
+            return
+        found.unsettled -= 1
+        if found.lane_count:
+            self._join_ring(found)
+        elif found.unsettled <= 0 and not found.in_ring:
+            # A key that is still in the ring is deleted at its next turn.
+            del state.keys[key]
+
+    # Messages on disk
+
+    def add_cold(self, name: LaneName, weight: int, place: int) -> None:
+        """The lane goes on with messages on disk, from that place on; the last of them has that weight."""
+        state = self._state
+        state.version += 1
+        lane = self._begin(name, weight)
+        lane.cold_from = place
+        state.cold.add(name)
+        self._head_changed(lane)
+
+    def promote(self, name: LaneName, numbers: Sequence[int], next_place: int) -> None:
+        """The next messages of a lane came from disk, where it goes on at that place; 0: nowhere."""
+        state = self._state
+        state.version += 1
+        lane = self._lane(name)
+        lane.numbers.extend(numbers)
+        state.held += len(numbers)
+        lane.cold_from = next_place
+        if not next_place:
+            state.cold.discard(name)
+        self._tidy(lane)
+
+    def end_cold(self, name: LaneName) -> None:
+        """The lane has nothing on disk any more."""
+        if name in self._state.cold:
+            self.promote(name, (), 0)
+
+    def cold_from(self, name: LaneName) -> int:
+        """Where the lane goes on on disk; 0: nowhere."""
+        lane = self._state.find_lane(name)
+        return 0 if lane is None else lane.cold_from
+
+    @property
+    def cold_lanes(self) -> int:
+        return len(self._state.cold)
+
+    # Tokens
+
+    def bucket_changed(self, throttle_key: str, now_ms: int) -> None:
+        """The bucket was set or removed, or has another rate or burst."""
+        state = self._state
+        state.version += 1
+        draft = Draft(state, now_ms)
+        draft.parking.bucket_changed(throttle_key)
+        draft.apply(state)
+
+    def parked(self, limit: int) -> list[tuple[str, int]]:
+        """(throttle key, lanes that wait for its bucket), for some of them."""
+        rings = self._state.parking.rings
+        return [(key, len(ring)) for key, ring in islice(rings.items(), limit) if len(ring)]
+
+    @property
+    def parked_lanes(self) -> int:
+        return sum(len(ring) for ring in self._state.parking.rings.values())
+
+    def next_wake_ms(self) -> int | None:
+        """When a parked lane may get a token; None: no lane waits for one."""
+        wakes = self._state.parking.wakes
+        return wakes.first()[0] if len(wakes) else None
+
+    # For laws and people
+
+    @property
+    def held(self) -> int:
+        """How many messages are in memory."""
+        return self._state.held
+
+    @property
+    def active_keys(self) -> int:
+        return len(self._state.ring)
+
+    def numbers(self) -> list[int]:
+        return [number for lane in self._all_lanes() for number in lane.all()]
+
+    def lanes(self) -> dict[LaneName, list[int]]:
+        """The messages in memory of each lane, in order."""
+        place_of = self._state.place_of
+        return {lane.name: sorted(lane.all(), key=place_of) for lane in self._all_lanes()}
+
+    def ring(self) -> list[str]:
+        """The keys in the order of their turns."""
+        return self._state.ring.all()
+
+    def _all_lanes(self) -> list[Lane]:
+        plain = [key for key in self._state.keys.values() if key.active]
+        return [*plain, *self._state.lanes.values()]
+
+    # Keys and lanes
+
+    def _lane(self, name: LaneName) -> Lane:
+        lane = self._state.find_lane(name)
+        assert lane is not None, f"expected lane {name}"
+        return lane
+
+    def _key(self, name: str, weight: int) -> Key:
+        """The key; its latest message has that weight."""
+        key = self._state.keys.get(name)
+        if key is None:
+            key = self._state.keys[name] = Key(name, self._weight_of(name) or weight)
+        elif key.weight != weight:
+            key.weight = self._weight_of(name) or weight
+            self._state.note_special(key)
+        return key
+
+    def _begin(self, name: LaneName, weight: int) -> Lane:
+        """The lane, which is about to get messages."""
+        state = self._state
+        key = self._key(name[0], weight)
+        lane = state.find_lane(name)
+        if lane is not None:
+            return lane
+        if len(name) > 1:
+            lane = state.lanes[name] = ThrottledLane(name)
+        else:
+            lane = key
+            key.active = True
+            # What is left of its former messages is nothing.
+            key.numbers, key.at, key.back, key.back_at = [], 0, [], 0
+        if state.debts and not key.lane_count:
+            key.deficit -= state.debts.pop(name[0], 0)
+        key.lane_count += 1
+        only = None if key.only is None else state.find_lane(key.only)
+        enter(lane, key, only, state.place_of)
+        self._join_ring(key)
+        return lane
+
+    def _join_ring(self, key: Key) -> None:
+        state = self._state
+        is_at_limit = 0 < state.max_unsettled_per_key <= key.unsettled
+        if key.claimable and not key.in_ring and not is_at_limit:
+            key.in_ring = True
+            state.ring.append(key.name[0])
+        state.note_special(key)
+
+    def _head_changed(self, lane: Lane) -> None:
+        state = self._state
+        key = state.keys[lane.name[0]]
+        if lane.listed is not None and lane.listed != lane.head(state.place_of):
+            list_lane(lane, key, state.place_of)
+        state.note_special(key)
+
+    def _tidy(self, lane: Lane) -> None:
+        """After messages came or went: a lane without any is dropped."""
+        if not lane.is_empty:
+            self._head_changed(lane)
+            return
+        state = self._state
+        if isinstance(lane, ThrottledLane) and lane.parked is not None:
+            state.parking.rings[lane.parked].remove(lane)
+        draft = Draft(state, now_ms=0)
+        draft.drop(lane.name)
+        draft.apply(state)

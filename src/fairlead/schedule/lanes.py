@@ -1,0 +1,272 @@
+"""What the scheduler holds about keys and lanes: small objects, because there may be a million of them.
+
+A lane is named by its fairness key and then its throttle keys. A key *is* its plain lane, the one without
+throttle keys; lanes with throttle keys are objects of their own beside it. Keys and lanes refer to each other
+by name only, so a changed copy can take the place of its original.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from fairlead.schedule.views import Heap, HeapView, Line, LineView
+
+LaneName: TypeAlias = tuple[str, ...]
+PlaceOf: TypeAlias = Callable[[int], int]
+
+#: Shared by all lanes that keep no grant, which is nearly all of them.
+NOTHING_HELD: Mapping[str, int] = {}
+#: A lane is trimmed when it has more used numbers than this, and more than it has unused ones.
+MIN_TRIM = 64
+
+
+class Lane:
+    """Ready messages in the order of their places.
+
+    A copy shares `numbers` and `back` with its original and moves only its own `at` and `back_at`; the
+    methods that change the two lists are for originals.
+    """
+
+    __slots__ = ("at", "back", "back_at", "cold_from", "listed", "name", "numbers")
+
+    def __init__(self, name: LaneName) -> None:
+        self.name = name
+        #: Messages that came in order; those before `at` are gone.
+        self.numbers: list[int] = []
+        self.at = 0
+        #: Sorted (place, number) of messages that came back; those before `back_at` are gone.
+        self.back: list[tuple[int, int]] = []
+        self.back_at = 0
+        #: Place of the first message that is only on disk, or a place before it; 0: all are in memory.
+        self.cold_from = 0
+        #: The place under which the lane stands in the heap of its key; an entry with another place is stale.
+        self.listed: int | None = None
+
+    def _copy_to(self, copy: Lane) -> None:
+        copy.name = self.name
+        copy.numbers = self.numbers
+        copy.at = self.at
+        copy.back = self.back
+        copy.back_at = self.back_at
+        copy.cold_from = self.cold_from
+        copy.listed = self.listed
+
+    @property
+    def is_empty(self) -> bool:
+        """No message, neither in memory nor on disk."""
+        return not self.cold_from and self.at >= len(self.numbers) and self.back_at >= len(self.back)
+
+    @property
+    def is_dry(self) -> bool:
+        """The next message, if there is one, is on disk."""
+        return self.at >= len(self.numbers) and not self._back_may_go()
+
+    def _back_may_go(self) -> bool:
+        """A message that came back and stands behind messages on disk waits for them."""
+        if self.back_at >= len(self.back):
+            return False
+        return not 0 < self.cold_from < self.back[self.back_at][0]
+
+    def head(self, place_of: PlaceOf) -> int:
+        """Place of the next message. It may be too low while that message is on disk."""
+        in_order = place_of(self.numbers[self.at]) if self.at < len(self.numbers) else self.cold_from
+        if self.back_at >= len(self.back):
+            return in_order
+        came_back = self.back[self.back_at][0]
+        return min(in_order, came_back) if in_order else came_back
+
+    def take(self, count: int, place_of: PlaceOf) -> list[int]:
+        """Move past the next messages in memory, at most `count`, and return them."""
+        if self.back_at < len(self.back):
+            return self._take_merged(count, place_of)
+        at = self.at
+        taken = self.numbers[at : at + count]
+        self.at = at + len(taken)
+        return taken
+
+    def _take_merged(self, count: int, place_of: PlaceOf) -> list[int]:
+        taken: list[int] = []
+        while len(taken) < count and self._back_may_go():
+            place, number = self.back[self.back_at]
+            if self.at < len(self.numbers) and place_of(self.numbers[self.at]) < place:
+                taken.append(self.numbers[self.at])
+                self.at += 1
+            else:
+                taken.append(number)
+                self.back_at += 1
+        found = self.numbers[self.at : self.at + count - len(taken)]
+        self.at += len(found)
+        return taken + found
+
+    def all(self) -> list[int]:
+        """In no order between those that came in order and those that came back."""
+        return [*self.numbers[self.at :], *(number for _, number in self.back[self.back_at :])]
+
+    def insert(self, number: int, place: int, place_of: PlaceOf) -> None:
+        numbers = self.numbers
+        in_order = self.at >= len(numbers) or place_of(numbers[-1]) < place
+        if in_order and not self.cold_from:
+            numbers.append(number)
+        else:
+            insort(self.back, (place, number), lo=self.back_at)
+
+    def remove(self, number: int, place: int, place_of: PlaceOf) -> None:
+        at = bisect_left(self.back, (place, number), lo=self.back_at)
+        if at < len(self.back) and self.back[at] == (place, number):
+            del self.back[at]
+            return
+        at = bisect_left(self.numbers, place, lo=self.at, key=place_of)
+        assert self.numbers[at] == number, f"expected {number} in lane {self.name} at place {place}"
+        del self.numbers[at]
+
+    def trim(self) -> None:
+        """Free the memory of messages that are gone."""
+        at = self.at
+        if at > MIN_TRIM and 2 * at > len(self.numbers):
+            del self.numbers[:at]
+            self.at = 0
+        if self.back_at and self.back_at == len(self.back):
+            self.back.clear()
+            self.back_at = 0
+        elif self.back_at > MIN_TRIM and 2 * self.back_at > len(self.back):
+            del self.back[: self.back_at]
+            self.back_at = 0
+
+
+class Key(Lane):
+    __slots__ = (
+        "active",
+        "claimable",
+        "deficit",
+        "heap",
+        "in_ring",
+        "in_turn",
+        "lane_count",
+        "only",
+        "unsettled",
+        "weight",
+    )
+
+    def __init__(self, name: str, weight: int) -> None:
+        super().__init__((name,))
+        self.weight = weight
+        #: Whether the plain lane has messages.
+        self.active = False
+        self.deficit = 0
+        self.in_turn = False
+        self.in_ring = False
+        #: How many lanes have messages, and how many of these are not parked.
+        self.lane_count = 0
+        self.claimable = 0
+        #: Messages with consumers; counted only in a queue that limits them.
+        self.unsettled = 0
+        #: The claimable lane while there is one and no heap.
+        self.only: LaneName | None = None
+        #: (place of the head, name) of the claimable lanes, once there were two. Entries may be stale.
+        self.heap: Heap[tuple[int, LaneName]] | None = None
+
+    def copy(self) -> Key:
+        copy = Key.__new__(Key)
+        self._copy_to(copy)
+        copy.weight = self.weight
+        copy.active = self.active
+        copy.deficit = self.deficit
+        copy.in_turn = self.in_turn
+        copy.in_ring = self.in_ring
+        copy.lane_count = self.lane_count
+        copy.claimable = self.claimable
+        copy.unsettled = self.unsettled
+        copy.only = self.only
+        copy.heap = None if self.heap is None else HeapView(self.heap)
+        return copy
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each of its turns gives one message, the next one of `numbers`."""
+        if self.weight != 1 or self.deficit or self.in_turn or self.lane_count != 1:
+            return False
+        in_order = self.active and self.heap is None and self.back_at >= len(self.back)
+        return in_order and not self.is_empty
+
+
+class ThrottledLane(Lane):
+    __slots__ = ("grant", "granted_by", "held", "parked", "share")
+
+    def __init__(self, name: LaneName) -> None:
+        super().__init__(name)
+        #: The throttle key whose tokens it waits for.
+        self.parked: str | None = None
+        #: Deliveries it may still make before it returns to the ring of the bucket that woke it.
+        self.grant = 0
+        self.granted_by: str | None = None
+        #: Grants of slower buckets, kept while the lane waits for a faster one.
+        self.held = NOTHING_HELD
+        #: What is left of its turn in the rings of buckets.
+        self.share = 0
+
+    def copy(self) -> ThrottledLane:
+        copy = ThrottledLane.__new__(ThrottledLane)
+        self._copy_to(copy)
+        copy.parked = self.parked
+        copy.grant = self.grant
+        copy.granted_by = self.granted_by
+        copy.held = self.held
+        copy.share = self.share
+        return copy
+
+    def granted(self) -> dict[str, int]:
+        granted = dict(self.held)
+        if self.granted_by is not None:
+            granted[self.granted_by] = self.grant
+        return granted
+
+
+class ParkedRing:
+    """Lanes of one queue that wait for one bucket, in the order of their turns."""
+
+    __slots__ = ("awake", "holders", "holders_turn", "lanes", "scheduled")
+
+    def __init__(self) -> None:
+        self.lanes: Line[LaneName] = Line()
+        #: Lanes that keep the grant of a slower bucket meanwhile; they and the others take turns.
+        self.holders: Line[LaneName] = Line()
+        self.holders_turn = True
+        #: Grants given out and not used yet: a refill wakes no more lanes than it has tokens.
+        self.awake = 0
+        self.scheduled = False
+
+    def copy(self) -> ParkedRing:
+        copy = ParkedRing.__new__(ParkedRing)
+        copy.lanes = LineView(self.lanes)
+        copy.holders = LineView(self.holders)
+        copy.holders_turn = self.holders_turn
+        copy.awake = self.awake
+        copy.scheduled = self.scheduled
+        return copy
+
+    def settle(self) -> None:
+        self.lanes = self.lanes.settle()
+        self.holders = self.holders.settle()
+
+    def __len__(self) -> int:
+        return len(self.lanes) + len(self.holders)
+
+    def add(self, lane: ThrottledLane, *, front: bool) -> None:
+        if lane.held:
+            self.holders.append(lane.name)
+        elif front:
+            self.lanes.appendleft(lane.name)
+        else:
+            self.lanes.append(lane.name)
+
+    def pop(self) -> LaneName:
+        from_holders = len(self.holders) > 0 and (self.holders_turn or not len(self.lanes))
+        self.holders_turn = not from_holders
+        return self.holders.popleft() if from_holders else self.lanes.popleft()
+
+    def remove(self, lane: ThrottledLane) -> None:
+        """For originals: a view would read the whole line."""
+        line = self.holders if lane.name in self.holders.items else self.lanes
+        line.items.remove(lane.name)

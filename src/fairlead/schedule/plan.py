@@ -1,0 +1,35 @@
+"""What a claim will do: messages and buckets for the engine, and the change of state that only the scheduler
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fairlead.schedule.lanes import LaneName
+from fairlead.schedule.throttle import Bucket
+
+if TYPE_CHECKING:
+    from fairlead.schedule.draft import Draft
+    from fairlead.schedule.rounds import Rounds
+
+
+@dataclass(slots=True, frozen=True)
+class ClaimPlan:
+    """Valid until the scheduler or a bucket changes; `Scheduler.apply` carries it out.
+
+    A plan for fewer messages is the beginning of a plan for more: a caller that finds the messages too large
+    plans again with a lower limit.
+    """
+
+    #: In the order of delivery.
+    numbers: Sequence[int]
+    #: Lanes whose next messages are only on disk, and how many of them the claim would take, as far as is
+    #: known. While there are any, the plan cannot be carried out: promote them and plan again.
+    needs: Mapping[LaneName, int]
+    #: The buckets that gave tokens, as they will be.
+    buckets: Mapping[str, Bucket]
+    change: Draft | Rounds = field(repr=False)
+    version: int

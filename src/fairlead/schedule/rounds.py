@@ -1,0 +1,113 @@
+"""A claim in the usual case: all keys of the ring are plain, so each gives one message a turn.
+
+Counts per key take the place of turns: same order as `draft.py` turn by turn, at a tenth of the cost
+(`bench/schedule.py`), because whole rounds are slices of the lanes.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+
+from fairlead.schedule.lanes import MIN_TRIM, Key, LaneName
+from fairlead.schedule.state import SchedulerState
+
+
+class Rounds:
+    __slots__ = ("joining", "leaving", "needs", "numbers", "takes")
+
+    def __init__(self, state: SchedulerState, limit: int) -> None:
+        self.numbers: list[int] = []
+        self.needs: dict[LaneName, int] = {}
+        #: (key, the new `at` of its lane).
+        self.takes: list[tuple[Key, int]] = []
+        #: How many keys leave the ring at its front, and which of them join it again at its end.
+        self.leaving = 0
+        self.joining: list[str] = []
+        if limit <= len(state.ring):
+            self._part_of_a_round(state, limit)
+        else:
+            self._whole_rounds(state, limit)
+
+    def _part_of_a_round(self, state: SchedulerState, limit: int) -> None:
+        all_keys = state.keys
+        keys = [all_keys[name] for name in islice(state.ring.items, limit)]
+        if state.cold:
+            self.needs = {key.name: 1 for key in keys if key.at == len(key.numbers)}
+            if self.needs:
+                return
+        self.numbers = [key.numbers[key.at] for key in keys]
+        self.takes = [(key, key.at + 1) for key in keys]
+        self.leaving = limit
+        self.joining = [key.name[0] for key in keys if key.at + 1 < len(key.numbers) or key.cold_from]
+
+    def _whole_rounds(self, state: SchedulerState, limit: int) -> None:
+        all_keys = state.keys
+        #: Keys of the ring, in order, and the next position in the lane of each.
+        keys = [all_keys[name] for name in state.ring.items]
+        positions = [key.at for key in keys]
+        self.leaving = len(keys)
+        left = limit
+        while keys and left >= len(keys):
+            if state.cold and self._lacks_messages(keys, positions, left):
+                return
+            available = min([len(key.numbers) - at for key, at in zip(keys, positions, strict=True)])
+            rounds = min(available, left // len(keys))
+            turns = [key.numbers[at : at + rounds] for key, at in zip(keys, positions, strict=True)]
+            self.numbers += chain.from_iterable(zip(*turns, strict=True))
+            positions = [at + rounds for at in positions]
+            left -= rounds * len(keys)
+            if rounds == available:
+                keys, positions = self._let_go(keys, positions)
+        if state.cold and self._lacks_messages(keys, positions, left):
+            return
+        for index in range(min(left, len(keys))):
+            self.numbers.append(keys[index].numbers[positions[index]])
+            positions[index] += 1
+        # The next turn is that of the first key which had none in the last round.
+        keys, positions = keys[left:] + keys[:left], positions[left:] + positions[:left]
+        keys, positions = self._let_go(keys, positions)
+        self.takes += zip(keys, positions, strict=True)
+        self.joining = [key.name[0] for key in keys]
+
+    def _let_go(self, keys: list[Key], positions: list[int]) -> tuple[list[Key], list[int]]:
+        """Keys without a message left leave the ring; the others are returned."""
+        staying: list[Key] = []
+        at: list[int] = []
+        for key, position in zip(keys, positions, strict=True):
+            if position == len(key.numbers) and not key.cold_from:
+                self.takes.append((key, position))
+            else:
+                staying.append(key)
+                at.append(position)
+        return staying, at
+
+    def _lacks_messages(self, keys: list[Key], positions: list[int], left: int) -> bool:
+        """Whether a key has fewer messages in memory than its part of those left, and more on disk."""
+        for index, (key, at) in enumerate(zip(keys, positions, strict=True)):
+            if key.cold_from:
+                wanted = left // len(keys) + (index < left % len(keys))
+                missing = wanted - (len(key.numbers) - at)
+                if missing > 0:
+                    self.needs[key.name] = missing
+        return bool(self.needs)
+
+    def apply(self, state: SchedulerState) -> None:
+        keys = state.keys
+        for key, at in self.takes:
+            key.at = at
+            if at == len(key.numbers) and not key.cold_from:
+                del keys[key.name[0]]
+                state.left_over = ("", 0)
+            elif at > MIN_TRIM:
+                key.trim()
+        ring = state.ring.items
+        if self.leaving == len(self.joining) < len(ring):
+            ring.rotate(-self.leaving)
+        elif self.leaving == len(ring):
+            ring.clear()
+            ring.extend(self.joining)
+        else:
+            for _ in range(self.leaving):
+                ring.popleft()
+            ring.extend(self.joining)
+        state.held -= len(self.numbers)

@@ -1,0 +1,148 @@
+"""Token buckets: values, and the buckets that are configured. They are shared by all queues.
+
+`now_ms` is the time of the store, which no clock step fills. A bucket grants at most one burst plus its rate
+times the time, over restarts too, because a claim writes the buckets it took from (`ClaimPlan.buckets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import NamedTuple
+
+#: Float arithmetic may leave a full token at 0.9999999999.
+_SPECK = 1e-9
+#: How many orders of throttle keys are remembered; past it all are forgotten.
+_MAX_KNOWN_ORDERS = 10_000
+
+
+class Bucket(NamedTuple):
+    """`tokens` are those of `at_ms`."""
+
+    rate: float
+    burst: float
+    tokens: float
+    at_ms: int
+
+    def refilled(self, now_ms: int) -> Bucket:
+        if now_ms <= self.at_ms:
+            return self
+        return Bucket(self.rate, self.burst, self.tokens_at(now_ms), now_ms)
+
+    def configured(self, rate: float, burst: float, now_ms: int) -> Bucket:
+        """The old rate counts until now. The tokens at hand stay, clipped to a smaller burst."""
+        return Bucket(rate, burst, min(burst, self.tokens_at(now_ms)), max(now_ms, self.at_ms))
+
+    def ready_at(self, need: int, now_ms: int) -> int | None:
+        """When the bucket holds `need` tokens, or is full; None: never."""
+        wanted = min(need, max(1, int(self.burst)))
+        tokens = self.tokens_at(now_ms)
+        if int(tokens + _SPECK) >= wanted:
+            return now_ms
+        if self.rate <= 0:
+            return None
+        # Half a speck less than is missing: a sum of floats that falls short would make it a millisecond
+        # late.
+        return now_ms + max(1, ceil((wanted - tokens - _SPECK / 2) * 1000 / self.rate))
+
+    def tokens_at(self, now_ms: int) -> float:
+        if now_ms <= self.at_ms:
+            return self.tokens
+        return min(self.burst, self.tokens + (now_ms - self.at_ms) * self.rate / 1000)
+
+
+class Buckets:
+    """The configured buckets. A throttle key without a bucket does not limit."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, Bucket] = {}
+        #: Orders that were asked for; forgotten when a rate changes.
+        self._slowest_first: dict[tuple[str, ...], list[str]] = {}
+
+    def get(self, throttle_key: str) -> Bucket | None:
+        return self._buckets.get(throttle_key)
+
+    def set(self, throttle_key: str, bucket: Bucket | None) -> None:
+        """Each scheduler must hear of a changed rate or burst by `Scheduler.bucket_changed`."""
+        self._slowest_first.clear()
+        if bucket is None:
+            self._buckets.pop(throttle_key, None)
+        else:
+            self._buckets[throttle_key] = bucket
+
+    def charge(self, buckets: dict[str, Bucket]) -> None:
+        """New values of buckets whose rates are the same."""
+        self._buckets.update(buckets)
+
+    def all(self) -> dict[str, Bucket]:
+        return dict(self._buckets)
+
+    def slowest_first(self, throttle_keys: tuple[str, ...]) -> list[str]:
+        """The keys that have a bucket, in the one order in which all lanes wait for several of them."""
+        known = self._slowest_first.get(throttle_keys)
+        if known is not None:
+            return known
+        if len(self._slowest_first) >= _MAX_KNOWN_ORDERS:
+            self._slowest_first.clear()
+        buckets = self._buckets
+        found = sorted((buckets[key].rate, key) for key in throttle_keys if key in buckets)
+        order = self._slowest_first[throttle_keys] = [key for _, key in found]
+        return order
+
+
+class BucketsDraft:
+    """Tokens at one instant, taken from copies."""
+
+    __slots__ = ("_buckets", "_charged", "_now_ms", "_tokens", "slowest_first")
+
+    def __init__(self, buckets: Buckets, now_ms: int) -> None:
+        self._buckets = buckets
+        self._now_ms = now_ms
+        #: By throttle key, refilled; None: no limit.
+        self._tokens: dict[str, float | None] = {}
+        self._charged: set[str] = set()
+        self.slowest_first = buckets.slowest_first
+
+    def charged(self) -> dict[str, Bucket]:
+        """The buckets that gave tokens, as they are then."""
+        return {key: self._now(key) for key in self._charged}
+
+    def _now(self, throttle_key: str) -> Bucket:
+        bucket = self._buckets.get(throttle_key)
+        tokens = self._tokens[throttle_key]
+        assert bucket is not None
+        assert tokens is not None
+        return Bucket(bucket.rate, bucket.burst, tokens, max(self._now_ms, bucket.at_ms))
+
+    def _find_tokens(self, throttle_key: str) -> float | None:
+        if throttle_key in self._tokens:
+            return self._tokens[throttle_key]
+        bucket = self._buckets.get(throttle_key)
+        tokens = self._tokens[throttle_key] = None if bucket is None else bucket.tokens_at(self._now_ms)
+        return tokens
+
+    def take(self, throttle_keys: Iterable[str]) -> str | None:
+        """Take a token of each bucket, or none at all; returns the first key that lacks one."""
+        found: list[tuple[str, float]] = []
+        for throttle_key in throttle_keys:
+            tokens = self._find_tokens(throttle_key)
+            if tokens is None:
+                continue
+            if tokens + _SPECK < 1:
+                return throttle_key
+            found.append((throttle_key, tokens))
+        for throttle_key, tokens in found:
+            self._tokens[throttle_key] = max(0.0, tokens - 1)
+            self._charged.add(throttle_key)
+        return None
+
+    def whole_tokens(self, throttle_key: str) -> int | None:
+        """How many messages may pass now; None: no limit."""
+        tokens = self._find_tokens(throttle_key)
+        return None if tokens is None else int(tokens + _SPECK)
+
+    def ready_at(self, throttle_key: str, need: int) -> int | None:
+        """When the bucket holds `need` tokens, or is full; None: never."""
+        if self._find_tokens(throttle_key) is None:
+            return self._now_ms
+        return self._now(throttle_key).ready_at(need, self._now_ms)
