@@ -18,6 +18,26 @@ from fairlead.cli.chosen import WrongUsage, wants_json
 from fairlead.cli.output import as_json, clean, console, plain
 from fairlead.errors import FairleadError
 
+#: What a Python program is told to do about TLS, and what to do here.
+_TLS_IN_OUR_WORDS = (
+    (
+        "give tls= the path of its authority's certificate, or True for those the system trusts (on the command line --tls-ca)",
+        "give --tls-ca the path of its authority's certificate, or `system` for those the system trusts",
+    ),
+    ("leave tls= (--tls-ca) out", "leave --tls-ca out"),
+    ("give fairlead.Tls(ca=, cert=, key=) (--tls-cert and --tls-key)", "give --tls-cert and --tls-key"),
+    (", or say it with fairlead.Tls(server_name=)", ""),
+    ("give tls= (--tls-ca) the certificate", "give --tls-ca the certificate"),
+)
+
+
+def _about_tls(error: FairleadError) -> str:
+    message = error.message
+    for in_python, here in _TLS_IN_OUR_WORDS:
+        message = message.replace(in_python, here)
+    return message
+
+
 #: The engine's messages speak to Python programs; where those name a method, this is what to type instead.
 _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
     "queue_not_found": lambda error: f"there is no queue {error.queue!r}",
@@ -31,6 +51,7 @@ _IN_OUR_WORDS: dict[str, Callable[[Any], str]] = {
     "source_queue_gone": lambda error: (
         f"the source queue of {error.queue!r} no longer exists; make it again to bring messages back to it"
     ),
+    "tls_failed": _about_tls,
 }
 
 
