@@ -72,7 +72,9 @@ def test_scans_equal_those_of_a_model(
         rows = sorted((key, value) for key, value in model.items() if value is not None)
         assert shared.store.scan(TABLE, limit=ALL) == rows
         assert shared.store.scan(TABLE, limit=ALL, reverse=True) == rows[::-1]
-        for start, end, limit, reverse in questions:
+        stored = [key for key, _ in rows[:4]]
+        at_rows = [(low, high, 3, back) for low in stored for high in stored for back in (False, True)]
+        for start, end, limit, reverse in [*questions, *at_rows]:
             between = [row for row in rows if start <= row[0] and (end is None or row[0] < end)]
             expected = between[::-1][:limit] if reverse else between[:limit]
             assert shared.store.scan(TABLE, start, end, limit=limit, reverse=reverse) == expected
@@ -181,4 +183,30 @@ def test_rocksdb_keeps_one_cursor_per_table_until_the_next_write(directory: Path
     assert store._database._cursors[Table.COLD][1] is kept[1]
     put_all(store, epoch, 2, [])
     assert not store._database._cursors
+    store.close()
+
+
+def test_a_cursor_that_is_put_back_too_late_is_not_used(directory: Path) -> None:
+    store = RocksKeyValueStore.open(directory / "data")
+    epoch = store.acquire()
+    store.scan(Table.COLD, limit=1)
+    before = store._database._cursors[Table.COLD]
+    put_all(store, epoch, 1, [(Table.COLD, b"a", b"")])
+    # As a reader does that was between its last look and this line while the write went on.
+    store._database._cursors[Table.COLD] = before
+    assert store.scan(Table.COLD, limit=1) == [(b"a", b"")]
+    store.close()
+
+
+def test_a_read_during_which_a_write_happens_keeps_no_cursor(directory: Path) -> None:
+    store = RocksKeyValueStore.open(directory / "data")
+    epoch = store.acquire()
+
+    def write_meanwhile(cursor: object) -> list[tuple[bytes, bytes]]:
+        put_all(store, epoch, 1, [(Table.COLD, b"a", b"")])
+        return []
+
+    store._database.read_by_cursor(Table.COLD, write_meanwhile)
+    assert not store._database._cursors
+    assert store.scan(Table.COLD, limit=1) == [(b"a", b"")]
     store.close()

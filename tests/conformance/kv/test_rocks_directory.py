@@ -82,6 +82,18 @@ def test_a_power_cut_after_a_sync_keeps_every_write_before_it(rocks: RocksBacken
     again.close()
 
 
+def test_an_epoch_is_synced_before_it_is_given(rocks: RocksBackend) -> None:
+    store = rocks.open()
+    store.acquire()
+    left = Path(shutil.copytree(rocks.path, rocks.directory / "left"))
+    store.close()
+    set_boot(left, ANOTHER_BOOT)
+    (log,) = [log for log in left.glob("*.log") if log.stat().st_size]
+    log.write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match=log.name):
+        opened(left)
+
+
 def test_a_log_shorter_than_what_was_synced_is_refused(rocks: RocksBackend) -> None:
     store = rocks.open()
     put_all(store, store.acquire(), 1, [(Table.META, b"synced", b"x" * 100)])
@@ -292,11 +304,22 @@ def test_a_damaged_block_is_refused_by_every_question_that_meets_it(flushed: Pat
     store.close()
 
 
+def test_a_damage_that_rocksdb_reports_without_a_name_is_named(flushed: Path) -> None:
+    for table in sorted(flushed.glob("*.sst")):
+        broken = Path(shutil.copytree(flushed, flushed.with_name("broken")))
+        # RocksDB then says "properties unsorted", and not of which table.
+        flip(broken / table.name, table.read_bytes().index(b"column.family.id"))
+        with pytest.raises(StoreCorrupt) as damage:
+            everything(opened(broken))
+        assert damage.value.where == str(broken / table.name)
+        shutil.rmtree(broken)
+
+
 def test_a_lost_table_is_refused_with_its_name(flushed: Path) -> None:
     lost = max(flushed.glob("*.sst"))
     lost.unlink()
     with pytest.raises(StoreCorrupt, match=lost.name):
-        everything(opened(flushed))
+        opened(flushed)
 
 
 def test_read_only_answers_without_changing_the_directory(crashed: Path) -> None:

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.errors import StoreFull
 from fairlead.store.kv.port import KeyValueStore, Table
 from fairlead.store.kv.rocks import RocksKeyValueStore
+from fairlead.store.kv.rocks_batch import RepeatableBatch
 from fairlead.store.rocks import faults
 from fairlead.store.rocks.reserve import FLOOR_BYTES, MIN_DISK_RESERVE_BYTES
 from tests.conformance.kv.backends import ALL
@@ -186,6 +188,83 @@ def test_a_read_beside_the_opening_after_a_full_disk_is_answered(filling: Fillin
         reader.join()
     assert not wrong
     filling.check()
+
+
+class FullOnce:
+    """A database whose next write finds the disk full. RocksDB consumes the batch all the same."""
+
+    def __init__(self, inner: Any, elsewhere: Any) -> None:
+        self._inner = inner
+        self._elsewhere = elsewhere
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, batch: Any) -> None:
+        self._elsewhere.write(batch)
+        raise Exception("IO error: No space left on device: While appending to file")
+
+
+def test_a_write_that_finds_the_reserve_taken_is_written_again_after_an_opening(
+    directory: Path,
+) -> None:
+    store = RocksKeyValueStore.open(directory / "data")
+    elsewhere = RocksKeyValueStore.open(directory / "elsewhere")
+    epoch = store.acquire()
+    old = store.batch()
+    for key in (b"a", b"b", b"c"):
+        old.put(Table.OWN, key, b"old")
+    store.write(old, epoch, 1)
+    store._space.is_low = True
+    batch = store.batch()
+    batch.put(Table.PAGES, b"new", b"new")
+    batch.delete(Table.OWN, b"a")
+    batch.delete_range(Table.OWN, b"b", b"c")
+    opened = store._database
+    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    assert store.write(batch, epoch, 2)
+    assert store.get(Table.PAGES, b"new") == b"new"
+    assert store.scan(Table.OWN, limit=ALL) == [(b"c", b"old")]
+    assert store.last_commit == 2
+    store._space.is_low = False
+    plain = store.batch()
+    plain.put(Table.META, b"plain", b"")
+    opened._opened = FullOnce(opened._opened, elsewhere._database.db)  # type: ignore[assignment]
+    with pytest.raises(StoreFull):
+        store.write(plain, epoch, 3)
+    assert store.get(Table.META, b"plain") is None
+    assert isinstance(store.batch(), RepeatableBatch), "the next write can be repeated"
+    again = store.batch()
+    again.put(Table.META, b"again", b"")
+    assert store.write(again, epoch, 3), "the number of a refused write is free"
+    elsewhere.close()
+    store.close()
+
+
+def test_an_opening_after_a_full_disk_waits_for_a_read_that_is_under_way(directory: Path) -> None:
+    store = RocksKeyValueStore.open(directory / "data")
+    elsewhere = RocksKeyValueStore.open(directory / "elsewhere")
+    epoch, database, reading = store.acquire(), store._database, threading.Event()
+
+    def read_slowly(cursor: Any) -> list[tuple[bytes, bytes]]:
+        cursor.seek(b"")
+        reading.set()
+        while database.is_connected:
+            pass
+        # Long enough for an attempt to open: the cursor holds the database of before.
+        threading.Event().wait(0.1)
+        return []
+
+    reader = threading.Thread(target=database.read_by_cursor, args=(Table.PAGES, read_slowly))
+    reader.start()
+    reading.wait()
+    store._space.is_low = True
+    database._opened = FullOnce(database._opened, elsewhere._database.db)  # type: ignore[assignment]
+    assert store.write(store.batch(), epoch, 1)
+    reader.join()
+    assert store.last_commit == 1
+    elsewhere.close()
+    store.close()
 
 
 def test_a_directory_left_by_a_crash_on_a_full_disk_is_sound(filling: Filling) -> None:

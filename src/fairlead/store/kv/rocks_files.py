@@ -140,8 +140,9 @@ def named_fault(trouble: BaseException, path: Path, table: str) -> FairleadError
     if isinstance(trouble, FairleadError):
         return trouble
     fault = faults.named(trouble, path, table)
-    if not isinstance(fault, StoreCorrupt) or fault.where != table:
+    if not isinstance(fault, StoreCorrupt) or fault.where.endswith((".sst", ".log")):
         return fault
+    # Of some damaged tables RocksDB says nothing, or names the manifest that lists them.
     for file, why in find_damaged_tables(path).items():
         return StoreCorrupt(str(file), why)
     return fault
