@@ -88,6 +88,9 @@ class Scheduler:
         """New messages at the tail of the lane, in order. The lane must have nothing on disk."""
         state = self._state
         state.version += 1
+        if len(name) == 1 and numbers and name[0] not in state.keys:
+            self._add_key(name[0], weight, numbers)
+            return
         lane = self._begin(name, weight)
         assert not lane.cold_from, f"expected lane {name} to be in memory"
         was_empty = lane.is_empty
@@ -258,6 +261,22 @@ class Scheduler:
             key.weight = self._weight_of(name) or weight
             self._state.note_special(key)
         return key
+
+    def _add_key(self, name: str, weight: int, numbers: Sequence[int]) -> None:
+        """The same as `_begin` and adding the messages; with many keys most messages are the only ones of
+        theirs."""
+        state = self._state
+        key = state.keys[name] = Key(name, self._weight_of(name) or weight)
+        key.numbers.extend(numbers)
+        key.active = key.in_ring = True
+        key.lane_count = key.claimable = 1
+        key.only = key.name
+        if state.debts:
+            key.deficit -= state.debts.pop(name, 0)
+        if key.weight != 1 or key.deficit:
+            state.special.add(name)
+        state.ring.items.append(name)
+        state.held += len(numbers)
 
     def _begin(self, name: LaneName, weight: int) -> Lane:
         """The lane, which is about to get messages."""

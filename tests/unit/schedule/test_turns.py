@@ -180,6 +180,17 @@ def test_a_run_longer_than_the_turn_of_its_key_is_paid_for_by_turns_it_sits_out(
     assert take(queue, 4) == [11, 12, 13, 2]
 
 
+def test_keys_that_all_owe_pay_at_once() -> None:
+    queue = scheduler()
+    queue.add(("a",), 1, [1, 2])
+    queue.add(("b",), 1, [11, 12])
+    # Turn by turn this would take for ever.
+    queue._state.keys["a"].deficit = -(10**12)
+    queue._state.keys["b"].deficit = -(10**12) - 1
+    queue._state.special |= {"a", "b"}
+    assert take(queue, 9) == [1, 2, 11, 12]
+
+
 def test_a_follower_without_its_token_stays_with_those_behind_it() -> None:
     queue = scheduler()
     queue._state.parking.buckets.set("t", Bucket(1.0, 2.0, 2.0, 0))
